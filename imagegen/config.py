@@ -1,0 +1,100 @@
+"""Settings from the user's environment: the store's place, indexes, mirrors, CA bundle. Nothing here enters an image.
+
+The environment is passed in as a mapping, so that tests never patch os.environ.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where things come from on this machine.
+
+    `index_urls` maps an index alias to the address that serves it here; an alias that is absent is served from the
+    address in the matrix (or, for `pypi`, from the client library's default).
+    """
+
+    env: Mapping[str, str]
+    store: Path
+    find_links: tuple[str, ...]
+    extra_indexes: tuple[str, ...]
+    index_urls: Mapping[str, str]
+    ca_bundle: Path | None
+    debian_mirrors: Mapping[str, str]  # "debian" / "debian-security" -> URL of the archive's root
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Settings:
+        """Read the variables and files that pip, uv and XDG users expect.
+
+        Raises UsageError when neither XDG_CACHE_HOME nor HOME says where the store can live.
+        """
+        pip = _pip_config(env)
+        index_urls = {
+            name.removeprefix("IMAGEGEN_INDEX_").lower().replace("_", "-"): value
+            for name, value in env.items()
+            if name.startswith("IMAGEGEN_INDEX_") and value
+        }
+        default = _first(env, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL") or pip.get("index-url")
+        if default:
+            index_urls.setdefault("pypi", default)
+        ca_bundle = _first(env, "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT") or pip.get("cert")
+        mirrors = {
+            archive: env[name]
+            for archive, name in (
+                ("debian", "IMAGEGEN_DEBIAN_MIRROR"),
+                ("debian-security", "IMAGEGEN_DEBIAN_SECURITY_MIRROR"),
+            )
+            if env.get(name)
+        }
+        return cls(
+            env=dict(env),
+            store=_cache_home(env) / "imagegen" / "store",
+            find_links=_words(env, pip, "find-links", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
+            extra_indexes=_words(env, pip, "extra-index-url", "PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL"),
+            index_urls=index_urls,
+            ca_bundle=Path(ca_bundle) if ca_bundle else None,
+            debian_mirrors=mirrors,
+        )
+
+
+def _cache_home(env: Mapping[str, str]) -> Path:
+    if env.get("XDG_CACHE_HOME"):
+        return Path(env["XDG_CACHE_HOME"])
+    if env.get("HOME"):
+        return Path(env["HOME"]) / ".cache"
+    raise UsageError("no place for the store", why="neither XDG_CACHE_HOME nor HOME is set", fix="set XDG_CACHE_HOME")
+
+
+def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
+    """The [global] section of pip's configuration files, later files winning, as pip's documentation orders them."""
+    parser = configparser.RawConfigParser()
+    home = Path(env["HOME"]) if env.get("HOME") else None
+    files = [Path(d) / "pip" / "pip.conf" for d in reversed(env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"))]
+    files.append(Path("/etc/pip.conf"))
+    if home:
+        files += [home / ".pip" / "pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
+    if env.get("PIP_CONFIG_FILE"):
+        files.append(Path(env["PIP_CONFIG_FILE"]))
+    for file in files:
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise UsageError("pip's configuration cannot be read", where=str(file), why=str(error)) from error
+    return dict(parser.items("global")) if parser.has_section("global") else {}
+
+
+def _first(env: Mapping[str, str], *names: str) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)
+
+
+def _words(env: Mapping[str, str], pip: Mapping[str, str], key: str, *names: str) -> tuple[str, ...]:
+    """Every word of the named variables and of pip's key, in that order, each once (uv separates with commas too)."""
+    text = " ".join([*(env.get(name, "") for name in names), pip.get(key, "")])
+    return tuple(dict.fromkeys(text.replace(",", " ").split()))

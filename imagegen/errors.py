@@ -1,0 +1,148 @@
+"""Every error that imagegen raises on purpose: what happened, where, why, and how to fix it.
+
+Each class has its own exit code, so that scripts can tell the classes apart. Codes 0, 1 and 2 are answers
+(success, "no", "unknown"); 64 is a usage error as in sysexits(3). Anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a text file; line and column count from 1."""
+
+    file: Path | str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        parts = [str(self.file), *(str(n) for n in (self.line, self.column) if n is not None)]
+        return ":".join(parts)
+
+
+class ImagegenError(Exception):
+    """Base class. `what` is one sentence; `why` and `fix` are shown below it; `where` names file and line."""
+
+    exit_code: ClassVar[int] = 70
+    title: ClassVar[str] = "error"
+
+    def __init__(
+        self, what: str, *, where: Location | str | None = None, why: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class ErrorGroup(ImagegenError):
+    """Several errors of one class found in one pass, so that a user fixes a file in one go."""
+
+    def __init__(self, errors: list[ImagegenError]) -> None:
+        self.errors = errors
+        count = f"{len(errors)} error{'s' if len(errors) != 1 else ''}"
+        super().__init__(count)
+
+    def __str__(self) -> str:
+        return "\n".join([*(str(error) for error in self.errors), f"{self.what} found"])
+
+
+class UsageError(ImagegenError):
+    """The command line asks for something that does not exist."""
+
+    exit_code = 64
+    title = "usage"
+
+
+class MatrixError(ImagegenError):
+    """A file under matrices/ is malformed or contradicts itself."""
+
+    exit_code = 65
+    title = "matrix"
+
+
+class MatrixErrors(ErrorGroup, MatrixError):
+    """All that is wrong with the matrices, at once."""
+
+
+class IncompatibleError(ImagegenError):
+    """A compatibility rule refuses this cell."""
+
+    exit_code = 66
+    title = "incompatible"
+
+
+class LockError(ImagegenError):
+    """A lock is missing, stale, malformed, or cannot be made."""
+
+    exit_code = 67
+    title = "lock"
+
+
+class FetchError(ImagegenError):
+    """A file named by a lock cannot be had, or is not what the lock says it is."""
+
+    exit_code = 68
+    title = "fetch"
+
+
+class StoreError(ImagegenError):
+    """The store is damaged, read-only or full."""
+
+    exit_code = 69
+    title = "store"
+
+
+class WheelError(ImagegenError):
+    """A wheel is malformed or hostile; `where` names the wheel and the member."""
+
+    exit_code = 71
+    title = "wheel"
+
+
+class BaseError(ImagegenError):
+    """A base cannot be resolved or made."""
+
+    exit_code = 72
+    title = "base"
+
+
+class EngineError(ImagegenError):
+    """No usable container engine, or it failed."""
+
+    exit_code = 73
+    title = "engine"
+
+
+class ReproducibilityError(ImagegenError):
+    """What was built is not what the lock recorded."""
+
+    exit_code = 74
+    title = "not reproducible"
+
+
+class SandboxError(ImagegenError):
+    """The container for untrusted code (byte-compiling, sdists) cannot start, or its program failed."""
+
+    exit_code = 75
+    title = "sandbox"
+
+
+class SmokeError(ImagegenError):
+    """A smoke check failed or crashed: the answer is no."""
+
+    exit_code = 1
+    title = "smoke"

@@ -1,0 +1,120 @@
+"""The lock as data: everything that decides an image's bytes, resolved. Nothing here reads a file.
+
+Hashes are lower-case hex sha256 without a prefix in `sha256` fields, and OCI digests ("sha256:...") in fields that
+are called digest, diff_id or key. Sizes are bytes. Times are RFC 3339 in UTC with a trailing Z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOCK_VERSION = 1
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a package index, known by its hash."""
+
+    filename: str
+    sha256: str
+    size: int
+    index: str  # index alias
+    path: str | None = None  # hint: the file's path below the index's file host, without the host
+
+
+@dataclass(frozen=True)
+class LockedSdist:
+    """A pure-Python source distribution that becomes a wheel in a container without network."""
+
+    file: File
+    build_requires: tuple[LockedWheel, ...]  # wheels that the build backend needs, complete and exact
+
+
+@dataclass(frozen=True)
+class LockedWheel:
+    """One distribution of the stack.
+
+    With `sdist`, `file` is the wheel that imagegen builds from it: its sha256 and size are a promise that every
+    build checks, and no index serves it.
+    """
+
+    name: str  # normalised (PEP 503)
+    version: str
+    file: File
+    via: tuple[str, ...]  # who asks for it: names of distributions; empty for a requirement of the cell itself
+    because: str | None = None  # the matrix's reason, for a requirement of the cell
+    sdist: LockedSdist | None = None
+
+
+@dataclass(frozen=True)
+class Deb:
+    name: str
+    version: str
+    architecture: str
+    sha256: str
+    size: int
+    archive: str  # "debian" or "debian-security"
+    path: str  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
+
+
+@dataclass(frozen=True)
+class LockedBase:
+    """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file."""
+
+    name: str
+    kind: str
+    suite: str
+    interpreter: str
+    archives: Mapping[str, str]  # "debian/bookworm" -> "2026-11-20T08:13:05Z"
+    debs: tuple[Deb, ...]  # sorted by name
+
+
+@dataclass(frozen=True)
+class LockedEnv:
+    name: str
+    value: str
+    because: str
+
+
+@dataclass(frozen=True)
+class RecordedLayer:
+    """Descriptor of one layer, in the image's order from the bottom up."""
+
+    name: str  # "base", "venv", a distribution's name, or "group-3"
+    key: str  # of its inputs; equal keys mean equal diff_ids
+    diff_id: str
+    digest: str
+    size: int  # of the compressed blob
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `lock --record` built: the promise that `build` holds itself to."""
+
+    layer_format: int
+    codec: str  # library, version and level: "zstd 1.5.7 level 1 (zstandard 0.25.0)"
+    layers: tuple[RecordedLayer, ...]
+    digest: str  # of the image manifest
+
+
+@dataclass(frozen=True)
+class Lock:
+    cell: str
+    image: str
+    axes: Mapping[str, str]
+    inputs: Mapping[str, str]  # copied from the cell: input name -> sha256
+    uv: str  # version that resolved
+    as_of: str  # nothing uploaded later took part in the resolution
+    base: LockedBase
+    wheels: tuple[LockedWheel, ...]  # sorted by name
+    env: tuple[LockedEnv, ...]  # sorted by name
+    record: Record | None = None
+
+    @property
+    def platform(self) -> str:
+        return self.axes["platform"]
+
+    @property
+    def python(self) -> str:
+        return self.axes["python"]

@@ -1,0 +1,108 @@
+"""What the rest of imagegen sees of the matrix: cells, complete and frozen. Nothing here reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Index:
+    """A package index, known by its alias alone so that locks stay free of hosts.
+
+    `url` is None for the default index: its address comes from the user's environment, as for pip and uv.
+    """
+
+    alias: str
+    url: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """Static metadata of a release that has no wheel, so that resolving it runs none of its code.
+
+    `requires` are PEP 508 strings; `build_requires` are exact pins of what its build backend needs.
+    """
+
+    version: str
+    requires: tuple[str, ...]
+    build_requires: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something with a version that the matrix chooses (design, section 2)."""
+
+    name: str
+    package: str  # the distribution's normalised name on the index
+    description: str
+    imports: tuple[str, ...]  # module names that must import in an image that declares this component
+    sdist: Sdist | None = None
+    source: str | None = None  # where the facts in this entry come from
+    index: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> index alias
+    local: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> local version, "cpu"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A component as a cell asks for it."""
+
+    component: Component
+    specifier: str  # PEP 440, may be empty: any version
+    because: str
+    index: str  # index alias in this cell
+
+    @property
+    def pep508(self) -> str:
+        return f"{self.component.package}{self.specifier}"
+
+
+@dataclass(frozen=True)
+class Base:
+    """The operating-system layers under the stack."""
+
+    name: str  # "debian12"
+    kind: str  # "debian"
+    suite: str  # "bookworm"
+    python: str  # "3.11", the interpreter the base holds
+    interpreter: str  # absolute path of that interpreter in the base: "/usr/bin/python3.11"
+    glibc: str  # "2.36": decides which manylinux wheels fit
+    packages: Mapping[str, str]  # package name -> why it is in the base
+    description: str
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    name: str
+    value: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An image with one value on each axis, complete: everything a lock is made from."""
+
+    id: str  # "cpu-grpo-cpu-py311"
+    image: str  # "cpu-grpo"
+    description: str
+    purpose: str  # what the image is for, one or two sentences
+    axes: Mapping[str, str]  # every axis -> value: {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+    base: Base
+    requirements: tuple[Requirement, ...]  # sorted by component name
+    sdists: tuple[Component, ...]  # every component of the matrix that declares an Sdist, wanted here or not
+    indexes: Mapping[str, Index]  # by alias; always holds "pypi"
+    env: tuple[EnvVar, ...]  # sorted by name
+    inputs: Mapping[str, str]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
+
+    @property
+    def python(self) -> str:
+        return self.axes["python"]
+
+    @property
+    def cuda(self) -> str:
+        return self.axes["cuda"]
+
+    @property
+    def platform(self) -> str:
+        return self.axes["platform"]
