@@ -193,7 +193,17 @@ def _explained(root: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = os.statvfs(root)
             why = f"{free.f_bavail * free.f_frsize / 1e9:.1f} GB are free"
-            raise StoreError("the disk of the store is full", where=str(root), why=why, fix="`imagegen store gc`, or set XDG_CACHE_HOME to a larger disk") from error
+            raise StoreError(
+                "the disk of the store is full",
+                where=str(root),
+                why=why,
+                fix="`imagegen store gc`, or set XDG_CACHE_HOME to a larger disk",
+            ) from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise StoreError("the store cannot be written", where=str(root), why=os.strerror(error.errno), fix="set XDG_CACHE_HOME to a directory of yours") from error
+            raise StoreError(
+                "the store cannot be written",
+                where=str(root),
+                why=os.strerror(error.errno),
+                fix="set XDG_CACHE_HOME to a directory of yours",
+            ) from error
         raise

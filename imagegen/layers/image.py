@@ -1,0 +1,101 @@
+"""The image's config and manifest: a pure function of the lock and the layers.
+
+Source: OCI image-spec v1.1, config.md and manifest.md. The promise of reproducibility is on the manifest's digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.layers.codec import MEDIA_TYPE
+from imagegen.layers.install import PREFIX
+from imagegen.layers.layer import WORKDIR, Layer
+from imagegen.lock import inputs_hash
+from imagegen.lock.model import Lock
+from imagegen.store import Store, digest_of
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LABEL = "dev.imagegen."
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in the store, known by the digest of its manifest."""
+
+    digest: str
+    manifest: bytes
+    config: bytes
+    layers: tuple[Layer, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes compressed, as a registry counts them."""
+        return sum(layer.size for layer in self.layers)
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of the layers' tar streams."""
+        return sum(layer.unpacked for layer in self.layers)
+
+
+def environment(lock: Lock) -> dict[str, str]:
+    """The container's environment: the venv first on PATH, UTF-8, then what the lock sets."""
+    own = {
+        "PATH": f"{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "VIRTUAL_ENV": PREFIX,
+        "LANG": "C.UTF-8",
+    }
+    return own | {variable.name: variable.value for variable in lock.env}
+
+
+def labels(lock: Lock) -> dict[str, str]:
+    """Nothing here may come from the clock, the host or the record; the inputs hash identifies the lock."""
+    return {
+        "org.opencontainers.image.title": lock.image,
+        "org.opencontainers.image.created": lock.as_of,
+        f"{LABEL}cell": lock.cell,
+        f"{LABEL}inputs": inputs_hash(lock),
+    }
+
+
+def image(lock: Lock, layers: Sequence[Layer]) -> Image:
+    """Config and manifest for these layers, from the bottom up."""
+    os, _, architecture = lock.platform.partition("/")
+    config = _json(
+        {
+            "created": lock.as_of,
+            "architecture": architecture,
+            "os": os,
+            "config": {
+                "Env": [f"{name}={value}" for name, value in environment(lock).items()],
+                "Cmd": ["/bin/bash"],
+                "WorkingDir": WORKDIR,
+                "Labels": labels(lock),
+            },
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+            "history": [{"created": lock.as_of, "created_by": f"imagegen: {layer.name}"} for layer in layers],
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
+            "layers": [{"mediaType": MEDIA_TYPE, "digest": layer.digest, "size": layer.size} for layer in layers],
+        }
+    )
+    return Image(digest_of(manifest), manifest, config, tuple(layers))
+
+
+def keep(store: Store, built: Image) -> None:
+    """Write config, then manifest, so that a manifest in the store always has its config."""
+    store.write(built.config)
+    store.write(built.manifest)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

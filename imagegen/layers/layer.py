@@ -1,0 +1,142 @@
+"""Making one layer: the venv's skeleton, a set of wheels, or the base's file tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from imagegen.errors import WheelError
+from imagegen.layers.bytecode import Compiler, Source, requests
+from imagegen.layers.codec import CODEC, LayerSink
+from imagegen.layers.install import PREFIX, Installed, installation, pyc_path, site_packages
+from imagegen.layers.plan import LayerPlan, digest_of_json
+from imagegen.layers.tar import TarWriter
+from imagegen.layers.wheel import Wheel
+from imagegen.lock.model import Lock
+from imagegen.store import Store
+from imagegen.store.layout import BlobWriter
+
+WORKDIR = "/workspace"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer in the store. `size` and `unpacked` are bytes, compressed and not; `diff_id` is of the latter."""
+
+    name: str
+    key: str
+    diff_id: str
+    digest: str
+    size: int
+    unpacked: int
+
+
+def known(store: Store, name: str, key: str) -> Layer | None:
+    """The layer that this store made for `key` with the codec in use, if its blob is still here."""
+    record = store.recall("layer", _with_codec(key))
+    if record is None or not store.has(record["digest"], record["size"]):
+        return None
+    return Layer(name, key, **record)
+
+
+def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
+    """Convert the wheels of one plan, all in the store, into a layer."""
+
+    def fill(tar: TarWriter) -> None:
+        written: dict[str, Installed] = {}
+        for locked in plan.wheels:
+            path = store.path("sha256:" + locked.file.sha256)
+            with Wheel(path, locked.file.filename) as wheel:
+                files = [file for file in installation(wheel, lock.python) if not _shared(written, file, wheel)]
+                _write_wheel(tar, files, lock.python, compiler)
+
+    return _make(store, plan.name, plan.key, fill)
+
+
+def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
+    """What `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
+    home = lock.base.interpreter.rpartition("/")[0]
+    config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
+
+    def fill(tar: TarWriter) -> None:
+        tar.link(f"{PREFIX}/bin/python", lock.base.interpreter)
+        tar.link(f"{PREFIX}/bin/python3", "python")
+        tar.link(f"{PREFIX}/bin/python{lock.python}", "python")
+        tar.directory(site_packages(lock.python))
+        tar.link(f"{PREFIX}/lib64", "lib")
+        tar.file(f"{PREFIX}/pyvenv.cfg", len(config), [config.encode()])
+        tar.directory(WORKDIR)
+
+    return _make(store, plan.name, plan.key, fill)
+
+
+def base_layer(store: Store, key: str, tar_digest: str) -> Layer:
+    """Compress the base's normalised tar, a blob of the store whose digest is the layer's diff_id."""
+    with store.open(tar_digest) as reader, store.writer() as blob:
+        sink = LayerSink(blob)
+        for chunk in reader:
+            sink.write(chunk)
+        return _finish(store, "base", key, sink, blob)
+
+
+def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) -> Layer:
+    with store.lock(f"layer-{key}"):
+        layer = known(store, name, key)  # another build may have made it while this one waited
+        if layer is not None:
+            return layer
+        with store.writer() as blob:
+            sink = LayerSink(blob)
+            tar = TarWriter(sink.write)
+            fill(tar)
+            tar.close()
+            return _finish(store, name, key, sink, blob)
+
+
+def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, compiler: Compiler) -> None:
+    """Files in sorted order, then their byte-code in the same order, compiled while the files are being written."""
+    site = site_packages(python) + "/"
+    sources: list[Source] = []
+    pending: list[tuple[list[Source], Future[list[bytes]]]] = []
+
+    def submit(*, everything: bool) -> None:
+        cut = requests(sources)
+        for request in cut if everything else cut[:-1]:
+            pending.append((list(request), compiler.submit(request)))
+            del sources[: len(request)]
+
+    for file in files:
+        if file.path.endswith(".py") and file.path.startswith(site):
+            content = b"".join(file.chunks())
+            tar.file(file.path, file.size, [content], executable=file.executable)
+            sources.append((file.path, content))
+            submit(everything=False)
+        else:
+            tar.file(file.path, file.size, file.chunks(), executable=file.executable)
+    submit(everything=True)
+    for request, future in pending:
+        for (path, _), pyc in zip(request, future.result(), strict=True):
+            if pyc:
+                tar.file(pyc_path(path, python), len(pyc), [pyc])
+
+
+def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:
+    """Whether an earlier wheel of this layer wrote the very same file. The whole image is checked by `ownership`."""
+    before = written.setdefault(file.path, file)
+    if before is file:
+        return False
+    if (before.sha256, before.executable) != (file.sha256, file.executable):
+        raise WheelError("two packages own one file", where=f"{wheel.filename}: {file.path}")
+    return True
+
+
+def _finish(store: Store, name: str, key: str, sink: LayerSink, blob: BlobWriter) -> Layer:
+    diff_id = sink.close()
+    digest = blob.commit()
+    record = {"diff_id": diff_id, "digest": digest, "size": blob.size, "unpacked": sink.unpacked}
+    store.remember("layer", _with_codec(key), record)
+    return Layer(name, key, diff_id, digest, blob.size, sink.unpacked)
+
+
+def _with_codec(key: str) -> str:
+    return digest_of_json([key, CODEC])

@@ -1,0 +1,57 @@
+"""A deterministic tar stream: the layer format's only writer.
+
+POSIX.1-2001 (pax) headers, produced by the standard library from fields that hold nothing of this machine: uid and gid
+0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, layer.md.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterable
+
+# One mtime for every file of every layer, and part of the layer format: SOURCE_DATE_EPOCH would change all layers at
+# each relock. 1980-01-01 is the oldest date that zip files can hold, so zipping a tree from the image works.
+MTIME = 315532800
+
+
+class TarWriter:
+    """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755)."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._directories: set[str] = set()
+
+    def directory(self, path: str) -> None:
+        """A directory and its parents, unless this stream has them; `path` is absolute in the image."""
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            if name not in self._directories:
+                self._directories.add(name)
+                self._header(name, tarfile.DIRTYPE, mode=0o755)
+
+    def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:
+        """A regular file of exactly `size` bytes."""
+        self.directory(path.rpartition("/")[0])
+        self._header(path.strip("/"), tarfile.REGTYPE, mode=0o755 if executable else 0o644, size=size)
+        written = 0
+        for chunk in chunks:
+            self._write(chunk)
+            written += len(chunk)
+        if written != size:
+            raise ValueError(f"{path}: {written} bytes instead of {size}")
+        self._write(b"\0" * (-size % tarfile.BLOCKSIZE))
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link."""
+        self.directory(path.rpartition("/")[0])
+        self._header(path.strip("/"), tarfile.SYMTYPE, mode=0o777, target=target)
+
+    def close(self) -> None:
+        """The end-of-archive mark, without padding to a record: nothing reads these from tape."""
+        self._write(b"\0" * tarfile.BLOCKSIZE * 2)
+
+    def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, MTIME
+        self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
