@@ -38,7 +38,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        with _explained(root):
+        with explained(root):
             for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             if not (root / "oci-layout").exists():
@@ -81,7 +81,7 @@ class Store:
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
-        with _explained(self.root):
+        with explained(self.root):
             handle, name = tempfile.mkstemp(dir=self.root / "tmp", prefix="blob-")
             writer = BlobWriter(self, os.fdopen(handle, "wb"), Path(name))
             try:
@@ -100,7 +100,7 @@ class Store:
     def remember(self, kind: str, key: str, record: dict[str, Any]) -> None:
         """Keep what the inputs behind `key` gave, so that nobody has to do it again."""
         path = self._record(kind, key)
-        with _explained(self.root):
+        with explained(self.root):
             path.parent.mkdir(exist_ok=True)
             self._replace(path, json.dumps(record, sort_keys=True).encode())
 
@@ -185,7 +185,7 @@ class VerifiedReader:
 
 
 @contextmanager
-def _explained(root: Path) -> Iterator[None]:
+def explained(root: Path) -> Iterator[None]:
     """Turn the errors of a full or read-only disk into sentences."""
     try:
         yield

@@ -1,0 +1,346 @@
+"""The client against servers that misbehave, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError
+from imagegen.net import Client, NotFoundError, UnreachableError, redact
+from imagegen.store import Store
+
+DATA = bytes(range(256)) * 5000
+SHA = hashlib.sha256(DATA).hexdigest()
+Behaviour = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def advance(self, amount: int) -> None:
+        self.total += amount
+
+
+class Server:
+    """Answers the n-th request with the n-th behaviour; the last one stays."""
+
+    def __init__(self) -> None:
+        self.behaviours: list[Behaviour] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.requests.append((self.path, dict(self.headers)))
+                turn = min(len(server.requests), len(server.behaviours)) - 1
+                server.behaviours[turn](self)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self._httpd.server_port}"
+        self.url = f"http://{self.host}/file.whl"
+        self._thread = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def client(**env: str) -> Client:
+    settings = Settings.from_environment({"HOME": "/nonexistent", **env})
+    return Client(settings, attempts=3, timeout=(2.0, 0.5), backoff=0.01)
+
+
+def fetch(url: str, store: Store, meter: Meter | None = None) -> str:
+    return client().download(url, store, sha256=SHA, size=len(DATA), meter=meter or Meter())
+
+
+def whole(handler: BaseHTTPRequestHandler, data: bytes = DATA, start: int = 0) -> None:
+    handler.send_response(206 if start else 200)
+    if start:
+        handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+    handler.send_header("Content-Length", str(len(data) - start))
+    handler.end_headers()
+    handler.wfile.write(data[start:])
+
+
+def ranged(handler: BaseHTTPRequestHandler) -> None:
+    start = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
+    whole(handler, start=int(start))
+
+
+def cut(after: int) -> Behaviour:
+    """Promise the whole file, send `after` bytes from the range's start on, and hang up."""
+
+    def behaviour(handler: BaseHTTPRequestHandler) -> None:
+        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(DATA) - 1}/{len(DATA)}")
+        handler.send_header("Content-Length", str(len(DATA) - start))
+        handler.end_headers()
+        handler.wfile.write(DATA[start : start + after])
+
+    return behaviour
+
+
+def status(code: int, **headers: str) -> Behaviour:
+    def behaviour(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return behaviour
+
+
+def stall(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(DATA)))
+    handler.end_headers()
+    handler.wfile.write(DATA[:1000])
+    handler.wfile.flush()
+    threading.Event().wait(1.0)
+
+
+def leftovers(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.root / "tmp").iterdir())
+
+
+def test_download_keeps_the_verified_bytes(server: Server, store: Store) -> None:
+    server.behaviours = [ranged]
+    meter = Meter()
+    assert store.read(fetch(server.url, store, meter)) == DATA
+    assert meter.total == len(DATA)
+    assert leftovers(store) == []
+
+
+def test_download_asks_nobody_for_what_the_store_has(server: Server, store: Store) -> None:
+    store.write(DATA)
+    fetch(server.url, store)
+    assert server.requests == []
+
+
+def test_cut_connections_are_resumed_where_they_stopped(server: Server, store: Store) -> None:
+    # More cuts than attempts: each one made headway, so none of them counts against the limit.
+    server.behaviours = [cut(300_000), cut(300_000), cut(300_000), cut(300_000), ranged]
+    meter = Meter()
+    assert store.read(fetch(server.url, store, meter)) == DATA
+    starts = [int(headers.get("Range", "bytes=0-")[6:-1]) for _, headers in server.requests]
+    assert starts[0] == 0
+    assert starts == sorted(set(starts))
+    assert meter.total == len(DATA)
+
+
+def test_a_killed_download_is_resumed_by_the_next_run(server: Server, store: Store) -> None:
+    (store.root / "tmp" / f"part-{SHA}").write_bytes(DATA[:1000])
+    server.behaviours = [ranged]
+    assert store.read(fetch(server.url, store)) == DATA
+    assert server.requests[0][1]["Range"] == "bytes=1000-"
+
+
+@pytest.mark.parametrize("left", [b"rubbish", DATA[:-1] + b"!", b"x" * (len(DATA) + 1)])
+def test_rubbish_of_an_earlier_run_costs_a_restart_only(server: Server, store: Store, left: bytes) -> None:
+    (store.root / "tmp" / f"part-{SHA}").write_bytes(left)
+    server.behaviours = [ranged]
+    meter = Meter()
+    assert store.read(fetch(server.url, store, meter)) == DATA
+    assert meter.total == len(DATA)
+
+
+def test_a_server_that_ignores_ranges_is_read_from_the_start(server: Server, store: Store) -> None:
+    server.behaviours = [cut(500_000), whole]
+    meter = Meter()
+    assert store.read(fetch(server.url, store, meter)) == DATA
+    assert meter.total == len(DATA)
+
+
+@pytest.mark.parametrize("answer", [status(416), status(206, Content_Range="bytes 7-9/10")])
+def test_a_wrong_range_is_not_trusted(server: Server, store: Store, answer: Behaviour) -> None:
+    server.behaviours = [cut(500_000), answer, ranged]
+    assert store.read(fetch(server.url, store)) == DATA
+
+
+def test_wrong_bytes_are_refused_and_forgotten(server: Server, store: Store) -> None:
+    server.behaviours = [lambda handler: whole(handler, b"!" + DATA[1:])]
+    meter = Meter()
+    with pytest.raises(FetchError, match="not the expected file") as caught:
+        fetch(server.url, store, meter)
+    assert SHA in str(caught.value)
+    assert not store.has(f"sha256:{SHA}")
+    assert leftovers(store) == []
+    assert meter.total == 0
+
+
+def test_a_file_that_goes_on_and_on_is_refused(server: Server, store: Store) -> None:
+    server.behaviours = [lambda handler: whole(handler, DATA + b"more")]
+    with pytest.raises(FetchError, match=f"expected {len(DATA)} bytes, got more"):
+        fetch(server.url, store)
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_passing_faults_are_retried(server: Server, store: Store, code: int) -> None:
+    server.behaviours = [status(code, Retry_After="0"), status(code), ranged]
+    assert store.read(fetch(server.url, store)) == DATA
+
+
+def test_lasting_faults_end_with_the_url_and_the_reason(server: Server) -> None:
+    server.behaviours = [status(500)]
+    with pytest.raises(UnreachableError, match=f"{server.url} cannot be fetched.*\n.*500"):
+        client().get(server.url)
+    assert len(server.requests) == 3
+
+
+def test_a_stalled_answer_is_given_up(server: Server, store: Store) -> None:
+    server.behaviours = [stall, ranged]
+    assert store.read(fetch(server.url, store)) == DATA
+
+
+def test_missing_files_are_not_asked_for_twice(server: Server) -> None:
+    server.behaviours = [status(404)]
+    with pytest.raises(NotFoundError, match="does not exist"):
+        client().get(server.url)
+    assert len(server.requests) == 1
+
+
+def test_nobody_listening_is_said(store: Store) -> None:
+    with pytest.raises(UnreachableError, match="refused"):
+        fetch("http://127.0.0.1:1/file.whl", store)
+
+
+def test_redirects_end(server: Server) -> None:
+    server.behaviours = [status(302, Location="/again")]
+    with pytest.raises(FetchError, match="redirects more than"):
+        client().get(server.url)
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
+def test_redirects_to_other_schemes_are_refused(server: Server, target: str) -> None:
+    server.behaviours = [status(302, Location=target)]
+    with pytest.raises(FetchError, match="neither an http"):
+        client().get(server.url)
+
+
+def test_page_tells_the_address_after_redirects(server: Server) -> None:
+    server.behaviours = [status(301, Location="/other/"), lambda handler: whole(handler, b"page")]
+    page = client().page(server.url)
+    assert (page.url, page.body) == (f"http://{server.host}/other/", b"page")
+
+
+def test_size_comes_from_the_headers(server: Server) -> None:
+    server.behaviours = [status(200)]
+    assert client().size(server.url) == 0
+    assert client().size(Path(__file__).as_uri()) == Path(__file__).stat().st_size
+
+
+def test_credentials_are_sent_and_never_shown(server: Server) -> None:
+    server.behaviours = [status(401)]
+    with pytest.raises(FetchError) as caught:
+        client().get(f"http://me:s%40cret@{server.host}/simple/")
+    sent = base64.b64decode(server.requests[0][1]["Authorization"].removeprefix("Basic "))
+    assert sent == b"me:s@cret"
+    assert "cret" not in str(caught.value)
+
+
+def test_credentials_do_not_follow_to_another_host(server: Server) -> None:
+    other = Server()
+    try:
+        other.behaviours = [lambda handler: whole(handler, b"page")]
+        server.behaviours = [status(302, Location=f"http://{other.host}/")]
+        assert client().get(f"http://me:secret@{server.host}/") == b"page"
+        assert "Authorization" not in other.requests[0][1]
+    finally:
+        other.close()
+
+
+def test_netrc_is_read(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "netrc"
+    file.write_text("machine 127.0.0.1 login me password secret\n")
+    file.chmod(0o600)
+    server.behaviours = [lambda handler: whole(handler, b"page")]
+    client(NETRC=str(file)).get(server.url)
+    assert server.requests[0][1]["Authorization"] == "Basic " + base64.b64encode(b"me:secret").decode()
+
+
+def test_a_malformed_netrc_is_named(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "netrc"
+    file.write_text("nonsense\n")
+    with pytest.raises(FetchError, match=f"{file}:"):
+        client(NETRC=str(file)).get(server.url)
+
+
+def test_proxies_are_used_unless_excepted(server: Server) -> None:
+    server.behaviours = [lambda handler: whole(handler, b"from the proxy")]
+    proxied = client(http_proxy=f"http://{server.host}")
+    assert proxied.get("http://elsewhere.invalid/x") == b"from the proxy"
+    assert server.requests[0][0] == "http://elsewhere.invalid/x"
+    excepted = client(http_proxy=f"http://{server.host}", no_proxy="localhost, .invalid")
+    with pytest.raises(UnreachableError):
+        excepted.get("http://elsewhere.invalid/x")
+
+
+def test_file_urls(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "a b+c.whl").write_bytes(DATA)
+    (tmp_path / "index.html").write_bytes(b"<html>")
+    assert store.read(fetch((tmp_path / "a b+c.whl").as_uri(), store)) == DATA
+    assert client().get(tmp_path.as_uri()) == b"<html>"
+    with pytest.raises(NotFoundError):
+        client().get((tmp_path / "none").as_uri())
+    with pytest.raises(FetchError, match="another machine"):
+        client().get("file://elsewhere/x")
+
+
+def test_a_short_local_file_is_refused_at_once(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "short").write_bytes(DATA[:10])
+    with pytest.raises(FetchError, match="got 10 bytes"):
+        fetch((tmp_path / "short").as_uri(), store)
+
+
+def test_many_at_once_fetch_one_file_once(server: Server, store: Store) -> None:
+    server.behaviours = [ranged]
+    with ThreadPoolExecutor(8) as pool:
+        digests = list(pool.map(lambda _: fetch(server.url, store), range(16)))
+    assert set(digests) == {f"sha256:{SHA}"}
+    assert store.read(digests[0]) == DATA
+    assert len(server.requests) == 1
+
+
+def test_close_stops_a_retry(server: Server) -> None:
+    server.behaviours = [status(503, Retry_After="50")]
+    stopped = client()
+    threading.Timer(0.1, stopped.close).start()
+    with pytest.raises(FetchError, match="was stopped"):
+        stopped.get(server.url)
+
+
+def test_redact() -> None:
+    assert redact("see https://u:p@host/x and http://host/@y") == "see https://***@host/x and http://host/@y"
