@@ -83,6 +83,13 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             # Whoever held the lock before may have moved the file to its blob's name, or removed it.
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            if _names(path, file):
                 yield file
                 return
+
+
+def _names(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
