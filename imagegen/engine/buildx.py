@@ -1,0 +1,74 @@
+"""Run buildx: the user's plugin for the user's engine, the private engine's own binary for that one."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.engine.floor import BUILDX_FLOOR, buildx_version
+from imagegen.errors import EngineError
+from imagegen.progress import Progress
+
+_TAIL = 30  # lines of output in an error
+
+
+@dataclass(frozen=True)
+class Buildx:
+    """How to call it: the first words of the command, and the whole environment."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def run_buildx(buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress) -> str:
+    """See `Engine.buildx`."""
+    _check(buildx)
+    # Attestations and git labels would make a build's digest depend on more than its Dockerfile.
+    env = {name: value for name, value in buildx.env.items() if name != "BUILDX_GIT_LABELS"}
+    env |= {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDKIT_PROGRESS": "plain"}
+    tail: deque[str] = deque(maxlen=_TAIL)
+    with tempfile.TemporaryFile() as stdout:
+        process = subprocess.Popen(
+            [*buildx.command, *args], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None  # noqa: S101 - PIPE was asked for
+        try:
+            for raw in process.stderr:
+                line = raw.decode(errors="replace").rstrip()
+                tail.append(line)
+                if line.startswith("#"):
+                    progress.say(f"buildx: {line}")
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+            process.stderr.close()
+        stdout.seek(0)
+        printed = stdout.read().decode(errors="replace")
+    if code:
+        raise EngineError(f"buildx {args[0]} failed with exit code {code}", where=str(cwd), why="\n".join(tail))
+    return printed
+
+
+def _check(buildx: Buildx) -> None:
+    name = " ".join(buildx.command)
+    try:
+        done = subprocess.run(
+            [*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise EngineError(f"no {buildx.command[0]} on PATH", fix="install Docker's command line") from error
+    version = buildx_version(done.stdout) if done.returncode == 0 else None
+    if version is None:
+        raise EngineError(
+            f"`{name}` does not work",
+            why=(done.stderr or done.stdout).strip(),
+            fix="install the buildx plugin (the package is docker-buildx, or docker-buildx-plugin from Docker's own)",
+        )
+    if version < BUILDX_FLOOR:
+        raise EngineError(f"`{name}` is {version}", why=f"{BUILDX_FLOOR} is the oldest that works", fix="upgrade it")

@@ -1,0 +1,201 @@
+"""Find the engine, check that it will do, and give the rest of imagegen its few operations."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import docker
+from docker.errors import DockerException, ImageNotFound, TLSParameterError
+
+from imagegen.config import Settings
+from imagegen.engine import private
+from imagegen.engine.buildx import Buildx, run_buildx
+from imagegen.engine.containers import Container, explained, running
+from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
+from imagegen.errors import EngineError
+from imagegen.progress import Progress, Quiet
+
+_PATIENCE = 20  # seconds for an engine to say who it is
+
+
+class Engine:
+    """An engine that answers and is good enough. Use as a context manager, or call `close`."""
+
+    def __init__(
+        self, client: docker.DockerClient, settings: Settings, *, endpoint: private.Endpoint | None = None
+    ) -> None:
+        self.client = client
+        self.private = endpoint
+        self._settings = settings
+        # An engine may work on one request for minutes; wait for it, as Docker's own client does.
+        vars(client.api)["timeout"] = None
+
+    @classmethod
+    def connect(cls, settings: Settings, progress: Progress | None = None) -> Self:
+        """The engine to use: DOCKER_HOST if set, else the user's default if it will do, else imagegen's private one.
+
+        Says which one it is and why. Raises EngineError when there is none, or when DOCKER_HOST names one that will
+        not do: an explicit choice is never overruled.
+        """
+        progress = progress or Quiet()
+        try:
+            engine = cls._users(settings)
+        except EngineError as error:
+            endpoint = None if settings.env.get("DOCKER_HOST") else private.running_endpoint(settings)
+            if endpoint is None:
+                raise
+            engine = cls._private(endpoint, settings)
+            progress.say(f"engine: {engine.describe()}, since {error.why}")
+        else:
+            progress.say(f"engine: {engine.describe()}")
+        return engine
+
+    @classmethod
+    def _users(cls, settings: Settings) -> Self:
+        explicit = settings.env.get("DOCKER_HOST")
+        where = f"DOCKER_HOST={explicit}" if explicit else None
+        fix = "start Docker, or run `imagegen engine up` for a private engine"
+        fix = "start that engine, or unset DOCKER_HOST" if explicit else fix
+        try:
+            client = docker.from_env(
+                environment=dict(settings.env),
+                version="auto",
+                timeout=_PATIENCE,
+                use_ssh_client=(explicit or "").startswith("ssh://"),
+            )
+        except (DockerException, TLSParameterError) as error:
+            why = "no Docker engine answers" if not explicit else str(error)
+            raise EngineError("no container engine", where=where, why=why, fix=fix) from error
+        try:
+            with explained("asking the engine for its version"):
+                problems = shortcomings(client.version(), client.info())
+        except BaseException:
+            client.close()
+            raise
+        if problems:
+            client.close()
+            raise EngineError(
+                "the Docker engine cannot be used",
+                where=where or client.api.base_url,
+                why="; ".join(problems),
+                fix=f"Docker {ENGINE_FLOOR} or newer with "
+                '{"features": {"containerd-snapshotter": true}} in its daemon.json, '
+                f"or {'unset DOCKER_HOST and ' if explicit else ''}run `imagegen engine up` for a private engine",
+            )
+        return cls(client, settings)
+
+    @classmethod
+    def _private(cls, endpoint: private.Endpoint, settings: Settings) -> Self:
+        try:
+            client = docker.DockerClient(base_url=endpoint.docker_host, version="auto", timeout=_PATIENCE)
+        except DockerException as error:
+            raise EngineError(
+                "the private engine does not answer",
+                where=endpoint.docker_host,
+                why=str(error),
+                fix="`imagegen engine down`, then `imagegen engine up`",
+            ) from error
+        return cls(client, settings, endpoint=endpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.client.close()
+
+    def describe(self) -> str:
+        """For people: "your Docker 28.5.2 (unix:///...)", "imagegen's private Docker 26.1.5 (unix:///...)"."""
+        with explained("asking the engine for its version"):
+            version = self.client.version()["Version"]
+        if self.private:
+            return f"imagegen's private Docker {version} ({self.private.docker_host})"
+        return f"your Docker {version} ({self._settings.env.get('DOCKER_HOST') or self.client.api.base_url})"
+
+    def image_digest(self, ref: str) -> str | None:
+        """The digest of the image's manifest ("sha256:..."), or None when the engine has no such image."""
+        with explained(f"looking for {ref}"):
+            try:
+                return str(self.client.images.get(ref).attrs["Id"])
+            except ImageNotFound:
+                return None
+
+    @contextmanager
+    def container(
+        self,
+        ref: str,
+        command: Sequence[str],
+        *,
+        files: bytes | Mapping[str, bytes] = b"",
+        env: Mapping[str, str] | None = None,
+        network: bool = False,
+        gpus: bool = False,
+        shm_size: int | None = None,
+        memory: int | None = None,
+    ) -> Iterator[Container]:
+        """A started container, removed at the end of the block in every case.
+
+        Args:
+            ref: a tag or a digest that the engine has; nothing is pulled.
+            command: argv of the container's first process.
+            files: copied to / through the API before the start: a tar archive, or path -> content (mode 0644).
+            env: added to the image's environment.
+            network: the engine's default bridge; without it the container has loopback only.
+            gpus: all of the host's GPUs.
+            shm_size: bytes of /dev/shm; None is the engine's default (64 MiB).
+            memory: limit in bytes.
+
+        Raises EngineError when the container cannot be made, started or removed.
+        """
+        with running(
+            self.client,
+            ref,
+            command,
+            files=files,
+            env=env or {},
+            network=network,
+            gpus=gpus,
+            shm_size=shm_size,
+            memory=memory,
+        ) as container:
+            yield container
+
+    def buildx(self, args: Sequence[str], cwd: Path, progress: Progress | None = None) -> str:
+        """Run `docker buildx` with `args` in `cwd` on this engine; returns what it printed on stdout.
+
+        Raises EngineError with the tail of its output when it fails, is missing or is too old.
+        """
+        return run_buildx(self._buildx(), args, cwd, progress or Quiet())
+
+    def docker_run_line(self, ref: str, *command: str) -> str:
+        """A shell command that runs the image, ready to paste."""
+        client = [str(self.private.client)] if self.private else ["docker"]
+        return " ".join([*self._host_prefix(), shlex.join([*client, "run", "--rm", ref, *command])])
+
+    def buildx_line(self, args: Sequence[str]) -> str:
+        """A shell command that runs buildx on this engine, ready to paste."""
+        program = [str(self.private.buildx)] if self.private else ["docker", "buildx"]
+        return " ".join([*self._host_prefix(), shlex.join([*program, *args])])
+
+    def _host_prefix(self) -> list[str]:
+        host = self.private.docker_host if self.private else self._settings.env.get("DOCKER_HOST")
+        return [f"DOCKER_HOST={shlex.quote(host)}"] if host else []
+
+    def _buildx(self) -> Buildx:
+        env = dict(self._settings.env) or dict(os.environ)
+        if self.private is None:
+            return Buildx(("docker", "buildx"), env)
+        return Buildx(
+            (str(self.private.buildx),),
+            {**env, "DOCKER_HOST": self.private.docker_host, "BUILDX_CONFIG": str(self.private.home / "buildx")},
+        )

@@ -1,0 +1,46 @@
+"""Which engines will do, and why another will not. The floor is what Debian 13 ships; `private.py` names the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+# Docker 26.1 embeds BuildKit 0.13: named contexts from an OCI layout, OCI exports, rewrite-timestamp. Measured.
+ENGINE_FLOOR = Version("26.1")
+BUILDX_FLOOR = Version("0.13")
+
+
+def shortcomings(version: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why an engine cannot be used, as sentences; empty when it can. The arguments are the API's /version and /info."""
+    found = []
+    name = (version.get("Platform") or {}).get("Name") or "Docker"
+    text = str(version.get("Version", "unknown"))
+    if not _at_least(text, ENGINE_FLOOR):
+        found.append(f"it is {name} {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed")
+    if info.get("OSType") != "linux":
+        found.append(f"it runs {info.get('OSType')} containers; images are for linux")
+    if ["driver-type", "io.containerd.snapshotter.v1"] not in (info.get("DriverStatus") or []):
+        found.append(
+            f"it keeps images in the classic store ({info.get('Driver')}), which can neither export OCI images nor "
+            "keep a manifest's digest"
+        )
+    return tuple(found)
+
+
+def buildx_version(output: str) -> Version | None:
+    """The version in what `docker buildx version` prints ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
+    for word in output.split():
+        try:
+            return Version(word.split("+")[0])
+        except InvalidVersion:
+            continue
+    return None
+
+
+def _at_least(text: str, floor: Version) -> bool:
+    try:
+        return Version(text.split("-", maxsplit=1)[0]) >= floor
+    except InvalidVersion:
+        return False
