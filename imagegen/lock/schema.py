@@ -1,0 +1,330 @@
+"""What a lock file may hold, strictly: the shape of its TOML, checked with pydantic and turned into `model`'s classes.
+
+Locks are reviewed, but they come from outside all the same: their names, versions, reasons and paths end up in
+Dockerfiles and in paths of the store, so that each kind of text has one narrow form here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from datetime import datetime
+from typing import Annotated, Any
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from imagegen.lock.model import (
+    LOCK_VERSION,
+    Deb,
+    File,
+    Lock,
+    LockedBase,
+    LockedEnv,
+    LockedSdist,
+    LockedWheel,
+    Record,
+    RecordedLayer,
+)
+
+
+def _form(pattern: str, what: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(f"{value!r} is no {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _plain(value: str) -> str:
+    """One line of visible text: it is shown, and stands in comments of Dockerfiles."""
+    bad = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
+    if bad is not None:
+        raise ValueError(f"holds the control character {bad!r}")
+    return value
+
+
+def _version(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(f"{value!r} is no version (PEP 440)") from None
+    return value
+
+
+def _package(value: str) -> str:
+    if canonicalize_name(value) != value or not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", value):
+        raise ValueError(f"{value!r} is no normalised package name (PEP 503)")
+    return value
+
+
+def _time(value: str) -> str:
+    try:
+        valid = value.endswith("Z") and datetime.fromisoformat(value) is not None
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"{value!r} is no time in UTC (RFC 3339, with a trailing Z)")
+    return value
+
+
+def _path(value: str) -> str:
+    parts = value.split("/")
+    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", value) or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{value!r} is no plain relative path")
+    return value
+
+
+Sha256 = Annotated[str, _form(r"[0-9a-f]{64}", "sha256 (64 lower-case hex digits)")]
+Digest = Annotated[str, _form(r"sha256:[0-9a-f]{64}", "digest (sha256: and 64 lower-case hex digits)")]
+Size = Annotated[int, Field(ge=0, lt=1 << 50)]
+Text = Annotated[str, AfterValidator(_plain)]
+Package = Annotated[str, AfterValidator(_package)]
+PackageVersion = Annotated[str, AfterValidator(_version)]
+Time = Annotated[str, AfterValidator(_time)]
+RelativePath = Annotated[str, AfterValidator(_path)]
+Word = Annotated[str, _form(r"[a-z0-9][a-z0-9._-]*", "name (lower-case letters, digits, dot, dash)")]
+AxisValue = Annotated[str, _form(r"[a-z0-9][a-z0-9._/-]*", "value of an axis")]
+FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "file name")]
+EnvName = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable")]
+Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
+DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]+", "Debian package name")]
+DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+
+class _Distribution(_Table):
+    """A file of an index with what it is a release of."""
+
+    name: Package
+    version: PackageVersion
+    file: FileName
+    size: Size
+    sha256: Sha256
+    index: Word
+    path: RelativePath | None = None
+
+    @model_validator(mode="after")
+    def _same_release(self) -> _Distribution:
+        name, version = _release(self.file)
+        if name != self.name or version != Version(self.version):
+            raise ValueError(f"{self.file} is not a file of {self.name} {self.version}")
+        return self
+
+    def to_file(self) -> File:
+        return File(filename=self.file, sha256=self.sha256, size=self.size, index=self.index, path=self.path)
+
+
+def _release(filename: str) -> tuple[str, Version]:
+    try:
+        if filename.endswith(".whl"):
+            return parse_wheel_filename(filename)[:2]
+        return parse_sdist_filename(filename)
+    except (InvalidWheelFilename, InvalidSdistFilename) as error:
+        raise ValueError(str(error)) from None
+
+
+class _Wheel(_Distribution):
+    because: Text | None = None
+    via: list[Package] = []
+    sdist: _Sdist | None = None
+
+    @model_validator(mode="after")
+    def _is_a_wheel(self) -> _Wheel:
+        if not self.file.endswith(".whl"):
+            raise ValueError(f"{self.file} is no wheel")
+        return self
+
+    def to_model(self) -> LockedWheel:
+        return LockedWheel(
+            name=self.name,
+            version=self.version,
+            file=self.to_file(),
+            via=tuple(self.via),
+            because=self.because,
+            sdist=self.sdist.to_model() if self.sdist else None,
+        )
+
+
+class _Sdist(_Distribution):
+    build: list[_Wheel] = []
+
+    @model_validator(mode="after")
+    def _is_an_sdist(self) -> _Sdist:
+        if not self.file.endswith(".tar.gz"):
+            raise ValueError(f"{self.file} is no source distribution (PEP 625)")
+        return self
+
+    def to_model(self) -> LockedSdist:
+        return LockedSdist(self.to_file(), tuple(wheel.to_model() for wheel in self.build))
+
+
+class _Deb(_Table):
+    name: DebName
+    version: DebVersion
+    architecture: Word
+    size: Size
+    sha256: Sha256
+    archive: Word
+    path: RelativePath
+
+
+class _Base(_Table):
+    name: Word
+    kind: Word
+    suite: Word
+    interpreter: Interpreter
+    archives: dict[AxisValue, Time] = {}
+    debs: list[_Deb] = []
+
+
+class _Env(_Table):
+    name: EnvName
+    value: Text
+    because: Text
+
+
+class _Layer(_Table):
+    name: Word
+    size: Size
+    digest: Digest
+    diff_id: Digest
+    key: Digest
+
+
+class _Record(_Table):
+    layer_format: int
+    codec: Text
+    digest: Digest
+    layers: list[_Layer]
+
+
+class LockFile(_Table):
+    """The whole file; `to_model` gives what the rest of imagegen works with."""
+
+    version: int
+    cell: Word
+    image: Word
+    uv: PackageVersion
+    as_of: Time
+    axes: dict[Word, AxisValue]
+    inputs: dict[Text, Sha256]
+    base: _Base
+    env: list[_Env] = []
+    wheel: list[_Wheel] = []
+    record: _Record | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LockFile:
+        for needed in ("platform", "python"):
+            if needed not in self.axes:
+                raise ValueError(f"axes lack {needed!r}")
+        for kind, names in (
+            ("wheels", [wheel.name for wheel in self.wheel]),
+            ("env", [env.name for env in self.env]),
+            ("debs", [deb.name for deb in self.base.debs]),
+        ):
+            if names != sorted(set(names)):
+                out = next((b for a, b in itertools.pairwise(names) if b <= a), "")
+                raise ValueError(f"{kind} are not sorted by name, each once: see {out!r}")
+        return self
+
+    def to_model(self) -> Lock:
+        base = LockedBase(
+            name=self.base.name,
+            kind=self.base.kind,
+            suite=self.base.suite,
+            interpreter=self.base.interpreter,
+            archives=dict(self.base.archives),
+            debs=tuple(Deb(**deb.model_dump()) for deb in self.base.debs),
+        )
+        return Lock(
+            cell=self.cell,
+            image=self.image,
+            axes=dict(self.axes),
+            inputs=dict(self.inputs),
+            uv=self.uv,
+            as_of=self.as_of,
+            base=base,
+            wheels=tuple(wheel.to_model() for wheel in self.wheel),
+            env=tuple(LockedEnv(**env.model_dump()) for env in self.env),
+            record=_record(self.record) if self.record else None,
+        )
+
+
+def _record(record: _Record) -> Record:
+    layers = tuple(RecordedLayer(**layer.model_dump()) for layer in record.layers)
+    return Record(layer_format=record.layer_format, codec=record.codec, layers=layers, digest=record.digest)
+
+
+def to_table(lock: Lock) -> dict[str, Any]:
+    """The file's tables, in the file's order; what is None or empty by default is left out."""
+    table: dict[str, Any] = {
+        "version": LOCK_VERSION,
+        "cell": lock.cell,
+        "image": lock.image,
+        "uv": lock.uv,
+        "as-of": lock.as_of,
+        "axes": dict(sorted(lock.axes.items())),
+        "inputs": dict(sorted(lock.inputs.items())),
+        "base": {
+            "name": lock.base.name,
+            "kind": lock.base.kind,
+            "suite": lock.base.suite,
+            "interpreter": lock.base.interpreter,
+            "debs": [_fields(deb, _Deb) for deb in lock.base.debs],
+            "archives": dict(sorted(lock.base.archives.items())),
+        },
+        "env": [_fields(env, _Env) for env in lock.env],
+        "wheel": [_wheel_table(wheel) for wheel in lock.wheels],
+    }
+    if lock.record:
+        table["record"] = {
+            "layer-format": lock.record.layer_format,
+            "codec": lock.record.codec,
+            "digest": lock.record.digest,
+            "layers": [_fields(layer, _Layer) for layer in lock.record.layers],
+        }
+    return table
+
+
+def _fields(value: object, table: type[_Table]) -> dict[str, Any]:
+    return {name.replace("_", "-"): getattr(value, name) for name in table.model_fields}
+
+
+def _wheel_table(wheel: LockedWheel) -> dict[str, Any]:
+    table: dict[str, Any] = {"name": wheel.name, "version": wheel.version}
+    if wheel.because is not None:
+        table["because"] = wheel.because
+    if wheel.via:
+        table["via"] = list(wheel.via)
+    table |= _file_table(wheel.file)
+    if wheel.sdist:
+        table["sdist"] = {
+            "name": wheel.name,
+            "version": wheel.version,
+            **_file_table(wheel.sdist.file),
+            "build": [_wheel_table(build) for build in wheel.sdist.build_requires],
+        }
+    return table
+
+
+def _file_table(file: File) -> dict[str, Any]:
+    table = {"file": file.filename, "size": file.size, "sha256": file.sha256, "index": file.index}
+    return table | ({"path": file.path} if file.path is not None else {})

@@ -1,0 +1,228 @@
+"""The lock file: what is written can be read, what is hostile cannot."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.errors import LockError
+from imagegen.lock import dumps, inputs_hash, read, stale, write
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.model import (
+    Deb,
+    File,
+    Lock,
+    LockedBase,
+    LockedEnv,
+    LockedSdist,
+    LockedWheel,
+    Record,
+    RecordedLayer,
+)
+from imagegen.matrix.model import Base, Cell
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+def wheel(name: str, version: str = "1.0", **more: object) -> LockedWheel:
+    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", A, 1000, "pypi", f"packages/a/{name}.whl")
+    return replace(LockedWheel(name, version, file, via=()), **more)  # type: ignore[arg-type]
+
+
+def deb(name: str) -> Deb:
+    return Deb(name, "1:2.3+dfsg-4~deb12u1", "amd64", B, 10, "debian", f"pool/main/x/{name}_2.3_amd64.deb")
+
+
+LOCK = Lock(
+    cell="tiny-cpu-py311",
+    image="tiny",
+    axes={"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"},
+    inputs={"image": A, "component torch": B},
+    uv="0.13.8",
+    as_of="2026-11-20T00:00:00Z",
+    base=LockedBase(
+        "debian12",
+        "debian",
+        "bookworm",
+        "/usr/bin/python3.11",
+        {"debian/bookworm": "2026-11-20T08:13:05Z"},
+        (deb("adduser"), deb("libc6")),
+    ),
+    wheels=(
+        wheel(
+            "antlr4-python3-runtime",
+            sdist=LockedSdist(
+                File("antlr4-python3-runtime-1.0.tar.gz", C, 5, "pypi", "packages/b/x.tar.gz"),
+                (wheel("setuptools"), wheel("wheel", via=("setuptools",))),
+            ),
+        ),
+        wheel("torch", "2.13.0+cpu", because='it says "torch" \\ é', via=("peft", "trl")),
+    ),
+    env=(LockedEnv("OMP_NUM_THREADS", "2", "the runners have two cores"),),
+    record=Record(
+        1, "zstd 1.5.7 level 1", (RecordedLayer("base", f"sha256:{A}", f"sha256:{B}", f"sha256:{C}", 7),), f"sha256:{A}"
+    ),
+)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    write(LOCK, tmp_path / "locks" / "x.toml")
+    assert read(tmp_path / "locks" / "x.toml") == LOCK
+    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["x.toml"]
+
+
+def test_the_text_reads_well_in_a_diff() -> None:
+    text = dumps(LOCK)
+    assert text == dumps(loads(text))
+    lines = text.splitlines()
+    assert 'version = "2.13.0+cpu"' in lines
+    assert 'via = ["peft", "trl"]' in lines
+    assert sum(line.startswith('  { name = "adduser", version = ') for line in lines) == 1
+    bumped = replace(LOCK, wheels=(LOCK.wheels[0], wheel("torch", "2.13.1+cpu", via=("peft", "trl"))))
+    assert len(set(dumps(bumped).splitlines()) - set(lines)) == 2  # version and file name
+
+
+texts = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=20)
+names = st.from_regex(r"[a-z0-9]([a-z0-9]|-[a-z0-9]){0,8}", fullmatch=True)
+sizes = st.integers(0, 1 << 40)
+hashes = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
+versions = st.from_regex(r"(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}(\+[a-z0-9]{1,5})?", fullmatch=True)
+wheels = st.builds(
+    lambda name, version, because, via, sha256, size: replace(
+        wheel(name, version, because=because, via=tuple(via)),
+        file=File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", sha256, size, "pypi"),
+    ),
+    names, versions, st.none() | texts, st.lists(names, max_size=3), hashes, sizes,
+)  # fmt: skip
+locks = st.builds(
+    lambda found, values, inputs: replace(
+        LOCK,
+        wheels=tuple(sorted({w.name: w for w in found}.values(), key=lambda w: w.name)),
+        env=tuple(LockedEnv(f"V{i:03}", value, value) for i, value in enumerate(values)),
+        inputs=inputs,
+    ),
+    st.lists(wheels, max_size=4), st.lists(texts, max_size=3), st.dictionaries(texts, hashes, max_size=3),
+)  # fmt: skip
+
+
+@given(locks)
+def test_every_lock_survives_the_round_trip(lock: Lock) -> None:
+    assert loads(dumps(lock)) == lock
+
+
+@given(st.text())
+def test_any_text_is_a_lock_or_an_error_with_the_file(text: str) -> None:
+    with pytest.raises(LockError, match=r"x\.toml"):
+        loads(text, "x.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line_of", "why"),
+    [
+        (f'sha256 = "{A}"', 'sha256 = "abc"', 'sha256 = "abc"', "is no sha256"),
+        (f'sha256 = "{A}"', f'sha256 = "{"A" * 64}"', f'sha256 = "{"A" * 64}"', "is no sha256"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"../../etc/passwd"', "../../etc", "is no file name"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not a file of torch"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"torch-2.13.0+cpu.tar.gz"', "[[wheel]]", "is no wheel"),
+        ('version = "2.13.0+cpu"', 'version = "latest"', "latest", "is no version"),
+        ('name = "torch"', 'name = "Torch"', "Torch", "is no normalised package name"),
+        ('path = "packages/a/torch.whl"', 'path = "https://host/x"', "https", "is no plain relative path"),
+        ('path = "packages/a/torch.whl"', 'path = "/packages/x"', "/packages/x", "is no plain relative path"),
+        ('path = "packages/a/torch.whl"', 'path = "a/../../x"', "../../x", "is no plain relative path"),
+        ('value = "2"', 'value = "2\\nRUN evil"', "RUN evil", "control character"),
+        ('because = "the runners have two cores"', 'because = "x\\u2028y"', "u2028", "control character"),
+        ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "is no name of an environment variable"),
+        ('interpreter = "/usr/bin/python3.11"', 'interpreter = "/usr/bin/x y"', "x y", "absolute path"),
+        ('cell = "tiny-cpu-py311"', 'cell = "tiny"\ncolour = "red"', "colour", "no such key"),
+        ('uv = "0.13.8"', "uv = 1", "uv = 1", "valid string"),
+        ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "no time in UTC"),
+        ("size = 1000", "size = -1", "size = -1", "greater than or equal"),
+        ("size = 1000", "size = true", "size = true", "valid integer"),
+        ('name = "libc6", version = "1:2.3', 'name = "libc6", version = "$(x)', "$(x)", "is no Debian version"),
+        ('name = "libc6"', 'name = "aaa"', None, "debs are not sorted"),
+        ('platform = "linux/amd64"\n', "", None, "platform"),
+        (f'digest = "sha256:{A}"', 'digest = "sha512:0"', "sha512", "is no digest"),
+    ],
+)  # fmt: skip
+def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_of: str | None, why: str) -> None:
+    text = dumps(LOCK)
+    assert old in text
+    before, _, after = text.rpartition(old)
+    broken = before + new + after
+    with pytest.raises(LockErrors) as caught:
+        loads(broken, "locks/x.toml")
+    message = str(caught.value)
+    assert why in message
+    assert "fix: " in message
+    if line_of:
+        numbers = [n for n, line in enumerate(broken.splitlines(), 1) if line_of in line]
+        assert int(re.search(r"locks/x\.toml:(\d+): ", message)[1]) in numbers  # type: ignore[index]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    text = dumps(LOCK).replace('uv = "0.13.8"', 'uv = "x"').replace('kind = "debian"', "kind = 7")
+    with pytest.raises(LockErrors, match="2 errors found"):
+        loads(text)
+
+
+def test_missing_keys_name_their_table() -> None:
+    text = dumps(LOCK).replace("size = 1000\n", "", 1)
+    line = text.splitlines().index("[[wheel]]") + 1
+    with pytest.raises(LockErrors, match=rf":{line}: key 'wheel\[1\].size' is missing"):
+        loads(text)
+
+
+@pytest.mark.parametrize("version", ["2", "0", '"1"', "true"])
+def test_other_formats_are_named(version: str) -> None:
+    text = re.sub(r"^version = 1$", f"version = {version}", dumps(LOCK), count=1, flags=re.MULTILINE)
+    with pytest.raises(LockError, match="imagegen reads format 1") as caught:
+        loads(text)
+    assert not isinstance(caught.value, LockErrors)
+
+
+def test_broken_toml_has_a_line() -> None:
+    with pytest.raises(LockError, match=r"x\.toml:2: the lock is not TOML"):
+        loads("version = 1\n= 3\n", "x.toml")
+
+
+def test_no_lock_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match="imagegen lock"):
+        read(tmp_path / "none.toml")
+
+
+def test_a_bad_lock_is_never_written(tmp_path: Path) -> None:
+    write(LOCK, tmp_path / "x.toml")
+    with pytest.raises(LockError, match="control character"):
+        write(replace(LOCK, env=(LockedEnv("A", "1\n2", "x"),)), tmp_path / "x.toml")
+    assert read(tmp_path / "x.toml") == LOCK
+
+
+def test_inputs_hash_covers_all_but_the_record() -> None:
+    assert inputs_hash(LOCK) == inputs_hash(replace(LOCK, record=None))
+    assert inputs_hash(LOCK) == inputs_hash(loads(dumps(LOCK)))
+    others = [
+        replace(LOCK, as_of="2026-11-21T00:00:00Z"),
+        replace(LOCK, wheels=LOCK.wheels[1:]),
+        replace(LOCK, env=()),
+        replace(LOCK, base=replace(LOCK.base, debs=LOCK.base.debs[:1])),
+    ]
+    assert len({inputs_hash(lock) for lock in [LOCK, *others]}) == len(others) + 1
+
+
+def test_stale_names_what_moved() -> None:
+    base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    cell = Cell("c", "i", "", "", LOCK.axes, base, (), (), {}, (), inputs=dict(LOCK.inputs))
+    assert stale(LOCK, cell) == ()
+    moved = replace(cell, inputs={"component torch": C, "component peft": A})
+    assert stale(LOCK, moved) == ("component peft", "component torch", "image")
+
+
+def test_the_file_is_host_free() -> None:
+    assert "://" not in dumps(LOCK)
+    assert tomllib.loads(dumps(LOCK))["wheel"][0]["index"] == "pypi"
