@@ -11,15 +11,17 @@ from types import TracebackType
 from typing import Self
 
 import docker
-from docker.errors import DockerException, ImageNotFound, TLSParameterError
+from docker.errors import DockerException, TLSParameterError
 
 from imagegen.config import Settings
 from imagegen.engine import private
 from imagegen.engine.buildx import Buildx, run_buildx
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
+from imagegen.engine.load import image_digest, load
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, Quiet
+from imagegen.store import Store
 
 _PATIENCE = 20  # seconds for an engine to say who it is
 
@@ -124,11 +126,15 @@ class Engine:
 
     def image_digest(self, ref: str) -> str | None:
         """The digest of the image's manifest ("sha256:..."), or None when the engine has no such image."""
-        with explained(f"looking for {ref}"):
-            try:
-                return str(self.client.images.get(ref).attrs["Id"])
-            except ImageNotFound:
-                return None
+        return image_digest(self.client, ref)
+
+    def load(self, store: Store, digest: str, tag: str, progress: Progress | None = None) -> None:
+        """Make the store's image with this manifest digest available in the engine as `tag`.
+
+        Only what the engine lacks is sent; a tag of another image moves, as with `docker tag`. Afterwards the engine's
+        image has exactly this digest. Raises EngineError when the engine refuses, StoreError when the store is damaged.
+        """
+        load(self.client, store, digest, tag, progress or Quiet())
 
     @contextmanager
     def container(

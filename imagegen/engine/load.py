@@ -1,0 +1,218 @@
+"""Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
+
+Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+from docker.errors import ImageNotFound, NotFound
+from docker.utils import parse_repository_tag
+
+from imagegen.engine.containers import explained
+from imagegen.engine.registry import Descriptor, serving
+from imagegen.errors import EngineError, StoreError
+from imagegen.progress import Progress
+from imagegen.store import Store
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_SHORT = 12  # hex digits of a digest in the engine's progress events
+
+
+@dataclass(frozen=True)
+class _Image:
+    """What is to be loaded: a manifest of the store, its config and layers, each blob once."""
+
+    store: Store
+    manifest: Descriptor
+    blobs: tuple[Descriptor, ...]
+
+
+def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progress: Progress) -> None:
+    """See `Engine.load`."""
+    before = image_digest(client, tag)
+    if before == digest:
+        progress.say(f"{tag} is in the engine")
+        return
+    if image_digest(client, digest) is not None:
+        _tag(client, digest, tag)
+    else:
+        image = _image(store, digest)
+        if not _pull(client, image, tag, progress):
+            progress.say("the engine cannot reach this machine's loopback: loading an archive instead")
+            _load_archive(client, image, tag, progress)
+    after = image_digest(client, tag)
+    if after != digest:
+        raise EngineError(f"the engine holds another image under {tag}", why=f"expected {digest}, found {after}")
+    progress.say(f"{tag}: {digest}" + (f" (it was {before})" if before else ""))
+
+
+def image_digest(client: docker.DockerClient, ref: str) -> str | None:
+    """See `Engine.image_digest`."""
+    with explained(f"looking for {ref}"):
+        try:
+            return str(client.images.get(ref).attrs["Id"])
+        except ImageNotFound:
+            return None
+
+
+def _image(store: Store, digest: str) -> _Image:
+    """Read the manifest. StoreError when a blob that it names is missing."""
+    data = store.read(digest)
+    manifest = json.loads(data)
+    listed = [manifest["config"], *manifest["layers"]]
+    blobs = {blob["digest"]: Descriptor(blob["mediaType"], blob["digest"], int(blob["size"])) for blob in listed}
+    missing = [blob.digest for blob in blobs.values() if not store.has(blob.digest, blob.size)]
+    if missing:
+        raise StoreError(
+            f"{len(missing)} blobs of the image {digest} are missing or have another size",
+            where=str(store.root),
+            why=", ".join(missing),
+            fix="build again",
+        )
+    return _Image(store, Descriptor(manifest.get("mediaType", _MANIFEST), digest, len(data)), tuple(blobs.values()))
+
+
+def _pull(client: docker.DockerClient, image: _Image, tag: str, progress: Progress) -> bool:
+    """Pull from loopback; False when the engine never came. The engine fetches only the blobs that it lacks."""
+    manifest, blobs = image.manifest, image.blobs
+    total = sum(blob.size for blob in blobs)
+    with (
+        progress.meter(f"load {tag}", total) as meter,
+        serving(image.store, manifest, blobs, meter.advance) as registry,
+    ):
+        held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in blobs}
+
+        def seen(event: dict[str, Any]) -> None:
+            if event.get("status") == "Already exists":
+                meter.advance(held.pop(str(event.get("id")), 0))
+
+        try:
+            with explained(f"loading {tag}"):
+                _follow(client.api.pull(registry.repository, manifest.digest, stream=True, decode=True), tag, seen)
+        except EngineError:
+            if not registry.reached.is_set():
+                return False
+            _check_blobs(image.store, blobs)
+            raise
+        _tag(client, f"{registry.repository}@{manifest.digest}", tag)
+        _forget(client, f"{registry.repository}@{manifest.digest}")
+    return True
+
+
+def _load_archive(client: docker.DockerClient, image: _Image, tag: str, progress: Progress) -> None:
+    """Send an OCI archive without the blobs that the engine holds as parts of other images of this store."""
+    name = f"imagegen.invalid/{secrets.token_hex(16)}:load"
+    held = _held(client, image.store)
+    for lacking in ([blob for blob in image.blobs if blob.digest not in held], list(image.blobs)):
+        with progress.meter(f"load {tag}", sum(blob.size for blob in lacking)) as meter:
+            try:
+                with explained(f"loading {tag}"):
+                    archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
+                    events = client.api.load_image(archive, quiet=True)  # type: ignore[no-untyped-call]
+                    _follow(events, tag, lambda _: None)
+                _tag(client, name, tag)
+            except EngineError as error:
+                _forget(client, name)
+                if len(lacking) == len(image.blobs):
+                    raise
+                progress.say(f"the engine lacks more than it seemed to ({error.why}): sending all of the image")
+            else:
+                _forget(client, name)
+                return
+
+
+def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
+    """Digests of blobs that the engine has: those of its images whose manifests are in the store."""
+    held: set[str] = set()
+    with explained("listing images"):
+        digests = [str(image["Id"]) for image in client.api.images()]
+    for digest in digests:
+        if store.has(digest):
+            manifest = json.loads(store.read(digest))
+            held |= {blob["digest"] for blob in [manifest["config"], *manifest["layers"]]}
+    return frozenset(held)
+
+
+def _archive(
+    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], sent: Callable[[int], None]
+) -> Iterator[bytes]:
+    """An OCI image layout as a tar stream, with the image under `name`; every blob is verified while it is read."""
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": manifest.media_type,
+                "digest": manifest.digest,
+                "size": manifest.size,
+                "annotations": {"io.containerd.image.name": name},
+            }
+        ],
+    }
+    yield from _member("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+    yield from _member("index.json", json.dumps(index).encode())
+    yield from _member(_blob_path(manifest), store.read(manifest.digest))
+    for blob in blobs:
+        yield _header(_blob_path(blob), blob.size)
+        with store.open(blob.digest) as reader:
+            for chunk in reader:
+                yield chunk
+                sent(len(chunk))
+        yield _padding(blob.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _blob_path(blob: Descriptor) -> str:
+    return f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
+
+
+def _member(name: str, content: bytes) -> Iterator[bytes]:
+    yield _header(name, len(content)) + content + _padding(len(content))
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)  # GNU: blobs may be larger than the 8 GiB that ustar can say
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], None]) -> None:
+    """Read the engine's progress events to their end. EngineError when one of them reports a failure."""
+    for event in events:
+        if "error" in event:
+            raise EngineError(f"the engine cannot load {tag}", why=str(event["error"]).strip())
+        seen(event)
+
+
+def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
+    """After a failed pull: StoreError when it is the store that is damaged."""
+    for blob in blobs:
+        with store.open(blob.digest) as reader:
+            for _ in reader:
+                pass
+
+
+def _tag(client: docker.DockerClient, ref: str, tag: str) -> None:
+    repository, label = parse_repository_tag(tag)
+    with explained(f"tagging {tag}"):
+        client.api.tag(ref, repository, label or "latest")
+
+
+def _forget(client: docker.DockerClient, ref: str) -> None:
+    """Remove a name that was only needed for loading; the image stays under its tag."""
+    with explained(f"removing the name {ref}"):
+        try:
+            client.api.remove_image(ref, noprune=True)
+        except NotFound:
+            return
