@@ -34,7 +34,7 @@ class Quiet:
     def say(self, text: str) -> None:
         pass
 
-    def meter(self, label: str, total: int) -> _Meter:
+    def meter(self, label: str, total: int) -> _Meter:  # noqa: ARG002 - the protocol's signature
         return _Silent()
 
 

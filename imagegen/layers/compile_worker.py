@@ -32,7 +32,7 @@ def read_block(stream):
 
 def compile_one(path, source):
     try:
-        code = bootstrap.SourceLoader.source_to_code(None, source, path, _optimization=-1)
+        code = compile(source, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError):
         return b""
     return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))

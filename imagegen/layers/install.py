@@ -7,6 +7,7 @@ scheme of sysconfig. The result equals what `uv pip install` puts there, install
 from __future__ import annotations
 
 import base64
+import configparser
 import csv
 import hashlib
 import io
@@ -15,10 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from installer.utils import parse_entrypoints
-
 from imagegen.errors import WheelError
-from imagegen.layers.wheel import Wheel
+from imagegen.layers.wheel import Member, Wheel
 
 PREFIX = "/opt/venv"
 _SCRIPT = """\
@@ -30,7 +29,8 @@ if __name__ == "__main__":
     sys.exit({call}())
 """
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[.*\])?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,17 @@ class Installed:
 def site_packages(python: str) -> str:
     """Where modules live for Python "3.11"."""
     return f"{PREFIX}/lib/python{python}/site-packages"
+
+
+def skeleton(python: str) -> dict[str, str]:
+    """The links of the environment itself, path -> target; "" stands for the base's interpreter and for pyvenv.cfg."""
+    return {
+        f"{PREFIX}/bin/python": "",
+        f"{PREFIX}/bin/python3": "python",
+        f"{PREFIX}/bin/python{python}": "python",
+        f"{PREFIX}/lib64": "lib",
+        f"{PREFIX}/pyvenv.cfg": "",
+    }
 
 
 def pyc_path(path: str, python: str) -> str:
@@ -94,9 +105,9 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
                 raise WheelError("a wheel's data belongs to an unknown scheme", where=where)
             target = f"{schemes[scheme]}/{rest}"
             if scheme == "scripts":
-                yield _script(target, wheel.read(member.name))
+                yield _script(wheel, member, target)
                 continue
-        if target in (f"{PREFIX}/pyvenv.cfg", f"{PREFIX}/bin/python"):
+        if target in skeleton(python) or target.startswith(f"{PREFIX}/lib64/"):
             where = f"{wheel.filename}: {member.name}"
             raise WheelError("a wheel replaces a part of the environment itself", where=where)
         chunks = _reader(wheel, member.name)
@@ -107,24 +118,32 @@ def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
     return lambda: wheel.chunks(name)
 
 
-def _script(path: str, content: bytes) -> Installed:
-    """A script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 asks."""
-    if content.startswith(b"#!python"):
-        content = f"#!{PREFIX}/bin/python".encode() + content[len(b"#!python") :].removeprefix(b"w")
-    return _file(path, content, executable=True)
+def _script(wheel: Wheel, member: Member, target: str) -> Installed:
+    """A script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 asks. Programs stay."""
+    if not next(iter(wheel.chunks(member.name)), b"").startswith(b"#!python"):
+        return Installed(target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name))
+    rest = wheel.read(member.name).removeprefix(b"#!python").removeprefix(b"w")
+    return _file(target, f"#!{PREFIX}/bin/python".encode() + rest, executable=True)
 
 
 def _console_scripts(wheel: Wheel) -> Iterator[Installed]:
     text = wheel.optional("entry_points.txt")
     if text is None:
         return
-    for name, module, attribute, _section in parse_entrypoints(text.decode("utf-8", "strict")):
-        where = f"{wheel.filename}: entry_points.txt"
-        # These become lines of a program, so they may hold nothing but identifiers.
-        if not _ENTRY.fullmatch(name):
-            raise WheelError(f"a script cannot be called {name!r}", where=where)
-        if not (_DOTTED.fullmatch(module) and attribute and _DOTTED.fullmatch(attribute)):
-            raise WheelError(f"the script {name} does not name a function", where=where, why=f"{module}:{attribute}")
+    where = f"{wheel.filename}: entry_points.txt"
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names are case-sensitive
+    try:
+        parser.read_string(text.decode("utf-8", "strict"))
+    except (UnicodeDecodeError, configparser.Error) as error:
+        raise WheelError("the entry points cannot be read", where=where, why=str(error)) from error
+    scripts = [item for kind in ("console_scripts", "gui_scripts") if kind in parser for item in parser[kind].items()]
+    for name, target in scripts:
+        match = _TARGET.fullmatch(target)
+        # These become lines of a program and a file's name, so they may hold nothing but identifiers.
+        if not _ENTRY.fullmatch(name) or match is None:
+            raise WheelError("a script does not name a function", where=where, why=f"{name} = {target}")
+        module, attribute = match["module"], match["attribute"]
         first = attribute.partition(".")[0]
         content = _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, name=first, call=attribute)
         yield _file(f"{PREFIX}/bin/{name}", content.encode(), executable=True)

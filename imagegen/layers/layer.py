@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from imagegen.errors import WheelError
 from imagegen.layers.bytecode import Compiler, Source, requests
 from imagegen.layers.codec import CODEC, LayerSink
-from imagegen.layers.install import PREFIX, Installed, installation, pyc_path, site_packages
+from imagegen.layers.install import Installed, installation, pyc_path, site_packages, skeleton
 from imagegen.layers.plan import LayerPlan, digest_of_json
 from imagegen.layers.tar import TarWriter
 from imagegen.layers.wheel import Wheel
@@ -60,12 +60,12 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
     def fill(tar: TarWriter) -> None:
-        tar.link(f"{PREFIX}/bin/python", lock.base.interpreter)
-        tar.link(f"{PREFIX}/bin/python3", "python")
-        tar.link(f"{PREFIX}/bin/python{lock.python}", "python")
+        for path, target in skeleton(lock.python).items():
+            if path.endswith(".cfg"):
+                tar.file(path, len(config), [config.encode()])
+            else:
+                tar.link(path, target or lock.base.interpreter)
         tar.directory(site_packages(lock.python))
-        tar.link(f"{PREFIX}/lib64", "lib")
-        tar.file(f"{PREFIX}/pyvenv.cfg", len(config), [config.encode()])
         tar.directory(WORKDIR)
 
     return _make(store, plan.name, plan.key, fill)

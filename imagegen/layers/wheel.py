@@ -9,18 +9,20 @@ sizes beyond the limits, metadata of another distribution than the file name's. 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
 from pathlib import Path
 from typing import BinaryIO
 
-from installer.records import parse_record_file
+from installer.records import InvalidRecordEntry, parse_record_file
 from isal import isal_zlib
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
@@ -58,22 +60,23 @@ class Wheel:
         except InvalidWheelFilename as error:
             raise WheelError("not a wheel's file name", where=filename, why=str(error)) from error
         self.distribution, self.version = str(parsed[0]), str(parsed[1])
-        try:
-            self._file: BinaryIO = path.open("rb")
-            self._zip = zipfile.ZipFile(self._file)
-        except zipfile.BadZipFile as error:
-            raise self._error("not a readable zip file", None, str(error)) from error
         self.members: Mapping[str, Member] = {}  # until RECORD, itself a member, has been read
-        self._infos = self._table()
-        self.dist_info = self._dist_info()
-        self.members = self._members()
+        with ExitStack() as stack:
+            self._file: BinaryIO = stack.enter_context(path.open("rb"))
+            try:
+                self._zip = stack.enter_context(zipfile.ZipFile(self._file))
+            except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+                raise self._error("not a readable zip file", None, str(error)) from error
+            self._infos = self._table()
+            self.dist_info = self._dist_info()
+            self.members = self._members()
+            self._open = stack.pop_all()
 
     def __enter__(self) -> Wheel:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._zip.close()
-        self._file.close()
+        self._open.close()
 
     def read(self, name: str) -> bytes:
         """A whole member, verified."""
@@ -180,16 +183,20 @@ class Wheel:
 
     def _record(self) -> dict[str, str | None]:
         """Member name -> hex sha256, or None where RECORD gives no (usable) hash."""
-        text = self.read(f"{self.dist_info}/RECORD").decode("utf-8", "strict")
+        name = f"{self.dist_info}/RECORD"
         record: dict[str, str | None] = {}
-        for path, hash_, _size in parse_record_file(io.StringIO(text, newline="")):
+        try:
+            text = self.read(name).decode("utf-8", "strict")
+            rows = list(parse_record_file(io.StringIO(text, newline="")))
+        except (UnicodeDecodeError, InvalidRecordEntry, csv.Error) as error:
+            raise self._error("RECORD cannot be read", name, str(error)) from error
+        for path, hash_, _size in rows:
             if path.endswith("/"):
                 continue
             algorithm, _, encoded = hash_.partition("=")
             if path in record:
                 raise self._error("RECORD names a member twice", path)
-            usable = algorithm == "sha256" and encoded
-            record[path] = _hex(encoded) if usable else None
+            record[path] = _hex(encoded) if algorithm == "sha256" else None
         return record
 
     def _inflate(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -208,10 +215,13 @@ class Wheel:
                 yield inflate.decompress(data) if inflate else data
             if inflate:
                 yield inflate.flush()
-        except isal_zlib.error as error:
+        except isal_zlib.error as error:  # type: ignore[misc]  # a class, which isal's stub declares as an instance
             raise self._error("the member is damaged", info.orig_filename, str(error)) from error
 
 
-def _hex(encoded: str) -> str:
-    """RECORD's hash: base64url without padding (PEP 376)."""
-    return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+def _hex(encoded: str) -> str | None:
+    """RECORD's hash, base64url without padding (PEP 376); None when it is none."""
+    try:
+        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+    except ValueError:
+        return None

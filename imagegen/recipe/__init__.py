@@ -1,0 +1,5 @@
+"""Lock -> Dockerfile, and the folder that a plain build needs."""
+
+from imagegen.recipe.dockerfile import Rendered, reason, render
+
+__all__ = ["Rendered", "reason", "render"]

@@ -42,9 +42,9 @@ class Store:
             for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             if not (root / "oci-layout").exists():
-                self._replace(root / "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+                self.replace("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
             if not (root / "index.json").exists():
-                self._replace(root / "index.json", b'{"schemaVersion":2,"manifests":[]}')
+                self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
 
     def path(self, digest: str) -> Path:
         """Where the blob lies or would lie."""
@@ -102,7 +102,7 @@ class Store:
         path = self._record(kind, key)
         with explained(self.root):
             path.parent.mkdir(exist_ok=True)
-            self._replace(path, json.dumps(record, sort_keys=True).encode())
+            self.replace(path.relative_to(self.root), json.dumps(record, sort_keys=True).encode())
 
     def forget(self, kind: str, key: str) -> None:
         self._record(kind, key).unlink(missing_ok=True)
@@ -114,13 +114,15 @@ class Store:
     def _record(self, kind: str, key: str) -> Path:
         return self.root / "records" / kind / self.path(key).name
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+    def replace(self, name: Path | str, data: bytes) -> None:
+        """Replace a small file of the store (not a blob) whole: readers see the old content or the new."""
+        with explained(self.root):
+            handle, fresh = tempfile.mkstemp(dir=self.root / "tmp", prefix="new-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self.root / name)
 
 
 class BlobWriter:
@@ -199,7 +201,7 @@ def explained(root: Path) -> Iterator[None]:
                 why=why,
                 fix="`imagegen store gc`, or set XDG_CACHE_HOME to a larger disk",
             ) from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
             raise StoreError(
                 "the store cannot be written",
                 where=str(root),

@@ -1,0 +1,92 @@
+"""What every command shares: settings, store, matrix, locks, and where output goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from imagegen import compat, lock, matrix
+from imagegen.config import Settings
+from imagegen.data import shipped
+from imagegen.errors import IncompatibleError, LockError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.progress import Terminal
+from imagegen.store import Store
+
+
+class App:
+    """One invocation. Results go to stdout through `out` or `json`, talk to stderr through `progress`."""
+
+    def __init__(self, env: Mapping[str, str], project: Path) -> None:
+        self.env = env
+        self.project = project
+        self.console = Console(stderr=True)
+        self.out = Console()
+        self.progress = Terminal(self.console)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings.from_environment(self.env)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.settings.store)
+
+    @cached_property
+    def matrix(self) -> matrix.Matrix:
+        """The shipped matrices, and the project's own on top where it has some."""
+        directories = [shipped("matrices")]
+        own = self.project / "matrices"
+        if own.is_dir() and own.resolve() != directories[0].resolve():
+            directories.append(own)
+        return matrix.load(directories)
+
+    def lock_path(self, cell: Cell) -> Path:
+        """The project's lock, else the shipped one; the project's where neither exists."""
+        own = self.project / "locks" / f"{cell.id}.toml"
+        theirs = shipped("locks") / f"{cell.id}.toml"
+        return theirs if theirs.exists() and not own.exists() else own
+
+    def find_lock(self, cell: Cell) -> Lock | None:
+        path = self.lock_path(cell)
+        return lock.read(path) if path.exists() else None
+
+    def fresh_lock(self, cell: Cell) -> Lock:
+        """The cell's lock, refused when it is missing, stale or breaks a rule."""
+        found = self.find_lock(cell)
+        fix = f"`imagegen lock {cell.id}`"
+        if found is None:
+            raise LockError(f"{cell.id} has no lock", where=str(self.lock_path(cell)), fix=fix)
+        moved = lock.stale(found, cell)
+        if moved:
+            why = f"since then these inputs moved: {', '.join(moved)}"
+            raise LockError(f"the lock of {cell.id} is stale", where=str(self.lock_path(cell)), why=why, fix=fix)
+        self.judge(cell, compat.facts_of_lock(found))
+        return found
+
+    def judge(self, cell: Cell, facts: compat.Facts) -> None:
+        """Raise IncompatibleError when a rule refuses; say what is only a warning or unknown."""
+        verdict = compat.judge(self.matrix.rules, facts)
+        text = "\n".join(str(conflict) for conflict in verdict.conflicts)
+        if verdict.answer == "incompatible":
+            raise IncompatibleError(f"{cell.id} cannot work", why=text)
+        if text:
+            self.progress.say(text)
+
+    @staticmethod
+    def imports(cell: Cell) -> dict[str, tuple[str, ...]]:
+        """Distribution -> modules that must import, for the components that the cell declares."""
+        return {need.component.package: need.component.imports for need in cell.requirements}
+
+    def json(self, value: Any) -> None:
+        click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+pass_app = click.make_pass_decorator(App)

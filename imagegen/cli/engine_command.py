@@ -1,0 +1,37 @@
+"""imagegen engine: the private Docker engine."""
+
+from __future__ import annotations
+
+import click
+
+from imagegen.cli.app import App, pass_app
+from imagegen.engine import Engine, private
+from imagegen.errors import EngineError
+
+
+@click.group("engine")
+def command() -> None:
+    """A private Docker engine from Debian packages, for machines that have none."""
+
+
+@command.command()
+@click.option("--if-needed", is_flag=True, help="Do nothing where an engine that will do already answers.")
+@pass_app
+def up(app: App, *, if_needed: bool) -> None:
+    """Bring the private engine up, unless it runs already."""
+    if if_needed:
+        try:
+            Engine.connect(app.settings, app.progress).close()
+        except EngineError as error:
+            app.progress.say(f"no engine of yours will do ({error.why}), so imagegen brings up one of its own")
+        else:
+            return
+    endpoint = private.up(app.settings, app.progress)
+    click.echo(endpoint.docker_host)
+
+
+@command.command()
+@pass_app
+def down(app: App) -> None:
+    """Stop the private engine, remove its images and restore what it changed."""
+    private.down(app.settings, app.progress)

@@ -1,0 +1,75 @@
+"""imagegen lock: resolve a cell, or check or record its lock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from imagegen import compat, layers, lock
+from imagegen.cli.app import App, pass_app
+from imagegen.errors import LockError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+
+
+@click.command("lock")
+@click.argument("cell")
+@click.option("--check", is_flag=True, help="Only say whether the lock is fresh; fail when it is stale.")
+@click.option("--record", is_flag=True, help="Build the layers and write their digests into the lock.")
+@click.option("--upgrade", is_flag=True, help="Take the newest versions that the matrix allows, as of now.")
+@click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
+@click.option("--upgrade-base", is_flag=True, help="Take the Debian packages of today, and nothing else.")
+@click.option("--as-of", metavar="TIME", help="Consider nothing uploaded later (RFC 3339).")
+@pass_app
+def command(
+    app: App,
+    *,
+    cell: str,
+    check: bool,
+    record: bool,
+    upgrade: bool,
+    packages: tuple[str, ...],
+    upgrade_base: bool,
+    as_of: str | None,
+) -> None:
+    """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
+    for chosen in app.matrix.select(cell):
+        if check:
+            app.fresh_lock(chosen)
+            app.progress.say(f"{chosen.id}: fresh")
+            continue
+        app.judge(chosen, compat.facts_of_cell(chosen))
+        previous = app.find_lock(chosen)
+        made = lock.make(
+            chosen,
+            previous=previous,
+            upgrade=upgrade,
+            upgrade_packages=packages,
+            upgrade_base=upgrade_base,
+            as_of=as_of,
+            settings=app.settings,
+            store=app.store,
+            rules=app.matrix.rules,
+            progress=app.progress,
+        )
+        app.judge(chosen, compat.facts_of_lock(made))
+        if record:
+            made = replace(made, record=None)
+            made = replace(made, record=layers.record_of(layers.assemble(made, app.store, app.settings, app.progress)))
+        _write(app, chosen, made, previous)
+
+
+def _write(app: App, cell: Cell, made: Lock, previous: Lock | None) -> None:
+    path = app.project / "locks" / f"{cell.id}.toml"
+    if made == previous and path.exists():
+        app.progress.say(f"{path}: unchanged")
+        return
+    if made.record is None and previous is not None and previous.record is not None:
+        app.progress.say("the lock changed, so its record went; `imagegen lock --record` makes it anew")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.write(made, path)
+    except OSError as error:
+        raise LockError("the lock cannot be written", where=str(path), why=str(error)) from error
+    app.progress.say(f"{path}: {len(made.wheels)} packages, {len(made.base.debs)} Debian packages")

@@ -1,0 +1,94 @@
+"""Lock -> Dockerfile: the recipe that stands alone (design, section 4.1).
+
+Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
+line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from jinja2 import StrictUndefined
+from jinja2.loaders import FileSystemLoader
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from imagegen.data import shipped
+from imagegen.errors import LockError
+from imagegen.layers.image import environment, labels
+from imagegen.layers.install import PREFIX
+from imagegen.layers.layer import WORKDIR
+from imagegen.lock import inputs_hash
+from imagegen.lock.model import File, Lock, LockedEnv, LockedWheel
+
+_SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
+COMMAND = (
+    "docker buildx build --build-context base=oci-layout://./base --build-context wheels=./wheels"
+    " --secret id=ca,src=${SSL_CERT_FILE:-/dev/null} -t TAG ."
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The Dockerfile and the wheels that the build needs as files, because no public index serves them by default."""
+
+    dockerfile: str
+    command: str
+    wheels: tuple[LockedWheel, ...]
+
+
+def render(lock: Lock, uv: File, tag: str) -> Rendered:
+    """The Dockerfile of a cell; `uv` is the installer's own wheel. LockError where a value cannot stand in one."""
+    wheels = tuple(wheel for wheel in lock.wheels if wheel.sdist or wheel.file.index != "pypi")
+    command = COMMAND.replace("TAG", tag)
+    own = {variable.name: variable.because for variable in lock.env}
+    variables = [
+        LockedEnv(name, value, own.get(name, "The stack's venv comes first, and text is UTF-8."))
+        for name, value in environment(lock).items()
+    ]
+    template = _environment().get_template("cell.Dockerfile.j2")
+    text = template.render(
+        lock=lock,
+        inputs=inputs_hash(lock),
+        command=command,
+        variables=variables,
+        labels=labels(lock),
+        workdir=WORKDIR,
+        prefix=PREFIX,
+        interpreter=lock.base.interpreter,
+        uv=uv,
+        reason=reason,
+    )
+    return Rendered(text, command, wheels)
+
+
+def reason(wheel: LockedWheel) -> str:
+    """One line: why this pin is here."""
+    if wheel.because:
+        return wheel.because
+    return "needed by " + ", ".join(wheel.via) if wheel.via else "asked for by the image"
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(shipped("dockerfiles")),
+        undefined=StrictUndefined,
+        autoescape=False,  # Dockerfiles are not HTML; `_finalize` is the gate
+        keep_trailing_newline=True,
+        trim_blocks=False,
+        finalize=_finalize,
+    )
+    environment.filters["quoted"] = _quoted
+    return environment
+
+
+def _finalize(value: object) -> object:
+    if isinstance(value, str) and not _SAFE.fullmatch(value):
+        raise LockError("a value cannot stand in a Dockerfile", why=f"it holds a control character: {value!r}")
+    return value
+
+
+def _quoted(value: str) -> str:
+    """A double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

@@ -1,0 +1,72 @@
+"""Layers are a function of their contents."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.layers.codec import LayerSink
+from imagegen.layers.tar import MTIME, TarWriter
+from imagegen.store import Store
+
+names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=120).filter(
+    lambda name: name not in (".", "..")
+)
+trees = st.dictionaries(st.lists(names, min_size=1, max_size=4).map("/".join), st.binary(max_size=2000), max_size=8)
+
+
+def write(tree: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    tar = TarWriter(out.write)
+    for path in sorted(tree):
+        tar.file("/opt/" + path, len(tree[path]), [tree[path]], executable=len(tree[path]) % 2 == 0)
+    tar.link("/opt/link", "target")
+    tar.close()
+    return out.getvalue()
+
+
+@given(trees)
+def test_what_goes_in_comes_out(tree: dict[str, bytes]) -> None:
+    with tarfile.open(fileobj=io.BytesIO(write(tree))) as tar:
+        members = tar.getmembers()
+        files = {m.name.removeprefix("opt/"): tar.extractfile(m).read() for m in members if m.isfile()}
+        assert files == tree
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", MTIME)}
+    assert all(m.mode == 0o755 for m in members if m.isdir())
+    directories = [m.name for m in members if m.isdir()]
+    assert len(directories) == len(set(directories))
+    seen: set[str] = set()
+    for member in members:  # a parent always comes before its children
+        parent = member.name.rpartition("/")[0]
+        assert parent == "" or parent in seen
+        seen.add(member.name)
+
+
+def test_a_file_of_another_size_is_refused() -> None:
+    tar = TarWriter(io.BytesIO().write)
+    with pytest.raises(ValueError, match="4 bytes instead of 3"):
+        tar.file("/x", 3, [b"four"])
+
+
+@given(cuts=st.lists(st.integers(0, 700_000), max_size=12))
+def test_blobs_do_not_depend_on_how_the_stream_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
+) -> None:
+    store = Store(tmp_path_factory.getbasetemp() / "codec")
+    data = b"".join(b"%d line\n" % (n * n) for n in range(250_000))
+
+    def blob(sizes: list[int]) -> tuple[str, str]:
+        with store.writer() as writer:
+            sink, start = LayerSink(writer), 0
+            for size in sizes:
+                sink.write(data[start : start + size])
+                start += size
+            sink.write(data[start:])
+            diff_id = sink.close()
+            return diff_id, writer.commit()
+
+    assert blob(cuts) == blob([])
