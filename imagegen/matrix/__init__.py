@@ -1,0 +1,7 @@
+"""What users write under matrices/: loading, cells and their selection."""
+
+from imagegen.matrix.cells import Matrix
+from imagegen.matrix.load import load
+from imagegen.matrix.rule import Rule
+
+__all__ = ["Matrix", "Rule", "load"]

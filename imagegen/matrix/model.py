@@ -93,7 +93,9 @@ class Cell:
     sdists: tuple[Component, ...]  # every component of the matrix that declares an Sdist, wanted here or not
     indexes: Mapping[str, Index]  # by alias; always holds "pypi"
     env: tuple[EnvVar, ...]  # sorted by name
-    inputs: Mapping[str, str]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
+    inputs: Mapping[
+        str, str
+    ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
 
     @property
     def python(self) -> str:

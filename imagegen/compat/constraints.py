@@ -1,0 +1,21 @@
+"""What the rules tell a resolver: the version bounds that packages' own metadata lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from imagegen.compat.evaluate import propagate
+from imagegen.compat.facts import facts_of_cell
+from imagegen.matrix.model import Cell
+from imagegen.matrix.rule import Rule
+
+
+def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
+    """PEP 508 constraints, sorted, that follow in this cell from rules that can refuse a build.
+
+    A constraint binds a package only if it is installed. A bound that no specifier can say (a gap between two ranges)
+    is left to the verdict on the lock.
+    """
+    binding = [rule for rule in rules if rule.severity == "error" and rule.evidence != "remembered"]
+    forced = propagate(sorted(binding, key=lambda rule: rule.id), facts_of_cell(cell)).forced
+    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in forced if literal.specifier}))

@@ -1,0 +1,93 @@
+"""What is known about a combination: packages with exact versions or ranges, and the surroundings they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from packaging.ranges import VersionRange
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.matrix.model import Cell
+
+ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The versions that are possible, and the local version label where it is known ("" is none, None unknown)."""
+
+    text: str  # as people write it: "2.13.0+cpu", ">=5.9,<5.11"
+    range: VersionRange
+    local: str | None = None
+
+    @classmethod
+    def exactly(cls, version: str) -> Fact:
+        return cls(version, VersionRange.singleton(version), Version(version).local or "")
+
+    @classmethod
+    def within(cls, specifier: str, local: str | None = None) -> Fact:
+        return cls(specifier or "any version", SpecifierSet(specifier or ANY).to_range(), local)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
+
+    packages: Mapping[str, Fact]
+    versions: Mapping[str, Fact]  # of the surroundings that have one: "python", "glibc"
+    names: Mapping[str, str]  # the other surroundings: "base", "cuda", "platform"
+    closed: bool
+
+
+def facts_of_cell(cell: Cell) -> Facts:
+    """What is known before resolution: ranges, and labels that the cell's index will give."""
+    packages = {
+        each.component.package: Fact.within(each.specifier, each.component.local.get(cell.cuda))
+        for each in cell.requirements
+    }
+    return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, closed=False)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+
+class _LockedBase(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def debs(self) -> Iterable[_Named]: ...
+
+
+class LockLike(Protocol):
+    """What imagegen.lock's Lock has; compat stands below lock and does not import it."""
+
+    @property
+    def axes(self) -> Mapping[str, str]: ...
+    @property
+    def base(self) -> _LockedBase: ...
+    @property
+    def wheels(self) -> Iterable[_Named]: ...
+
+
+def facts_of_lock(lock: LockLike) -> Facts:
+    """What is known after resolution: every package's exact version, and glibc's from the base's own libc6."""
+    packages = {wheel.name: Fact.exactly(wheel.version) for wheel in lock.wheels}
+    glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), None)
+    return _facts(packages, lock.axes, lock.base.name, glibc, closed=True)
+
+
+def _facts(
+    packages: Mapping[str, Fact], axes: Mapping[str, str], base: str, glibc: str | None, *, closed: bool
+) -> Facts:
+    versions = {"python": Fact(axes["python"], SpecifierSet(f"~={axes['python']}.0").to_range())}
+    if glibc:
+        versions["glibc"] = Fact.exactly(glibc)
+    names = {"base": base, "cuda": axes["cuda"], "platform": axes["platform"]}
+    return Facts(packages, versions, names, closed=closed)

@@ -1,0 +1,60 @@
+"""The loaded matrix: its cells, their ids, and how a user chooses among them."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from imagegen.errors import UsageError
+from imagegen.matrix.model import Cell
+from imagegen.matrix.rule import Rule
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Everything that was loaded. `defaults` maps an image's name to the id of its default cell."""
+
+    all_cells: tuple[Cell, ...]  # sorted by id
+    rules: tuple[Rule, ...]  # sorted by id
+    defaults: Mapping[str, str]
+
+    def cells(self) -> tuple[Cell, ...]:
+        return self.all_cells
+
+    def select(self, pattern: str) -> tuple[Cell, ...]:
+        """An image's name chooses its default cell; anything else is a glob over cell ids, in their order.
+
+        Raises UsageError when nothing matches.
+        """
+        chosen = self.defaults.get(pattern)
+        cells = tuple(
+            cell for cell in self.all_cells if (cell.id == chosen if chosen else fnmatch.fnmatchcase(cell.id, pattern))
+        )
+        if not cells:
+            names = [*self.defaults, *(cell.id for cell in self.all_cells)]
+            raise UsageError(
+                f'no image or cell is called "{pattern}"',
+                fix=did_you_mean(pattern, names) or "`imagegen list` shows them all",
+            )
+        return cells
+
+
+def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+    """image-cuda-python, then every other axis that is not at its default, by the axis's name.
+
+    An axis that is added later stays silent at its default, so it renames no cell.
+    """
+    others = [
+        value.replace("/", "-")
+        for axis, value in sorted(axes.items())
+        if axis not in {"cuda", "python"} and value != defaults[axis]
+    ]
+    return "-".join([image, axes["cuda"], "py" + axes["python"].replace(".", ""), *others])
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A sentence that offers the nearest known word, if one is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else None

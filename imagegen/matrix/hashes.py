@@ -1,0 +1,55 @@
+"""What a lock is made from, as one hash per input, so that a stale lock can say which input moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from imagegen.matrix.model import Cell, Component
+from imagegen.matrix.rule import Rule
+
+
+def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
+    """The cell with its `inputs` filled in.
+
+    Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
+    variables are in, because the lock repeats them.
+    """
+    requirements = [[each.component.name, each.specifier, each.index, each.because] for each in cell.requirements]
+    base = dataclasses.asdict(cell.base)
+    parts: dict[str, Any] = {
+        "axes": dict(cell.axes),
+        "base": {**base, "packages": sorted(base["packages"]), "description": None},
+        "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
+        "rules": [_sense(rule) for rule in rules if concerns(rule, cell)],
+    }
+    parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
+    parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
+    parts |= {f"component {each.name}": _essence(each, cell) for each in cell.sdists}
+    return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
+
+
+def concerns(rule: Rule, cell: Cell) -> bool:
+    """Whether the rule speaks of a package that the cell or an sdist names, or of its surroundings alone."""
+    packages = {each.component.package for each in cell.requirements}
+    spoken = rule.names - {"base", "cuda", "glibc", "platform", "python"}
+    return not spoken or bool(spoken & packages)
+
+
+def sha256(value: Any) -> str:
+    """Hex sha256 of the value as canonical JSON (sorted keys, no white space, UTF-8)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _essence(component: Component, cell: Cell) -> list[Any]:
+    """What this cell's resolution sees of the component: its entries for other CUDA versions are not among it."""
+    sdist = component.sdist and dataclasses.asdict(component.sdist)
+    return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
+
+
+def _sense(rule: Rule) -> list[Any]:
+    return [rule.id, dict(rule.when), dict(rule.then), dict(rule.conflict), rule.severity, rule.evidence]

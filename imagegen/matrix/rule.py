@@ -1,0 +1,33 @@
+"""A compatibility rule as data, complete and frozen: its names are resolved, its sense is left to imagegen.compat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When all of `when` holds, so does all of `then`, or not all of `conflict` does.
+
+    Keys are package names, or one of the surroundings base, cuda, glibc, platform, python. Values are PEP 440
+    specifiers for packages, glibc and python ("" is any version), "+label" for a package's local version label, and
+    plain text for the other surroundings. A package that is not installed breaks no rule.
+    """
+
+    id: str
+    when: Mapping[str, str]
+    then: Mapping[str, str]
+    conflict: Mapping[str, str]
+    because: str
+    source: str
+    date: str  # ISO 8601, when the source was read or the measurement made
+    severity: Literal["error", "warning"]
+    evidence: Literal["measured", "documented", "remembered"]
+    fix: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every package and surrounding that the rule speaks of."""
+        return frozenset({*self.when, *self.then, *self.conflict})
