@@ -7,6 +7,7 @@ from rich.table import Table
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
+from imagegen.matrix.model import Cell
 from imagegen.store import refs
 
 
@@ -17,29 +18,33 @@ from imagegen.store import refs
 def command(app: App, *, pattern: str, as_json: bool) -> None:
     """Images and cells that match PATTERN: what each is for, locked or not, built or not."""
     built = refs.images(app.store)
-    rows = []
-    for cell in app.matrix.select(pattern):
-        found = app.find_lock(cell)
-        if found is None:
-            state = "no"
-        elif lock.stale(found, cell):
-            state = "stale"
-        else:
-            state = "recorded" if found.record else "yes"
-        rows.append(
-            {
-                "cell": cell.id,
-                "image": cell.image,
-                "purpose": cell.purpose,
-                "axes": dict(cell.axes),
-                "locked": state,
-                "built": built.get(cell.id),
-            }
-        )
+    cells = app.matrix.select(pattern)
+    locked = {cell.id: _locked(app, cell) for cell in cells}
     if as_json:
-        app.json(rows)
+        app.json(
+            [
+                {
+                    "cell": cell.id,
+                    "image": cell.image,
+                    "purpose": cell.purpose,
+                    "axes": dict(cell.axes),
+                    "locked": locked[cell.id],
+                    "built": built.get(cell.id),
+                }
+                for cell in cells
+            ]
+        )
         return
     table = Table("cell", "for", "locked", "built", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row["cell"], row["purpose"], row["locked"], "yes" if row["built"] else "no")
+    for cell in cells:
+        table.add_row(cell.id, cell.purpose, locked[cell.id], "yes" if cell.id in built else "no")
     app.out.print(table)
+
+
+def _locked(app: App, cell: Cell) -> str:
+    found = app.find_lock(cell)
+    if found is None:
+        return "no"
+    if lock.stale(found, cell):
+        return "stale"
+    return "recorded" if found.record else "yes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from imagegen.smoke import Report
 
@@ -14,8 +15,8 @@ def print_report(console: Console, report: Report) -> None:
     """One row per check, skips counted and shown."""
     table = Table("check", "result", "time", "", box=None, pad_edge=False)
     for result in report.results:
-        colour = _COLOUR.get(result.status, "red")
-        table.add_row(result.check, f"[{colour}]{result.status}[/{colour}]", f"{result.seconds:.1f} s", result.reason)
+        status = Text(result.status, style=_COLOUR[result.status])
+        # What a check says is text from inside a container: shown, never read as markup.
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", Text(result.reason))
     console.print(table)
-    counts = {status: sum(result.status == status for result in report.results) for status in _COLOUR}
-    console.print(", ".join(f"{count} {status}" for status, count in counts.items() if count), highlight=False)
+    console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count), highlight=False)

@@ -13,7 +13,7 @@ from imagegen.errors import ReproducibilityError
 from imagegen.layers import ownership
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
-from imagegen.layers.image import Image, image, keep
+from imagegen.layers.image import Image, base_image, image, keep
 from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, wheels_layer
 from imagegen.layers.plan import LAYER_FORMAT, LayerPlan, plan
 from imagegen.lock import fetch_each
@@ -30,16 +30,16 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -
     plans = plan(lock)
     found = {part.key: layer for part in plans if (layer := known(store, part.name, part.key)) is not None}
     missing = [part for part in plans if part.key not in found]
-    base_key = base.key(lock.base)
-    bottom = known(store, "base", base_key)
     if missing:
         found |= _convert(missing, lock, store, settings, progress)
         ownership.check(store, lock.wheels, lock.python)
-    if bottom is None:
-        bottom = base_layer(store, base_key, base.build(lock.base, store, settings, progress).diff_id)
-    built = image(lock, [bottom, *(found[part.key] for part in plans)])
-    keep(store, built)
-    return built
+    bottom = _base(lock, store, settings, progress)
+    return keep(store, image(lock, [bottom, *(found[part.key] for part in plans)]))
+
+
+def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+    """The base alone as an image in the store."""
+    return keep(store, base_image(lock, _base(lock, store, settings, progress)))
 
 
 def record_of(built: Image) -> Record:
@@ -72,6 +72,12 @@ def compare(lock: Lock, built: Image) -> str | None:
         why=f"layers differ in content: {names}" if names else "the contents agree; config or blobs do not",
         fix="if the change is meant, `imagegen lock --record` records it; else `imagegen store check` looks for damage",
     )
+
+
+def _base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Layer:
+    key = base.key(lock.base)
+    layer = known(store, "base", key)
+    return layer or base_layer(store, key, base.build(lock.base, store, settings, progress).diff_id)
 
 
 def _convert(

@@ -63,19 +63,29 @@ def labels(lock: Lock) -> dict[str, str]:
 
 
 def image(lock: Lock, layers: Sequence[Layer]) -> Image:
-    """Config and manifest for these layers, from the bottom up."""
+    """The cell's image: config and manifest for these layers, from the bottom up."""
+    settings = {
+        "Env": [f"{name}={value}" for name, value in environment(lock).items()],
+        "Cmd": ["/bin/bash"],
+        "WorkingDir": WORKDIR,
+        "Labels": labels(lock),
+    }
+    return _image(lock, settings, layers)
+
+
+def base_image(lock: Lock, base: Layer) -> Image:
+    """The base alone, as what a rendered Dockerfile starts FROM."""
+    return _image(lock, {}, [base])
+
+
+def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Image:
     os, _, architecture = lock.platform.partition("/")
     config = _json(
         {
             "created": lock.as_of,
             "architecture": architecture,
             "os": os,
-            "config": {
-                "Env": [f"{name}={value}" for name, value in environment(lock).items()],
-                "Cmd": ["/bin/bash"],
-                "WorkingDir": WORKDIR,
-                "Labels": labels(lock),
-            },
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
             "history": [{"created": lock.as_of, "created_by": f"imagegen: {layer.name}"} for layer in layers],
         }
@@ -91,10 +101,11 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     return Image(digest_of(manifest), manifest, config, tuple(layers))
 
 
-def keep(store: Store, built: Image) -> None:
+def keep(store: Store, built: Image) -> Image:
     """Write config, then manifest, so that a manifest in the store always has its config."""
     store.write(built.config)
     store.write(built.manifest)
+    return built
 
 
 def _json(value: Any) -> bytes:

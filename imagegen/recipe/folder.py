@@ -26,7 +26,7 @@ def write(
     if directory.exists() and any(directory.iterdir()):
         raise StoreError("the output directory is not empty", where=str(directory), fix="name another, or remove it")
     lock.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
-    base = layers.base_image(locked, store, settings, progress)
+    base = layers.assemble_base(locked, store, settings, progress)
     refs.export(store, base.digest, directory / "base", "latest")
     wheels = directory / "wheels"
     wheels.mkdir()
