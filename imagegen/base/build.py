@@ -1,0 +1,203 @@
+"""A locked base as a layer: mmdebstrap runs offline on exactly the locked packages, and its tar is normalised.
+
+What decides the bytes is the packages and this module: mmdebstrap unpacks them and lets the base's own dpkg install
+them in one call, in an order that dpkg finds; apt takes no part in that, and the files that mmdebstrap itself writes or
+copies from the host are dropped. So the version of mmdebstrap on the host is not part of the key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.base.fetch import fetch
+from imagegen.base.normalise import MTIME, dpkg_configuration, normalise, read
+from imagegen.base.resolve import ARCHITECTURE
+from imagegen.config import Settings
+from imagegen.errors import BaseError
+from imagegen.lock.model import LockedBase
+from imagegen.progress import Progress, timed
+from imagegen.store import Store, digest_of
+
+FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
+_RECORD = "base"
+_EXAMPLE = "usr/share/doc/apt/examples/sources.list"
+_STATUS = "var/lib/dpkg/status"
+_FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
+# /bin and its like are links into /usr from the start, as the package usr-is-merged demands.
+_MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit 1; done'
+
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "SOURCE_DATE_EPOCH": str(MTIME),
+    # With SOURCE_DATE_EPOCH, Debian's scripts compile modules with a hash of the source. What an import would write by
+    # the way is bound to the source's mtime instead, which the image does not keep.
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+@dataclass(frozen=True)
+class BaseLayer:
+    """The base as an uncompressed tar in the store: `diff_id` is the blob's digest, `size` its bytes."""
+
+    diff_id: str
+    size: int
+
+
+def key(locked: LockedBase) -> str:
+    """The digest of all that decides the layer's bytes: the packages and the format of this module.
+
+    The archives' dates do not: a lock made later that has the same packages gives the same layer.
+    """
+    debs = [[deb.name, deb.version, deb.architecture, deb.sha256] for deb in locked.debs]
+    inputs = {"format": FORMAT, "kind": locked.kind, "suite": locked.suite, "debs": debs}
+    return digest_of(json.dumps(inputs, sort_keys=True).encode())
+
+
+def build(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> BaseLayer:
+    """The base's layer, from the store when it is there, else built from its packages.
+
+    Raises BaseError (mmdebstrap missing or failed, packages gone), FetchError, StoreError. Nothing half-done stays.
+    """
+    base_key = key(locked)
+    with store.lock(f"base-{base_key.removeprefix('sha256:')}"):
+        known = store.recall(_RECORD, base_key)
+        if known and store.has(known["diff_id"], known["size"]):
+            return BaseLayer(known["diff_id"], known["size"])
+        if shutil.which("mmdebstrap", path=settings.env.get("PATH", os.defpath)) is None:
+            raise BaseError(
+                "mmdebstrap is not installed", why="a Debian base is made by it", fix="apt-get install mmdebstrap"
+            )
+        fetch(locked, store, settings, progress)
+        with timed(progress, f"building base {locked.name} from {len(locked.debs)} packages"):
+            layer = _build(locked, store)
+        store.remember(_RECORD, base_key, {"diff_id": layer.diff_id, "size": layer.size})
+        return layer
+
+
+def _build(locked: LockedBase, store: Store) -> BaseLayer:
+    with tempfile.TemporaryDirectory(prefix="imagegen-base-") as name:
+        work = Path(name)
+        work.chmod(0o755)  # in a user namespace mmdebstrap is another user
+        archive = work / "root.tar"
+        write_repository(locked, store, work / "repository")
+        _mmdebstrap(locked, work / "repository", archive, "root" if os.geteuid() == 0 else "unshare")
+        with archive.open("rb") as source:
+            status, example = read(source, _STATUS, _EXAMPLE)
+            verify(locked, status.decode())
+            files = {
+                "etc/apt/sources.list": sources_list(example.decode(), locked.suite),
+                "etc/dpkg/dpkg.cfg.d/imagegen": dpkg_configuration(),
+            }
+            with store.writer() as writer:
+                normalise(source, writer.write, files)
+                return BaseLayer(writer.commit(), writer.size)
+
+
+def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
+    """A flat repository of exactly the locked packages; apt need not know what they depend on.
+
+    Raises BaseError for a package whose fields cannot be those of a package.
+    """
+    directory.mkdir()
+    stanzas = []
+    for deb in locked.debs:
+        if not all(_FIELD.fullmatch(value) for value in (deb.name, deb.version, deb.architecture)):
+            raise BaseError(f"base {locked.name}: {deb.name!r} {deb.version!r} is not a package", fix="lock again")
+        copy = directory / f"{deb.sha256}.deb"
+        with store.open(f"sha256:{deb.sha256}") as blob, copy.open("wb") as file:
+            for chunk in blob:
+                file.write(chunk)
+        stanzas.append(
+            f"Package: {deb.name}\nVersion: {deb.version}\nArchitecture: {deb.architecture}\n"
+            f"Filename: ./{copy.name}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+        )
+    (directory / "Packages").write_text("\n".join(stanzas))
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # as above: read by another user
+
+
+def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, mode: str) -> None:
+    command = [
+        "mmdebstrap",
+        f"--mode={mode}",
+        "--variant=custom",  # exactly the packages named, installed by dpkg
+        "--format=tar",
+        f"--architectures={ARCHITECTURE}",
+        f"--include={','.join(deb.name for deb in locked.debs)}",
+        "--dpkgopt=force-unsafe-io",
+        f"--setup-hook={_MERGE_USR}",
+        "",
+        str(archive),
+        f"deb [trusted=yes] copy:{repository} ./",
+    ]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**_ENVIRONMENT, "HOME": str(archive.parent), "TMPDIR": str(archive.parent)},
+        umask=0o022,
+    )
+    try:
+        stderr = process.communicate()[1].decode(errors="replace")
+    except BaseException:
+        process.terminate()  # on which it unmounts and removes what it made
+        process.wait()
+        raise
+    if process.returncode:
+        raise failed(stderr, mode)
+
+
+def failed(stderr: str, mode: str) -> BaseError:
+    """The error for what mmdebstrap said before it gave up."""
+    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("I: ")]
+    fix = None
+    if mode == "unshare":
+        fix = (
+            "run as root; or let your user make user namespaces: apt-get install uidmap, a line for you in /etc/subuid "
+            "and in /etc/subgid, and kernel.unprivileged_userns_clone=1 where that setting exists"
+        )
+    elif "mount" in stderr or "unshare" in stderr:
+        fix = "inside a container, give it CAP_SYS_ADMIN"
+    return BaseError("mmdebstrap failed", why="\n       ".join(lines[-8:]) or None, fix=fix)
+
+
+def verify(locked: LockedBase, status: str) -> None:
+    """Raise BaseError unless dpkg's status file names exactly the locked packages, all of them installed."""
+    installed = set()
+    for stanza in status.strip().split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version|Architecture): (.*)$", stanza, re.MULTILINE))
+        state = fields.get("Status", "").rpartition(" ")[2]
+        installed.add((fields.get("Package"), fields.get("Version"), fields.get("Architecture"), state))
+    expected = {(deb.name, deb.version, deb.architecture, "installed") for deb in locked.debs}
+    if installed != expected:
+        different = sorted(" ".join(map(str, entry)) for entry in installed ^ expected)
+        raise BaseError(
+            f"base {locked.name}: what dpkg installed is not what the lock names",
+            why="; ".join(different),
+            fix="lock the base again; if it stays so, report it",
+        )
+
+
+def sources_list(example: str, suite: str) -> bytes:
+    """Debian's own sources.list, from the one that its apt package ships as an example for its release.
+
+    So the image points to the official archive, whatever mirror served this build, and no address of it stands here.
+    Only the component `main`, as the base itself was resolved. Raises BaseError when the example has another form.
+    """
+    found = re.findall(r"^deb (\S+) (\S+) main\b.*$", example, re.MULTILINE)
+    if [name for _, name in found] != [suite, f"{suite}-updates", f"{suite}-security"]:
+        raise BaseError(
+            f"apt's example of a sources.list is not for {suite}", where=f"/{_EXAMPLE}", why=example.strip()
+        )
+    return "".join(f"deb {address} {name} main\n" for address, name in found).encode()

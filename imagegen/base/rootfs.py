@@ -1,0 +1,58 @@
+"""A base's file tree, unpacked in the store: what sandboxes have as their root."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from imagegen.base.build import build
+from imagegen.config import Settings
+from imagegen.errors import BaseError
+from imagegen.lock.model import LockedBase
+from imagegen.progress import Progress, timed
+from imagegen.store import Store
+
+
+def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> Path:
+    """The unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
+
+    The tree gets its name when it is complete, and is made again when its interpreter is missing. Raises as `build`
+    does, and BaseError when it cannot be unpacked.
+    """
+    layer = build(locked, store, settings, progress)
+    name = layer.diff_id.removeprefix("sha256:")
+    tree = store.root / "rootfs" / name
+    with store.lock(f"rootfs-{name}"):
+        if not (tree / locked.interpreter.lstrip("/")).is_file():
+            with timed(progress, f"unpacking base {locked.name}"):
+                shutil.rmtree(tree, ignore_errors=True)
+                _unpack(store, layer.diff_id, tree)
+    return tree
+
+
+def _unpack(store: Store, diff_id: str, tree: Path) -> None:
+    work = Path(tempfile.mkdtemp(dir=store.root / "tmp", prefix="rootfs-"))
+    try:
+        work.chmod(0o755)
+        command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
+        with subprocess.Popen(
+            command, cwd=work, stdin=subprocess.PIPE, stderr=subprocess.PIPE, umask=0o022, env={"LC_ALL": "C.UTF-8"}
+        ) as process:
+            assert process.stdin is not None  # noqa: S101 - asked for a pipe
+            try:
+                with store.open(diff_id) as blob, process.stdin as stdin:
+                    for chunk in blob:
+                        stdin.write(chunk)
+            except BrokenPipeError:
+                pass  # tar says why
+            except BaseException:
+                process.kill()
+                raise
+            stderr = process.stderr.read() if process.stderr else b""
+        if process.returncode:
+            raise BaseError("the base cannot be unpacked", where=str(work), why=stderr.decode(errors="replace").strip())
+        work.rename(tree)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
