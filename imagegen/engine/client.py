@@ -8,14 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import docker
-from docker.errors import DockerException, TLSParameterError
+from docker.context import ContextAPI
+from docker.errors import DockerException
+from docker.utils import kwargs_from_env
 
 from imagegen.config import Settings
 from imagegen.engine import private
 from imagegen.engine.buildx import Buildx, run_buildx
+from imagegen.engine.connection import open_client
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.engine.load import image_digest, load
@@ -46,16 +49,17 @@ class Engine:
         not do: an explicit choice is never overruled.
         """
         progress = progress or Quiet()
+        explicit = settings.env.get("DOCKER_HOST")
+        endpoint = private.running_endpoint(settings)
+        if endpoint and explicit == endpoint.docker_host:
+            return cls._private(endpoint, settings)
         try:
-            engine = cls._users(settings)
+            engine, reason = cls._users(settings), ""
         except EngineError as error:
-            endpoint = None if settings.env.get("DOCKER_HOST") else private.running_endpoint(settings)
-            if endpoint is None:
+            if endpoint is None or explicit:
                 raise
-            engine = cls._private(endpoint, settings)
-            progress.say(f"engine: {engine.describe()}, since {error.why}")
-        else:
-            progress.say(f"engine: {engine.describe()}")
+            engine, reason = cls._private(endpoint, settings), f", since {error.why}"
+        progress.say(f"engine: {engine.describe()}{reason}")
         return engine
 
     @classmethod
@@ -65,13 +69,8 @@ class Engine:
         fix = "start Docker, or run `imagegen engine up` for a private engine"
         fix = "start that engine, or unset DOCKER_HOST" if explicit else fix
         try:
-            client = docker.from_env(
-                environment=dict(settings.env),
-                version="auto",
-                timeout=_PATIENCE,
-                use_ssh_client=(explicit or "").startswith("ssh://"),
-            )
-        except (DockerException, TLSParameterError) as error:
+            client = open_client(_place(settings), _PATIENCE)
+        except DockerException as error:
             why = "no Docker engine answers" if not explicit else str(error)
             raise EngineError("no container engine", where=where, why=why, fix=fix) from error
         try:
@@ -95,7 +94,7 @@ class Engine:
     @classmethod
     def _private(cls, endpoint: private.Endpoint, settings: Settings) -> Self:
         try:
-            client = docker.DockerClient(base_url=endpoint.docker_host, version="auto", timeout=_PATIENCE)
+            client = open_client({"base_url": endpoint.docker_host}, _PATIENCE)
         except DockerException as error:
             raise EngineError(
                 "the private engine does not answer",
@@ -205,3 +204,10 @@ class Engine:
             (str(self.private.buildx),),
             {**env, "DOCKER_HOST": self.private.docker_host, "BUILDX_CONFIG": str(self.private.home / "buildx")},
         )
+
+
+def _place(settings: Settings) -> dict[str, Any]:
+    """The SDK's arguments for the engine that Docker's own client would use: DOCKER_HOST, else the current context."""
+    env = dict(settings.env)
+    found = dict(kwargs_from_env(env))
+    return found if "base_url" in found else {**ContextAPI.kwargs_from_context(environment=env), **found}

@@ -10,6 +10,7 @@ import secrets
 import signal
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,12 +61,16 @@ class Container:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code of the container's command. Raises TimeoutError, and kills it, after `timeout` seconds."""
-        try:
-            with explained("waiting for a container"):
+        start = time.monotonic()
+        with explained("waiting for a container"):
+            try:
                 return int(self._container.wait(timeout=timeout)["StatusCode"])
-        except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
-            self.kill()
-            raise TimeoutError(f"still running after {timeout} s") from error
+            except requests.exceptions.RequestException as error:
+                # The SDK reports a timeout in several ways, some of them as a lost connection.
+                if timeout is None or time.monotonic() - start < timeout:
+                    raise
+                self.kill()
+                raise TimeoutError(f"still running after {timeout} s") from error
 
     def logs(self) -> tuple[bytes, bytes]:
         """(stdout, stderr) of the container's command so far."""
@@ -209,7 +214,7 @@ def explained(doing: str) -> Iterator[None]:
         raise EngineError(f"{doing}: the engine has no such image", why=_message(error), fix="build it") from error
     except APIError as error:
         raise EngineError(f"{doing}: the engine refused", why=_message(error)) from error
-    except docker.errors.DockerException as error:
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise EngineError(f"{doing}: no answer from the engine", why=str(error)) from error
 
 

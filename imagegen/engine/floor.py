@@ -1,4 +1,4 @@
-"""Which engines will do, and why another will not. The floor is what Debian 13 ships; `private.py` names the suite."""
+"""Which engines will do, and why another will not: the one place that names the floor and where to get an engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+# The private engine's packages. Debian 13's Docker 26.1.5 and buildx 0.13.1 do all that is needed, measured; their
+# limit is a stage of more than about 30 layers as the source of a RUN mount, which takes BuildKit 0.14.
+SUITE = "trixie"
+PACKAGES = ("containerd", "docker-buildx", "docker-cli", "docker.io", "tini")
 # Docker 26.1 embeds BuildKit 0.13: named contexts from an OCI layout, OCI exports, rewrite-timestamp. Measured.
 ENGINE_FLOOR = Version("26.1")
 BUILDX_FLOOR = Version("0.13")

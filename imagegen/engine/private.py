@@ -1,16 +1,44 @@
-"""imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge."""
+"""imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
+
+Everything lives in `engine/` of the cache directory and in one directory under /run; `state.json` says what was
+changed on the machine before it is changed, so that `down` can take it back after any accident.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from docker.errors import APIError, DockerException
+from filelock import FileLock
+
 from imagegen.config import Settings
+from imagegen.engine import debs, processes
+from imagegen.engine.connection import open_client
+from imagegen.engine.floor import PACKAGES, SUITE
+from imagegen.engine.network import Network
+from imagegen.errors import EngineError
+from imagegen.progress import Progress, timed
+
+_TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
+_PATIENCE = 60  # seconds for the engine to answer
+_LOG_TAIL = 15  # lines of its log in an error
+# The engine's parts make these, whatever they are told; those that were absent before are removed, inner ones first.
+_STRAY_DIRECTORIES = (
+    *("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc"),
+    *("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd"),
+)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A private engine that runs: where it listens, and the programs that fit it."""
+    """A private engine that runs: where it listens, the programs that fit it, and its own directory."""
 
     docker_host: str
     client: Path
@@ -18,6 +46,220 @@ class Endpoint:
     home: Path
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where the engine of one cache directory keeps its things. `name` tells two such engines on a machine apart."""
+
+    home: Path
+
+    @property
+    def name(self) -> str:
+        return "ig" + hashlib.sha256(bytes(self.home)).hexdigest()[:8]
+
+    @property
+    def packages(self) -> Path:
+        return self.home / SUITE
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state.json"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "dockerd.log"
+
+    @property
+    def run(self) -> Path:
+        """Not in the cache directory: a socket's path must fit in 107 bytes."""
+        return Path("/run") / f"imagegen-{self.name}"
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "docker.sock"
+
+    def endpoint(self) -> Endpoint:
+        plugins = self.packages / "usr/libexec/docker/cli-plugins"
+        return Endpoint(f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home)
+
+
 def running_endpoint(settings: Settings) -> Endpoint | None:
     """The private engine of this user's cache directory, if it runs."""
-    return None
+    places = _places(settings)
+    return places.endpoint() if places.state.exists() and _answers(places) else None
+
+
+def up(settings: Settings, progress: Progress) -> Endpoint:
+    """Start the private engine; does nothing when it runs.
+
+    Raises EngineError when it cannot be had here: not root, tools missing, no mirror, or the engine dies at its start
+    (the error shows the end of its log); what had been changed by then is taken back.
+    """
+    places = _places(settings)
+    if endpoint := running_endpoint(settings):
+        progress.say(f"the private engine runs at {endpoint.docker_host}")
+        return endpoint
+    _check_machine(settings)
+    with _lock(places):
+        if (network := _recorded(places)) is not None:
+            _stop(places, network, progress)  # after a crash or a reboot; images stay
+        debs.unpack(SUITE, PACKAGES, places.packages, settings, progress)
+        network = Network.plan(places.name)
+        _record(places, network)
+        try:
+            with timed(progress, "start the private engine"):
+                network.up()
+                _start(places, network, settings)
+                _await(places)
+        except BaseException:
+            _stop(places, network, progress)
+            raise
+    endpoint = places.endpoint()
+    progress.say(f"the private engine listens at {endpoint.docker_host}; `imagegen engine down` removes it")
+    return endpoint
+
+
+def down(settings: Settings, progress: Progress) -> None:
+    """Stop the private engine, remove it with its images, and restore what it changed; nothing when there is none.
+
+    Raises EngineError that names what could not be removed.
+    """
+    places = _places(settings)
+    if not places.home.exists():
+        progress.say("there is no private engine")
+        return
+    with _lock(places):
+        network = _recorded(places)
+        if network is not None:
+            _check_machine(settings)
+            _stop(places, network, progress)
+        shutil.rmtree(places.home)
+    left = [str(path) for path in (places.home, places.run) if path.exists()]
+    left += processes.mounts_under(places.home) + processes.cgroups(places.name)
+    left += network.traces() if network else []
+    if left:
+        raise EngineError("the private engine could not be removed completely", why="; ".join(left))
+    progress.say("the private engine is gone, with its images")
+
+
+def _places(settings: Settings) -> _Places:
+    return _Places(settings.store.parent.resolve() / "engine")
+
+
+def _lock(places: _Places) -> FileLock:
+    places.home.mkdir(parents=True, exist_ok=True)
+    return FileLock(places.home.parent / "engine.lock")
+
+
+def _check_machine(settings: Settings) -> None:
+    if os.geteuid() != 0:
+        raise EngineError(
+            "the private engine needs root",
+            why="it mounts file systems and makes a bridge",
+            fix="run as root, or install Docker and let your user use it",
+        )
+    path = _path(settings)
+    missing = sorted(package for tool, package in _TOOLS.items() if shutil.which(tool, path=path) is None)
+    if missing:
+        raise EngineError(
+            "the private engine needs programs that are not here", fix=f"apt-get install {' '.join(missing)}"
+        )
+
+
+def _path(settings: Settings) -> str:
+    return f"{settings.env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _record(places: _Places, network: Network) -> None:
+    made = [path for path in _STRAY_DIRECTORIES if not Path(path).exists()]
+    new = places.state.with_suffix(".new")
+    new.write_text(json.dumps({"network": asdict(network), "made": made}), encoding="utf-8")
+    os.replace(new, places.state)
+
+
+def _recorded(places: _Places) -> Network | None:
+    if not places.state.exists():
+        return None
+    return Network(**json.loads(places.state.read_text(encoding="utf-8"))["network"])
+
+
+def _start(places: _Places, network: Network, settings: Settings) -> None:
+    config = {
+        "hosts": [f"unix://{places.socket}"],
+        "data-root": str(places.home / "data"),
+        "exec-root": str(places.run / "exec"),
+        "pidfile": str(places.run / "docker.pid"),
+        "features": {"containerd-snapshotter": True},
+        "bridge": network.bridge,
+        "default-address-pools": [{"base": network.pool, "size": 24}],
+        "iptables": False,
+        "ip6tables": False,
+        "ip-forward": False,
+        "ip-masq": False,
+        "cgroup-parent": f"/{places.name}",
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+        "init-path": str(places.packages / "usr/bin/tini-static"),
+    }
+    places.run.mkdir(mode=0o711, exist_ok=True)
+    file = places.home / "daemon.json"
+    file.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    programs = places.packages / "usr"
+    env = {**settings.env, "PATH": f"{programs / 'sbin'}:{programs / 'bin'}:{_path(settings)}"}
+    with places.log.open("wb") as log:
+        # A session of its own: the engine outlives the terminal, make and us.
+        subprocess.run(
+            ["setsid", "--fork", str(programs / "sbin" / "dockerd"), "--config-file", str(file)],
+            cwd="/",
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=True,
+        )
+
+
+def _await(places: _Places) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not _answers(places):
+        log = places.log.read_text(errors="replace").splitlines()
+        died = any("failed to start daemon" in line for line in log)
+        if died or time.monotonic() > deadline:
+            what = "the private engine cannot start" if died else "the private engine does not answer"
+            raise EngineError(what, why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
+        time.sleep(0.1)
+
+
+def _answers(places: _Places) -> bool:
+    try:
+        open_client({"base_url": places.endpoint().docker_host}, 5).close()
+    except DockerException:
+        return False
+    return True
+
+
+def _stop(places: _Places, network: Network, progress: Progress) -> None:
+    """Processes, then mounts, then network, then empty directories: each needs the one before to be gone."""
+    with timed(progress, "stop the private engine"):
+        if _answers(places):
+            _empty(places)
+        processes.end_all(places.packages)
+        processes.unmount_all(places.home, places.run)
+        for text in network.down():
+            progress.say(text)
+        processes.remove_cgroups(places.name)
+        shutil.rmtree(places.run, ignore_errors=True)
+        for path in json.loads(places.state.read_text(encoding="utf-8"))["made"]:
+            processes.remove_if_empty(Path(path))
+        places.state.unlink()
+
+
+def _empty(places: _Places) -> None:
+    """Remove containers and users' networks, whose processes and bridges would outlive the engine."""
+    client = open_client({"base_url": places.endpoint().docker_host}, _PATIENCE)
+    try:
+        for container in client.containers.list(all=True):
+            container.remove(force=True, v=True)
+        client.networks.prune()
+    except APIError as error:
+        raise EngineError("the private engine's containers cannot be removed", why=str(error)) from error
+    finally:
+        client.close()

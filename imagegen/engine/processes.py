@@ -1,0 +1,72 @@
+"""End what runs from a directory, and take away the mounts and cgroups that it leaves. Source: proc(5), cgroups(7)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+_PATIENCE = 20  # seconds between asking a process to end and ending it
+
+
+def end_all(directory: Path) -> None:
+    """End every process whose program lies in `directory`: ask first, the engine before its helpers, then kill.
+
+    Programs, not recorded ids: an id may be another process's by now.
+    """
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _running_from(directory):
+            try:
+                os.kill(pid, sign)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + _PATIENCE
+        while _running_from(directory) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _running_from(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                program = os.readlink(entry / "exe")
+            except OSError:  # it has ended, or is a kernel thread
+                continue
+            if Path(program).is_relative_to(directory):
+                found.append(int(entry.name))
+    return found
+
+
+def mounts_under(*directories: Path) -> list[str]:
+    """Mount points at or below the directories, innermost first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in reversed(points) if any(Path(point).is_relative_to(d) for d in directories)]
+
+
+def unmount_all(*directories: Path) -> None:
+    for point in mounts_under(*directories):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+
+
+def cgroups(name: str) -> list[str]:
+    """Control groups of that name at the top of every hierarchy, v1 or v2."""
+    root = Path("/sys/fs/cgroup")
+    return [str(path) for path in (root / name, *root.glob(f"*/{name}")) if path.is_dir()]
+
+
+def remove_cgroups(name: str) -> None:
+    for top in cgroups(name):
+        for directory, _, _ in os.walk(top, topdown=False):
+            remove_if_empty(Path(directory))
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory unless somebody uses it."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return
