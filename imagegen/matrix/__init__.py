@@ -2,6 +2,7 @@
 
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.load import load
+from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
 
-__all__ = ["Matrix", "Rule", "load"]
+__all__ = ["Cell", "Matrix", "Rule", "load"]

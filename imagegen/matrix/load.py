@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix.cells import Matrix, did_you_mean
-from imagegen.matrix.complete import Entries, Found, complete
+from imagegen.matrix.complete import complete
+from imagegen.matrix.references import Entries, Found
 from imagegen.matrix.schema import SECTIONS, MatrixFile
 
 
@@ -41,7 +42,7 @@ def load(directories: Sequence[Path]) -> Matrix:
 
 
 def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
-    files = sorted(file for file in directory.rglob("*") if file.suffix in {".yaml", ".yml"} and file.is_file())
+    files = sorted(file for file in directory.rglob("*") if file.suffix in {".yaml", ".yml"} and not file.is_dir())
     if not files:
         errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
     return files
@@ -100,21 +101,25 @@ def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError | 
     name = ".".join(str(part) for part in path)
     what = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        what = f"{detail['input']!r} does not look like one: {detail['ctx']['pattern']}"
+        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
     elif kind == "literal_error":
         what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):
         what = "must be text: put it in quotes"
+    key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
     return MatrixError(f"{name}: {what}", where=document.where(path, key=key))
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     """The keys that the schema knows where `path` ends."""
     model: Any = MatrixFile
-    for part in path[:-1]:
-        field = getattr(model, "model_fields", {}).get(part) if isinstance(part, str) else None
-        model = _inner(field.annotation) if field else model
-    return list(getattr(model, "model_fields", {}))
+    parts = iter(path[:-1])
+    for part in parts:
+        annotation = model.model_fields[part].annotation
+        model = _inner(annotation)
+        if get_origin(annotation) is dict:
+            next(parts, None)  # the entry's own name
+    return list(model.model_fields)
 
 
 def _inner(annotation: Any) -> Any:

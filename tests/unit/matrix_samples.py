@@ -1,0 +1,70 @@
+"""A small matrix in the language that users write, and the few verbs that its tests need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imagegen import matrix
+from imagegen.errors import MatrixErrors
+
+SHIPPED = Path(__file__).parents[2] / "matrices"
+
+SMALL = """\
+indexes:
+  pypi: {description: the default}
+  wheels-cpu: {description: cpu builds, url: "https://example.org/cpu"}
+axes:
+  cuda: {description: c, values: [cpu, cu130], default: cpu}
+  python: {description: p, values: ["3.11", "3.12"], default: "3.11"}
+  platform: {description: f, values: [linux/amd64, linux/arm64], default: linux/amd64}
+bases:
+  deb:
+    description: d
+    kind: debian
+    suite: bookworm
+    python: "3.11"
+    interpreter: /usr/bin/python3.11
+    glibc: "2.36"
+    packages: {python3: the interpreter}
+components:
+  torch: {description: t, index: {cpu: wheels-cpu}, local: {cpu: cpu}}
+  numpy: {description: n}
+images:
+  small:
+    description: d
+    purpose: p
+    base: deb
+    components:
+      torch: {version: "==2.13.0", because: t}
+      numpy: {because: n}
+"""
+
+RULE = """\
+rules:
+  old-torch:
+    when: {torch: "<2.3"}
+    conflict: {numpy: ">=2"}
+    because: b
+    source: https://example.org/1
+    date: "2026-11-20"
+    severity: error
+    evidence: measured
+    fix: f
+"""
+
+
+def load(folder: Path, *texts: str) -> matrix.Matrix:
+    """Load the texts as files of one directory."""
+    folder.mkdir(exist_ok=True)
+    for position, text in enumerate(texts):
+        (folder / f"{position}.yaml").write_text(text, encoding="utf-8", newline="")
+    return matrix.load([folder])
+
+
+def complaint(folder: Path, *texts: str) -> str:
+    """What the loader has against the texts; empty if nothing. File names are shown without their directory."""
+    try:
+        load(folder, *texts)
+    except MatrixErrors as errors:
+        return str(errors).replace(f"{folder}/", "")
+    return ""

@@ -1,0 +1,197 @@
+"""The evaluator against a naive one that tries every combination of a few versions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+
+from imagegen.compat import Fact, Facts, constraints, judge
+from imagegen.matrix import Rule
+from tests.unit.matrix_samples import RULE, SMALL, load
+
+VERSIONS = ["1.0", "1.5", "2.0", "2.5", "3.0"]
+PACKAGES = ["a", "b", "c"]
+SURROUNDINGS = {"base": "deb", "cuda": "cpu", "platform": "linux/amd64"}
+
+
+def rule(name: str, when: Mapping[str, str], then: Mapping[str, str] | None = None, **more: object) -> Rule:
+    plain = Rule(name, when, then or {}, {}, "because", "source", "2026-11-20", "error", "measured", "fix")
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+def facts(packages: Mapping[str, str], *, closed: bool = True) -> Facts:
+    known = {
+        name: Fact.exactly(text) if text[0].isdigit() else Fact.within("" if text == "any" else text)
+        for name, text in packages.items()
+    }
+    versions = {"python": Fact.within("~=3.11.0"), "glibc": Fact.exactly("2.36")}
+    return Facts(known, versions, SURROUNDINGS, closed=closed)
+
+
+@pytest.mark.parametrize(
+    ("when", "then", "known", "answer"),
+    [
+        ({"a": "<2"}, {"b": "<2"}, {"a": "1.0", "b": "1.0"}, "compatible"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": "1.0", "b": "2.0"}, "incompatible"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": "2.0", "b": "2.0"}, "compatible"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": "any", "b": "2.0"}, "unknown"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": ">=2,<3", "b": "any"}, "compatible"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": "1.0", "b": ">=2"}, "incompatible"),
+        ({"a": "<2"}, {"b": "<2"}, {"a": "1.0"}, "compatible"),  # b is not installed
+        ({"a": ""}, {"glibc": ">=2.36"}, {"a": "1.0"}, "compatible"),
+        ({"a": ""}, {"glibc": ">=2.37"}, {"a": "1.0"}, "incompatible"),
+        ({"python": "==3.11.*"}, {"a": ">=2"}, {"a": "1.0"}, "incompatible"),
+        ({"python": ">=3.12"}, {"a": ">=2"}, {"a": "1.0"}, "compatible"),
+        ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": "1.0+cpu"}, "compatible"),
+        ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": "1.0"}, "incompatible"),
+        ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": "1.0+cu130"}, "incompatible"),
+        ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": ">=1"}, "unknown"),
+        ({"a": "+cpu"}, {"cuda": "cu130"}, {"a": "1.0+cpu"}, "incompatible"),
+        ({"base": "other"}, {"a": ">=2"}, {"a": "1.0"}, "compatible"),
+    ],
+)
+def test_a_rule_has_three_answers(
+    when: dict[str, str], then: dict[str, str], known: dict[str, str], answer: str
+) -> None:
+    verdict = judge([rule("r", when, then)], facts(known))
+    assert verdict.answer == answer
+    assert bool(verdict.conflicts) == (answer == "incompatible")
+    assert bool(verdict.open_rules) == (answer == "unknown")
+
+
+def test_a_package_that_may_come_later_leaves_the_answer_open() -> None:
+    bound = rule("r", {"a": ""}, {"b": "<2"})
+    assert judge([bound], facts({"a": "1.0"}, closed=False)).answer == "unknown"
+    assert judge([bound], facts({"a": "1.0"}, closed=True)).answer == "compatible"
+
+
+def test_what_is_only_remembered_or_a_warning_refuses_nothing() -> None:
+    known = facts({"a": "1.0", "b": "2.0"})
+    sure = rule("r", {"a": "<2"}, {"b": "<2"})
+    assert judge([replace(sure, evidence="documented")], known).answer == "incompatible"
+    remembered = judge([replace(sure, evidence="remembered")], known)
+    assert (remembered.answer, [conflict.weight for conflict in remembered.conflicts]) == ("unknown", ["suspicion"])
+    warned = judge([replace(sure, severity="warning")], known)
+    assert (warned.answer, [conflict.weight for conflict in warned.conflicts]) == ("compatible", ["warning"])
+
+
+def test_rules_that_conflict_only_together_are_named_together_and_alone() -> None:
+    rules = [
+        rule("one", {"a": ""}, {"b": ">=2"}),
+        rule("two", {"b": ">=2"}, {"c": "<2"}),
+        rule("three", {"a": ""}, {"c": ">=2"}),
+        rule("other", {"a": ""}, {"b": "<3"}),
+    ]
+    verdict = judge(rules, facts({"a": "1.0", "b": "any", "c": "any"}))
+    assert verdict.answer == "incompatible"
+    (conflict,) = verdict.conflicts
+    assert [each.id for each in conflict.rules] == ["one", "three", "two"]
+    assert conflict.facts == {"a": "1.0", "b": "any version", "c": "any version"}
+
+
+def test_a_conflict_reads_as_facts_reason_source_and_fix() -> None:
+    (conflict,) = judge([rule("r", {"a": "<2"}, {"b": "<2"})], facts({"a": "1.0", "b": "2.0", "c": "1.0"})).conflicts
+    assert str(conflict).splitlines() == [
+        "error: a 1.0, b 2.0",
+        "  because: because [r]",
+        "  source: source (measured, 2026-11-20)",
+        "  fix: fix",
+    ]
+
+
+def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None:
+    older = SMALL.replace("==2.13.0", "==2.2.0")
+    tied = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: "<1.25"}')
+    cells = {
+        name: load(tmp_path / name, *texts)
+        for name, texts in {"new": (SMALL, RULE), "old": (older, RULE), "then": (older, tied)}.items()
+    }
+    given_to_uv = {name: constraints(loaded.rules, loaded.cells()[0]) for name, loaded in cells.items()}
+    assert given_to_uv["new"] == ()
+    assert given_to_uv["then"] == ("numpy<1.25",)
+    (text,) = given_to_uv["old"]
+    allowed = SpecifierSet(text.removeprefix("numpy"))
+    assert [version for version in ("1.26.4", "2.0.0", "2.4.6") if version in allowed] == ["1.26.4"]
+    doubted = load(tmp_path / "doubt", older, tied.replace("measured", "remembered"))
+    assert constraints(doubted.rules, doubted.cells()[0]) == ()
+
+
+SPECIFIERS = st.sampled_from(["", "<2", ">=2", "==1.5", "!=2.0", "<1.5", ">2.0", "~=2.0", ">=1.5,<3", "<=2.5"])
+CONDITIONS = st.dictionaries(st.sampled_from(PACKAGES), SPECIFIERS, min_size=1, max_size=2)
+RULES = st.lists(
+    st.builds(
+        lambda when, other, kind, evidence: rule("", when, evidence=evidence, **{kind: other}),
+        CONDITIONS,
+        CONDITIONS,
+        st.sampled_from(["then", "conflict"]),
+        st.sampled_from(["measured", "measured", "remembered"]),
+    ),
+    max_size=5,
+).map(lambda rules: [replace(each, id=f"r{position}") for position, each in enumerate(rules)])
+KNOWN = st.dictionaries(st.sampled_from(PACKAGES), st.sampled_from([*VERSIONS, "any", ">=2", "<2", ">=1.5,<3"]))
+
+
+def _choices(known: Facts) -> list[dict[str, str]]:
+    """Every installation of the sampled versions that fits the facts."""
+    options = []
+    for name in PACKAGES:
+        fact = known.packages.get(name)
+        fitting = [version for version in VERSIONS if fact is None or version in fact.range]
+        options.append([None] if fact is None and known.closed else [*fitting, None] if fact is None else fitting)
+    return [
+        {name: version for name, version in zip(PACKAGES, chosen, strict=True) if version}
+        for chosen in itertools.product(*options)
+    ]
+
+
+def _obeys(chosen: Mapping[str, str], each: Rule) -> bool:
+    def fits(conditions: Mapping[str, str], absent: bool) -> list[bool]:
+        return [SpecifierSet(text).contains(chosen[n]) if n in chosen else absent for n, text in conditions.items()]
+
+    if not all(fits(each.when, absent=False)):
+        return True
+    return not all(fits(each.conflict, absent=False)) if each.conflict else all(fits(each.then, absent=True))
+
+
+@settings(max_examples=400, deadline=None)
+@given(RULES, KNOWN, st.booleans())
+def test_every_answer_is_true_of_every_choice_of_versions(
+    rules: list[Rule], known: dict[str, str], closed: bool
+) -> None:
+    about = facts(known, closed=closed)
+    verdict = judge(rules, about)
+    binding = [each for each in rules if each.evidence != "remembered"]
+    obeyed = [all(_obeys(chosen, each) for each in binding) for chosen in _choices(about)]
+    if verdict.answer == "compatible":
+        assert all(obeyed)
+    if verdict.answer == "incompatible":
+        assert not any(obeyed)
+    if closed and all(text[0].isdigit() for text in known.values()):  # one choice: nothing may stay open
+        assert not verdict.open_rules
+        assert (verdict.answer == "incompatible") == (not obeyed[0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(RULES, KNOWN, st.booleans())
+def test_a_reported_conflict_is_real_and_smallest(rules: list[Rule], known: dict[str, str], closed: bool) -> None:
+    about = facts(known, closed=closed)
+    for conflict in judge(rules, about).conflicts:
+        sure = [replace(each, evidence="measured") for each in conflict.rules]
+        assert judge(sure, about).answer == "incompatible"
+        for left_out in sure:
+            assert judge([each for each in sure if each is not left_out], about).answer != "incompatible"
+
+
+@settings(max_examples=200, deadline=None)
+@given(RULES, KNOWN, st.randoms())
+def test_the_order_of_rules_does_not_matter(rules: list[Rule], known: dict[str, str], chance: object) -> None:
+    shuffled = list(rules)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert judge(shuffled, facts(known)) == judge(rules, facts(known))

@@ -1,0 +1,83 @@
+"""Cell ids are stable names, and users choose by them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.errors import UsageError
+from imagegen.matrix.cells import cell_id
+from tests.unit.matrix_samples import SMALL, complaint, load
+
+WIDE = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cu130, cpu], platform: [linux/arm64, linux/amd64]}")
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
+
+
+def test_an_image_has_a_cell_per_combination_and_a_default(tmp_path: Path) -> None:
+    wide = load(tmp_path, WIDE)
+    assert [cell.id for cell in wide.cells()] == [
+        "small-cpu-py311",
+        "small-cpu-py311-linux-arm64",
+        "small-cu130-py311",
+        "small-cu130-py311-linux-arm64",
+    ]
+    assert [cell.id for cell in wide.select("small")] == ["small-cpu-py311"]
+    assert [cell.id for cell in wide.select("small-cu*")] == ["small-cu130-py311", "small-cu130-py311-linux-arm64"]
+    assert wide.select("small-cu130-py311")[0].axes == {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64"}
+    torch = {cell.cuda: cell.requirements[1].index for cell in wide.cells()}
+    assert torch == {"cpu": "wheels-cpu", "cu130": "pypi"}
+    assert wide.select("*") == wide.cells()
+
+
+def test_an_image_without_an_axis_default_begins_with_its_first_value(tmp_path: Path) -> None:
+    only = load(tmp_path, SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cu130]}"))
+    assert [cell.id for cell in only.select("small")] == ["small-cu130-py311"]
+
+
+def test_a_wrong_name_gets_the_nearest_right_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="smal-cpu-py311") as raised:
+        load(tmp_path, SMALL).select("smal-cpu-py311")
+    assert raised.value.fix == 'did you mean "small-cpu-py311"?'
+    with pytest.raises(UsageError) as raised:
+        load(tmp_path, SMALL).select("zzz*")
+    assert raised.value.fix == "`imagegen list` shows them all"
+
+
+def test_a_new_axis_at_its_default_renames_no_cell(tmp_path: Path) -> None:
+    added = "axes:\n  attention: {description: a, values: [sdpa, flash], default: sdpa}\n"
+    before, after = load(tmp_path / "a", WIDE), load(tmp_path / "b", WIDE, added)
+    assert [cell.id for cell in after.cells()] == [cell.id for cell in before.cells()]
+    offered = WIDE.replace("axes: {cuda", "axes: {attention: [sdpa, flash], cuda")
+    assert {cell.id for cell in load(tmp_path / "c", offered, added).cells()} >= {cell.id for cell in before.cells()}
+
+
+def test_two_axes_that_would_give_one_id_are_refused(tmp_path: Path) -> None:
+    axes = (
+        "axes:\n  x: {description: x, values: [n, y], default: n}\n  z: {description: z, values: [n, y], default: n}\n"
+    )
+    told = complaint(tmp_path, SMALL.replace("purpose: p", "purpose: p\n    axes: {x: [n, y], z: [n, y]}"), axes)
+    assert 'the cell id "small-cpu-py311-y" is taken' in told
+
+
+def test_an_image_called_like_a_cell_is_refused(tmp_path: Path) -> None:
+    twin = "images:\n  small-cpu-py311: {description: d, purpose: p, base: deb, components: {numpy: {because: b}}}\n"
+    assert '"small-cpu-py311" is also the id of a cell of "small"' in complaint(tmp_path, SMALL, twin)
+
+
+@given(st.dictionaries(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True), max_size=4), NAMES, NAMES)
+def test_ids_differ_where_axes_differ_and_a_silent_axis_adds_nothing(
+    extra: dict[str, list[str]], new_axis: str, new_value: str
+) -> None:
+    extra = {axis: [f"{axis}-{value}" for value in values] for axis, values in extra.items()}
+    values = {"cuda": ["cpu", "cu130"], "python": ["3.11", "3.12"], "platform": ["linux/amd64", "linux/arm64"], **extra}
+    defaults = {axis: options[0] for axis, options in values.items()}
+    cells = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    ids = [cell_id("image", cell, defaults) for cell in cells]
+    assert len(set(ids)) == len(ids)
+    if new_axis not in values:
+        grown = [cell_id("image", cell | {new_axis: new_value}, defaults | {new_axis: new_value}) for cell in cells]
+        assert grown == ids

@@ -1,0 +1,247 @@
+"""Loading: what is right becomes cells; what is wrong is told with its place, reason and remedy, all at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen import matrix
+from imagegen.errors import MatrixErrors
+from imagegen.matrix.schema import EnvValue, Text, json_schema
+from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, load
+
+
+def test_the_shipped_matrix_gives_the_two_images() -> None:
+    loaded = matrix.load([SHIPPED])
+    cells = {cell.image: cell for cell in loaded.cells()}
+    assert [cell.id for cell in loaded.cells()] == ["cpu-grpo-cpu-py311", "sb3-maskable-cpu-py311"]
+    torches = {
+        (each.specifier, each.index, each.component.local["cpu"])
+        for cell in cells.values()
+        for each in cell.requirements
+        if each.component.name == "torch"
+    }
+    assert torches == {("==2.13.0", "pytorch-cpu", "cpu")}  # one torch, so that both images share its layer
+    assert cells["cpu-grpo"].base == cells["sb3-maskable"].base
+    assert cells["cpu-grpo"].indexes["pypi"].url is None
+    assert {variable.name for variable in cells["cpu-grpo"].env} >= {"WANDB_MODE", "PYTHONFAULTHANDLER"}
+    assert "OMP_NUM_THREADS" not in {variable.name for cell in cells.values() for variable in cell.env}
+    (antlr,) = cells["sb3-maskable"].sdists
+    assert antlr.sdist is not None
+    assert antlr.sdist.build_requires == ("setuptools==84.2.1",)
+
+
+def test_the_shipped_schema_is_fresh_and_every_file_names_it() -> None:
+    shipped = json.loads((SHIPPED / "schema.json").read_text(encoding="utf-8"))
+    assert shipped == json_schema(), "write imagegen.matrix.schema.json_schema() to matrices/schema.json"
+    files = sorted(SHIPPED.rglob("*.yaml"))
+    for file in files:
+        head = file.read_text(encoding="utf-8").splitlines()[0]
+        named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", head)
+        assert named, file
+        assert (file.parent / named[1]).resolve() == (SHIPPED / "schema.json").resolve()
+    assert files
+
+
+def _edit(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("glibc:", "glib:", ['0.yaml:15:5: unknown key "glib"', 'did you mean "glibc"?']),
+        ('    glibc: "2.36"\n', "", ['0.yaml:9:3: the key "glibc" is missing']),
+        ('"3.11", "3.12"', "3.10", ["0.yaml:6:37: 3.10 needs quotes", "as a float", 'write "3.10"']),
+        ("images:", "image:", ['0.yaml:20:1: unknown key "image"', 'did you mean "images"?']),
+        ("base: deb\n", "base: dbe\n", ['0.yaml:24:11: there is no base "dbe"', 'did you mean "deb"?']),
+        ("numpy: {because: n}", "nunpy: {because: n}", ["0.yaml:27:7: there is no component", 'did you mean "numpy"?']),
+        ("index: {cpu: wheels-cpu}", "index: {gpu: wheels-cpu}", ["0.yaml:18:35: there is no value of the cuda axis"]),
+        ("index: {cpu: wheels-cpu}", "index: {cpu: wheels}", ['0.yaml:18:40: there is no index "wheels"']),
+        ('"==2.13.0"', '"=2.13"', ["0.yaml:26:24: images.small.components.torch.version:", "PEP 440"]),
+        ('"==2.13.0"', '">=3,<2"', ['no version satisfies ">=3,<2"']),
+        ('"==2.13.0"', '"===2.13.0"', ["=== compares text"]),
+        ('"==2.13.0"', "no", ["0.yaml:26:24: no needs quotes", "as a bool"]),
+        ('"https://example.org/cpu"', '"https://u:p@example.org/cpu"', ["0.yaml:3:46: indexes.wheels-cpu.url"]),
+        (
+            "{description: the default}",
+            '{description: d, url: "https://example.org"}',
+            ["url comes from the environment"],
+        ),
+        (', url: "https://example.org/cpu"', "", ['the index "wheels-cpu" needs a url']),
+        ("/usr/bin/python3.11", "/usr/../bin/python", ["0.yaml:14:18: bases.deb.interpreter"]),
+        ("default: cpu}", "default: cu12}", ['0.yaml:5:3: axes.cuda: the default "cu12" is not among the values']),
+        ("[linux/amd64, linux/arm64], default: linux/amd64", "[amd64], default: amd64", ["looks like"]),
+        ("python3: the interpreter", '"python3; evil": x', ["0.yaml:16:16: bases.deb.packages.python3; evil:"]),
+        (
+            "description: t,",
+            'description: "t\\n# RUN evil",',
+            ["0.yaml:18:24: components.torch.description", "one line"],
+        ),
+        ("description: t,", '"t": &a x, "u": *a,', ["0.yaml:18:16: anchors and aliases are not used here"]),
+        ("description: t,", "description: !!python/object:os.system x,", ["0.yaml:18:24: tags are not used here"]),
+        ("numpy: {because: n}", "torch: {because: n}", ['0.yaml:27:7: the key "torch" is given twice', "0.yaml:26:7"]),
+        ("because: n}", "because: n", ["0.yaml:28:1: this is not valid YAML"]),
+        ("  numpy: {description: n}", "  python: {description: n}", ['"python" cannot be a component']),
+        ("numpy: {description: n}", "np: {description: n, package: torch}", ['already belongs to the component "np"']),
+        ("description: n}", "description: n, package: Num_Py}", ["components.numpy.package"]),
+        ("purpose: p", "purpose: p\n    axes: {cuda: [cu12]}", ['no value of the cuda axis "cu12"', 'mean "cu130"?']),
+        ("purpose: p", "purpose: p\n    axes: {cudo: [cpu]}", ['there is no axis "cudo"', 'did you mean "cuda"?']),
+        (
+            "purpose: p",
+            'purpose: p\n    env: {A: {value: "x\\nRUN y", because: b}}',
+            ["images.small.env.A.value", "line breaks"],
+        ),
+        ("purpose: p", 'purpose: p\n    env: {A: {value: "$(x)", because: b}}', ["must not contain $"]),
+        (
+            "purpose: p",
+            "purpose: p\n    env: {PATH: {value: x, because: b}}",
+            ["PATH is set by the image's own layout"],
+        ),
+        ("purpose: p", "purpose: p\n    env: {A=B: {value: x, because: b}}", ["0.yaml:24:11: images.small.env.A=B"]),
+        ("description: n}", "description: n, override: true}", ['0.yaml:19:27: "numpy" overrides nothing']),
+    ],
+)
+def test_a_fault_is_told_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+    assert complaint(tmp_path, SMALL) == ""
+    told = complaint(tmp_path, _edit(SMALL, old, new))
+    for part in expected:
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    source: https://example.org/1\n", "", '1.yaml:2:3: the key "source" is missing'),
+        ('    conflict: {numpy: ">=2"}\n', "", "1.yaml:2:3: rules.old-torch: a rule has either `then` or `conflict`"),
+        ("    because", '    then: {numpy: "<2"}\n    because', "a rule has either `then` or `conflict`"),
+        ('{numpy: ">=2"}', '{torch: ">=2"}', "torch: stands on both sides"),
+        ('{torch: "<2.3"}', "{}", "1.yaml:3:5: rules.old-torch.when"),
+        ('{torch: "<2.3"}', '{torhc: "<2.3"}', '1.yaml:3:12: there is no component "torhc"'),
+        ('{torch: "<2.3"}', '{torch: "2.3"}', "1.yaml:3:19: when.torch:"),
+        ('{torch: "<2.3"}', '{glibc: "+cpu"}', 'when.glibc: "+cpu" is not a local version label'),
+        ('{torch: "<2.3"}', "{cuda: cu131}", '1.yaml:3:18: there is no cuda value "cu131"'),
+        ('"2026-11-20"', '"20 Nov"', "1.yaml:7:11: rules.old-torch.date"),
+        ("severity: error", "severity: fatal", "1.yaml:8:15: rules.old-torch.severity: 'fatal' is not one of"),
+        ("measured", "guessed", "rules.old-torch.evidence: 'guessed' is not one of"),
+    ],
+)
+def test_a_faulty_rule_is_a_load_error(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert complaint(tmp_path, SMALL, RULE) == ""
+    assert expected in complaint(tmp_path, SMALL, _edit(RULE, old, new))
+
+
+def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> None:
+    broken = _edit(_edit(SMALL, "glibc:", "glib:"), "numpy: {because: n}", "nunpy: {because: n}")
+    told = complaint(tmp_path, broken, _edit(RULE, "severity: error", "severity: fatal"), "images: {x: {base: dbe}}")
+    places = re.findall(r"^(\d\.yaml:\d+:\d+): ", told, re.MULTILINE)
+    assert places == sorted(places, key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
+    for part in ('"glib"', '"glibc" is missing', '"nunpy"', "fatal", '"dbe"', '"purpose" is missing'):
+        assert part in told
+    assert 'no base "deb"' not in told  # an entry with a fault still exists
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"images: {}\n# \xff\n")
+    (tmp_path / "y.yml").write_bytes(b"images: {}\n\x07\n")
+    (tmp_path / "z.yaml").symlink_to(tmp_path / "gone.yaml")
+    with pytest.raises(MatrixErrors) as raised:
+        matrix.load([tmp_path, tmp_path / "nowhere"])
+    told = str(raised.value)
+    for part in ("x.yaml:2: the file is not UTF-8", "y.yml:2: the file holds", "nowhere: no matrix here"):
+        assert part in told
+    assert "z.yaml: the file cannot be read" in told
+
+
+def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path) -> None:
+    load(tmp_path / "a", SMALL)
+    own = tmp_path / "b"
+    own.mkdir()
+    (own / "x.yaml").write_text("components:\n  numpy: {description: mine}\n  scipy: {description: s}\n")
+    with pytest.raises(MatrixErrors) as raised:
+        matrix.load([tmp_path / "a", own])
+    assert f'{own}/x.yaml:2:3: "numpy" is already defined' in str(raised.value)
+    assert f"{tmp_path}/a/0.yaml:19:3" in str(raised.value)
+    (own / "x.yaml").write_text("components:\n  numpy: {description: mine, imports: [numpy], override: true}\n")
+    (cell,) = matrix.load([tmp_path / "a", own]).cells()
+    assert [each.component.description for each in cell.requirements] == ["mine", "t"]
+    told = complaint(tmp_path / "c", SMALL, "components:\n  numpy: {description: again, override: true}\n")
+    assert '1.yaml:2:3: "numpy" is defined twice' in told  # files of one directory have no order
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moved"),
+    [
+        ("description: d\n    kind", "description: other\n    kind", []),
+        ("{python3: the interpreter}", "{python3: another reason}", []),
+        ("{python3: the interpreter}", "{python3: the interpreter, less: l}", ["base"]),
+        ('"==2.13.0"', '"==2.13.1"', ["image"]),
+        ("because: n}", "because: m}", ["image"]),
+        ("{cpu: wheels-cpu}", "{cpu: wheels-cpu, cu130: wheels-cpu}", []),
+        ("example.org/cpu", "example.org/other", ["index wheels-cpu"]),
+        ("local: {cpu: cpu}", "local: {cpu: cpu2}", ["component torch"]),
+        ('"<2.3"', '"<2.4"', ["rules"]),
+        ("fix: f", "fix: g", []),
+    ],
+)
+def test_an_edit_moves_the_inputs_that_it_concerns(tmp_path: Path, old: str, new: str, moved: list[str]) -> None:
+    before = load(tmp_path / "a", SMALL + RULE).cells()[0].inputs
+    after = load(tmp_path / "b", _edit(SMALL + RULE, old, new)).cells()[0].inputs
+    assert sorted(name for name in before | after if before.get(name) != after.get(name)) == moved
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in before.values())
+
+
+@given(st.text())
+def test_text_that_passes_cannot_leave_its_line(text: str) -> None:
+    for kind in (Text, EnvValue):
+        try:
+            TypeAdapter(kind).validate_python(text)
+        except ValidationError:
+            continue
+        assert len(text.splitlines()) <= 1
+        assert not re.search("[\x00-\x1f\x7f-\x9f]", text)
+
+
+def _loads_or_complains(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "x.yaml").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+        try:
+            matrix.load([Path(folder)])
+        except MatrixErrors as errors:
+            assert str(errors)  # noqa: PT017
+
+
+WORDS = ["images", "rules", "components", "a", "torch", "3.10", "null", "true", "~", "é", "\x00"]
+SIGNS = [": ", ":\n  ", "\n", "\n    ", "- ", *"{}[],&*\"'#\t", "<<: ", "!!x ", "|\n", "? ", "---\n"]
+YAMLISH = st.lists(st.sampled_from(WORDS + SIGNS), max_size=30).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(YAMLISH | st.text(max_size=40))
+def test_no_text_makes_the_loader_raise_anything_else(text: str) -> None:
+    _loads_or_complains(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_damage_to_a_sound_matrix_makes_the_loader_raise_anything_else(seed: int) -> None:
+    chance = random.Random(seed)
+    text = SMALL + RULE
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(len(text))
+        patch = chance.choice(["", "{", "]", "null", "[a]", "3.1", "\n", ": ", "x", "{a: b}", '"'])
+        text = text[:start] + patch + text[start + chance.choice([0, 1, 5, 20]) :]
+    _loads_or_complains(text)
+
+
+def test_deep_nesting_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    assert "nested deeper than 20 levels" in complaint(tmp_path, "[" * 5000)
