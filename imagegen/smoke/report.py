@@ -1,0 +1,90 @@
+"""What the smoke checks said, as data, JSON and JUnit XML."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from xml.etree import ElementTree as ET
+
+STATUSES = ("pass", "skip", "fail", "crash")
+
+# XML 1.0, section 2.2: characters that no document may hold, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check's answer. `status` is one of STATUSES; a crash is death by signal, which `reason` names."""
+
+    check: str
+    status: str
+    seconds: float
+    reason: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    log: str = ""  # the end of its stderr, where it did not pass
+
+    @property
+    def failed(self) -> bool:
+        return self.status not in ("pass", "skip")
+
+
+@dataclass(frozen=True)
+class Report:
+    """All results for one image, in the order the checks ran."""
+
+    image: str
+    cell: str
+    results: tuple[Result, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No check failed, and at least one passed: a report of skips alone proves nothing."""
+        return not any(r.failed for r in self.results) and any(r.status == "pass" for r in self.results)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Status -> how many, each of STATUSES."""
+        counted = Counter(result.status for result in self.results)
+        return {status: counted[status] for status in STATUSES}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: {"image", "cell", "passed", "counts", "checks": [a Result's fields, ...]}."""
+        checks = [asdict(result) for result in self.results]
+        return {
+            "image": self.image,
+            "cell": self.cell,
+            "passed": self.passed,
+            "counts": self.counts,
+            "checks": checks,
+        }
+
+    def junit(self, suite: str) -> str:
+        """JUnit XML, one test suite named `suite`: a failure per failed check, an error per crash.
+
+        Format: the schema that Jenkins' xunit plugin and GitLab read (testsuites/testsuite/testcase).
+        """
+        counts = self.counts
+        totals = {
+            "tests": str(len(self.results)),
+            "failures": str(counts["fail"]),
+            "errors": str(counts["crash"]),
+            "skipped": str(counts["skip"]),
+            "time": f"{sum(result.seconds for result in self.results):.2f}",
+        }
+        root = ET.Element("testsuites", totals)
+        group = ET.SubElement(root, "testsuite", {"name": _xml(suite), **totals})
+        for result in self.results:
+            attributes = {"classname": _xml(suite), "name": _xml(result.check), "time": f"{result.seconds:.2f}"}
+            case = ET.SubElement(group, "testcase", attributes)
+            kind = {"skip": "skipped", "fail": "failure", "crash": "error"}.get(result.status)
+            if kind:
+                ET.SubElement(case, kind, {"message": _xml(result.reason)}).text = _xml(result.log)
+        ET.indent(root)
+        return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

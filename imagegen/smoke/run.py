@@ -1,0 +1,141 @@
+"""The host's side of the smoke checks: a container, the suite copied into it, one program after the other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from imagegen.errors import EngineError
+from imagegen.layers.install import PREFIX
+from imagegen.lock.model import Lock
+from imagegen.progress import Progress
+from imagegen.smoke.report import STATUSES, Report, Result
+from imagegen.smoke.suite.table import Check, applicable
+
+ROOT = "/imagegen-smoke"  # in the container only; no layer of an image holds it
+SHM_BYTES = 1 << 30  # the engine's default of 64 MiB is too small for NCCL and for torch's shared tensors
+GRACE = 60  # seconds beyond a check's own limit, after which the runner itself is taken for dead
+
+
+class Outcome(Protocol):
+    """How a program in a container ended."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class Container(Protocol):
+    """What the checks need of imagegen.engine.Container."""
+
+    def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
+        """Run a program and wait. Raises TimeoutError after `timeout` seconds, EngineError when the engine fails."""
+
+
+class Engine(Protocol):
+    """What the checks need of imagegen.engine.Engine."""
+
+    def container(
+        self, ref: str, command: Sequence[str], *, files: Mapping[str, bytes], gpus: bool, shm_size: int
+    ) -> AbstractContextManager[Container]:
+        """A started container without network, with `files` (path -> content) in it; removed afterwards."""
+
+
+def run(
+    engine: Engine,
+    ref: str,
+    lock: Lock,
+    imports: Mapping[str, Sequence[str]],
+    *,
+    require_gpu: bool,
+    progress: Progress,
+) -> Report:
+    """Run every check that applies to the lock in one container of the image `ref`.
+
+    Args:
+        engine: where the image is.
+        ref: the image, as the engine knows it.
+        lock: what the image was built from.
+        imports: distribution -> modules, for the components that the cell declares.
+        require_gpu: give the container all GPUs, and count a check that is skipped for want of one as failed.
+        progress: told of each result as it comes.
+
+    Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all.
+    """
+    checks = applicable({wheel.name for wheel in lock.wheels})
+    results = []
+    with engine.container(
+        ref, ["sleep", "infinity"], files=files(spec(lock, imports)), gpus=require_gpu, shm_size=SHM_BYTES
+    ) as container:
+        for check in checks:
+            result = judged(_run_one(container, check), check, require_gpu=require_gpu)
+            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s")
+            results.append(result)
+    return Report(ref, lock.cell, tuple(results))
+
+
+def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    """What the suite is told of the lock; see suite.program.Spec."""
+    return {
+        "python": lock.python,
+        "prefix": PREFIX,
+        "env": {variable.name: variable.value for variable in lock.env},
+        "versions": {wheel.name: wheel.version for wheel in lock.wheels},
+        "imports": {name: list(modules) for name, modules in imports.items()},
+    }
+
+
+def files(spec: Mapping[str, object]) -> dict[str, bytes]:
+    """The suite and its spec, path in the container -> content."""
+    suite = Path(__file__).parent / "suite"
+    programs = {f"{ROOT}/suite/{path.relative_to(suite)}": path.read_bytes() for path in sorted(suite.rglob("*.py"))}
+    return {**programs, f"{ROOT}/spec.json": json.dumps(spec, indent=2, sort_keys=True).encode()}
+
+
+def judged(result: Result, check: Check, *, require_gpu: bool) -> Result:
+    """The result, or a failure where a GPU is required and the check went without."""
+    if require_gpu and check.device == "cuda" and result.status == "skip":
+        return replace(result, status="fail", reason=f"a GPU is required, and: {result.reason}")
+    return result
+
+
+def _run_one(container: Container, check: Check) -> Result:
+    argv = ["env", "-C", ROOT, "python", "-m", "suite.runner", "spec.json", check.name]
+    start = time.monotonic()
+    try:
+        outcome = container.exec(argv, timeout=check.timeout + GRACE)
+    except (TimeoutError, EngineError) as error:
+        return Result(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
+    return parse(check.name, outcome, time.monotonic() - start)
+
+
+def parse(name: str, outcome: Outcome, seconds: float) -> Result:
+    """The runner's one line; anything else is a failure. The container is not trusted to keep to the form."""
+    text = outcome.stdout.decode("utf-8", "replace").strip()
+    log = outcome.stderr.decode("utf-8", "replace").strip()
+    try:
+        answer = json.loads(text)
+        result = Result(**answer)
+        sound = (
+            outcome.exit_code == 0
+            and result.check == name
+            and result.status in STATUSES
+            and isinstance(result.seconds, (int, float))
+            and isinstance(result.reason, str)
+            and isinstance(result.details, dict)
+            and isinstance(result.log, str)
+        )
+    except (ValueError, TypeError):
+        sound = False
+    if sound:
+        return result
+    said = (log or text or "nothing").splitlines()[-1]
+    return Result(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)

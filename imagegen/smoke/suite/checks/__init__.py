@@ -1,0 +1,1 @@
+"""One program per module; see suite.table for what each proves."""

@@ -1,0 +1,107 @@
+"""The GPU answers, is one that torch and the lock have code for, and multiplies bfloat16 matrices right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import torch
+from suite.program import Details, Failed, Findings, Spec, main, step
+from torch import Tensor
+
+SIZE = 1024
+
+
+def check(spec: Spec) -> Details:
+    step("torch.cuda.is_available()")  # dies in some set-ups, from inside the driver
+    if not torch.cuda.is_available():
+        raise Failed(f"there is a GPU, and torch cannot use it: {_why_not()}", {"torch": torch.__version__})
+    findings = Findings()
+    devices = [_device(index, spec, findings) for index in range(torch.cuda.device_count())]
+    step("bfloat16 matmul")
+    error = matmul_error(torch.device("cuda"))
+    findings.expect("matmul", error <= 1, f"a bfloat16 product is off by {error:.2f} times what rounding may do")
+    return findings.done(
+        {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "devices": devices,
+            "matmul_error": round(error, 3),
+        }
+    )
+
+
+def _why_not() -> str:
+    try:
+        torch.zeros(1, device="cuda")
+    except Exception as error:  # noqa: BLE001  # torch raises several classes here; the text is what counts
+        return str(error).splitlines()[0]
+    return "it does not say why"
+
+
+def _device(index: int, spec: Spec, findings: Findings) -> Details:
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    built = torch.cuda.get_arch_list()
+    name = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
+    findings.expect("torch-arch", runs_on(capability, built), f"torch has no code for {name}: it has {built}")
+    locked = spec.env.get("TORCH_CUDA_ARCH_LIST")
+    if locked:
+        findings.expect("lock-arch", runs_on(capability, arch_names(locked)), f"the image is for {locked}, not {name}")
+    return {"name": properties.name, "capability": list(capability), "memory_bytes": properties.total_memory}
+
+
+def arch_names(arch_list: str) -> list[str]:
+    """TORCH_CUDA_ARCH_LIST as torch.cuda.get_arch_list() writes it: "9.0;12.0+PTX" -> sm_90, sm_120, compute_120."""
+    names = []
+    for word in re.split(r"[ ;]+", arch_list.strip()):
+        number, _, ptx = word.partition("+")
+        code = number.replace(".", "")
+        names += [f"sm_{code}", *([f"compute_{code}"] if ptx else [])]
+    return names
+
+
+def runs_on(capability: tuple[int, int], built: Iterable[str]) -> bool:
+    """Whether code for these architectures runs on a device.
+
+    A cubin runs on its own major version and an equal or later minor one, and PTX on everything later; the suffix a
+    binds to exactly one device, f to its family (CUDA C++ Programming Guide, "Application Compatibility").
+    """
+    for name in built:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+        if not match:
+            continue
+        kind, suffix, target = match[1], match[4], (int(match[2]), int(match[3]))
+        if suffix == "a":
+            fits = target == capability
+        elif kind == "compute" and not suffix:
+            fits = target <= capability
+        else:
+            fits = target[0] == capability[0] and target <= capability
+        if fits:
+            return True
+    return False
+
+
+def matmul_error(device: torch.device) -> float:
+    """Largest error of a bfloat16 product, in units of what rounding may do to that element: 1 is the limit.
+
+    The product is summed in float32 (u = 2**-24, each of the n terms may lose that much of the sum of magnitudes) and
+    then rounded once to bfloat16 (u = 2**-8 of the result).
+    """
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, SIZE, SIZE, generator=generator).bfloat16()
+    # Off, or split sums may be added in bfloat16, which the bound does not cover.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    product = (left.to(device) @ right.to(device)).cpu().double()
+    exact, magnitude = left.double() @ right.double(), left.double().abs() @ right.double().abs()
+    return _worst(product - exact, 2**-8 * exact.abs() + SIZE * 2**-24 * magnitude)
+
+
+def _worst(error: Tensor, allowed: Tensor) -> float:
+    return float((error.abs() / allowed).max())
+
+
+if __name__ == "__main__":
+    main(check)

@@ -1,0 +1,108 @@
+"""What every check's program is made of: read the spec, run, print one JSON object as the last line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Details = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the lock promises about this image; `device` is "cpu" or "cuda"."""
+
+    device: str
+    python: str  # "3.11"
+    prefix: str  # of the virtual environment
+    env: dict[str, str]
+    versions: dict[str, str]  # normalised distribution name -> version
+    imports: dict[str, list[str]]  # component -> modules
+
+
+class Skipped(Exception):  # an answer, not an error
+    """The check cannot say anything here; the text says why."""
+
+
+class Failed(Exception):
+    """The answer is no. `details` are shown beside the reason."""
+
+    def __init__(self, reason: str, details: Details) -> None:
+        super().__init__(reason)
+        self.details = details
+
+
+class Findings:
+    """Collects everything that is wrong, so that one run shows it all. Names are stable: tests rely on them."""
+
+    _SHOWN = 5  # sentences in the reason; the details have all
+
+    def __init__(self) -> None:
+        self.wrong: dict[str, str] = {}
+
+    def expect(self, name: str, holds: bool, otherwise: str) -> None:
+        """Keep the sentence when the expectation does not hold; the first one for each name."""
+        if not holds:
+            self.wrong.setdefault(name, otherwise)
+
+    def done(self, details: Details) -> Details:
+        """The details; raises Failed when anything was wrong."""
+        if self.wrong:
+            sentences = list(self.wrong.values())
+            more = [f"and {len(sentences) - self._SHOWN} more"] if len(sentences) > self._SHOWN else []
+            raise Failed("; ".join(sentences[: self._SHOWN] + more), {**details, "wrong": self.wrong})
+        return details
+
+
+def step(text: str) -> None:
+    """Say what comes next. If the process then dies or hangs, the runner reports this line."""
+    print(text, flush=True)
+
+
+def main(check: Callable[[Spec], Details]) -> None:
+    """Entry point of a program: `python -m suite.checks.NAME --name NAME --device DEVICE SPEC`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--device", required=True, choices=("cpu", "cuda"))
+    parser.add_argument("spec", type=Path)
+    options = parser.parse_args()
+    fields = json.loads(options.spec.read_text(encoding="utf-8"))
+    spec = Spec(options.device, *(fields[key] for key in ("python", "prefix", "env", "versions", "imports")))
+    status, reason, details = answer(check, spec)
+    print(json.dumps({"check": options.name, "status": status, "reason": reason, "details": details}), flush=True)
+    sys.exit(status == "fail")
+
+
+def answer(check: Callable[[Spec], Details], spec: Spec) -> tuple[str, str, Details]:
+    """(status, reason, details) of one check. An exception that nobody expected is a failure."""
+    try:
+        if spec.device == "cuda":
+            require_gpu()
+        return "pass", "", check(spec)
+    except Skipped as skipped:
+        return "skip", str(skipped), {}
+    except Failed as failed:
+        return "fail", str(failed), failed.details
+    except Exception as error:  # noqa: BLE001  # whatever the image's libraries raise is the answer
+        traceback.print_exc()
+        return "fail", f"{type(error).__name__}: {error}", {}
+
+
+def require_gpu() -> None:
+    """Raise Skipped unless a GPU is here and torch is built for one.
+
+    Asks the device files and torch's build, not torch.cuda.is_available(): a GPU that is here and does not work must
+    fail. (/dev/dxg is the GPU of WSL 2.)
+    """
+    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
+        raise Skipped("no NVIDIA GPU in this container")
+    import torch
+
+    if torch.version.cuda is None:
+        raise Skipped(f"torch {torch.__version__} is not built for CUDA")

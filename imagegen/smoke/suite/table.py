@@ -1,0 +1,42 @@
+"""Every check, as data: what it proves, which images it is for, what it needs, how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row. The program is `suite.checks.<module>`, in a process of its own."""
+
+    name: str
+    module: str
+    proves: str
+    timeout: int  # seconds; a cold start of a large image reads gigabytes, so these are far above what is usual
+    needs: frozenset[str] = frozenset()  # distributions that the lock must hold for the check to apply
+    device: str = "cpu"  # "cuda": skipped where there is no GPU
+
+
+_TORCH = frozenset({"torch"})
+
+CHECKS = (
+    Check("imports", "imports", "every module of every declared component imports", 900),
+    Check("pip-check", "pip", "the installed metadata agree with each other, as the image's own pip sees them", 120),
+    Check("versions", "versions", "exactly the locked distributions are installed", 120),
+    Check("environment", "environment", "variables, interpreter and folders are what the lock and a user expect", 60),
+    Check("cuda", "cuda", "the GPU answers, is one that torch has code for, and multiplies right", 300, _TORCH, "cuda"),
+    Check("attention", "attention", "SDPA's forward and backward agree with a plain reference", 300, _TORCH),
+    Check("attention-cuda", "attention", "the same with every backend that runs here", 300, _TORCH, "cuda"),
+    Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
+    Check("nccl", "collective", "the same on up to two GPUs", 300, _TORCH, "cuda"),
+    Check("grpo", "grpo", "GRPO on a tiny language model really learns", 300, _TORCH),
+    Check("grpo-cuda", "grpo", "the same in float32 and bfloat16", 300, _TORCH, "cuda"),
+    Check("checkpoint", "checkpoint", "a saved and loaded run takes the same next step", 300, _TORCH),
+    Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally", 300, frozenset({"sb3-contrib", "torch"})),
+)
+
+
+def applicable(distributions: Collection[str]) -> tuple[Check, ...]:
+    """The checks for an image that holds these distributions (normalised names), in the order they run."""
+    return tuple(check for check in CHECKS if check.needs.issubset(distributions))
