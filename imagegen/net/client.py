@@ -87,6 +87,12 @@ class Client:
         """A client that tries once and gives up soon: to ask whether a source can be reached at all."""
         return Client(self._settings, attempts=1, timeout=(5.0, 10.0))
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Make downloads in other threads stop at their next chunk or pause."""
         self._stopped.set()

@@ -1,0 +1,78 @@
+"""Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from imagegen import base
+from imagegen.config import Settings
+from imagegen.errors import ReproducibilityError
+from imagegen.lock import sdist
+from imagegen.lock.model import Lock, LockedBase, LockedWheel
+from imagegen.lock.sources import Finder, Wanted, in_parallel
+from imagegen.net import Client
+from imagegen.progress import Progress
+from imagegen.store import Store
+
+
+def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
+    for _ in fetch_each(lock, store, settings, progress):
+        pass
+
+
+def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Iterator[LockedWheel]:
+    """Each wheel of the lock as soon as it is in the store: what is there first, then the others, biggest first.
+
+    Raises FetchError at the end, naming all files that could not be had and every source that was tried for each.
+    """
+    missing: list[LockedWheel] = []
+    for wheel in lock.wheels:
+        if store.has(f"sha256:{wheel.file.sha256}", wheel.file.size):
+            yield wheel
+        else:
+            missing.append(wheel)
+    if not missing:
+        return
+    missing.sort(key=lambda wheel: -sum(wanted.file.size for wanted in _parts(wheel)))
+    workshop = workshop_of(lock.base, store, settings, progress)
+    total = sum(wanted.file.size for wheel in missing for wanted in _parts(wheel))
+    with Client(settings) as client, progress.meter(f"fetching {len(missing)} wheels", total) as meter:
+        finder = Finder(client, store, settings, meter)
+        yield from in_parallel([partial(_obtain, wheel, finder, workshop) for wheel in missing], client)
+
+
+def workshop_of(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> sdist.Workshop:
+    """Where sdists become wheels: the lock's base, unpacked when the first one needs it."""
+    return sdist.Workshop(
+        key=base.key(locked),
+        interpreter=locked.interpreter,
+        rootfs=lambda: base.rootfs(locked, store, settings, progress),
+        store=store,
+    )
+
+
+def _parts(wheel: LockedWheel) -> list[Wanted]:
+    """The files that an index has to give for this wheel."""
+    if wheel.sdist is None:
+        return [Wanted(wheel.name, wheel.file)]
+    return [
+        Wanted(wheel.name, wheel.sdist.file),
+        *(Wanted(each.name, each.file) for each in wheel.sdist.build_requires),
+    ]
+
+
+def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop) -> LockedWheel:
+    for wanted in _parts(wheel):
+        finder.fetch(wanted)
+    if wheel.sdist:
+        built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
+        if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):
+            raise ReproducibilityError(
+                f"{wheel.sdist.file.filename} no longer gives the wheel that the lock names",
+                where=wheel.file.filename,
+                why=f"expected sha256 {wheel.file.sha256}, got {built.sha256}",
+                fix="if the base moved on purpose, lock again",
+            )
+    return wheel

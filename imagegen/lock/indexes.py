@@ -1,0 +1,127 @@
+"""Package indexes: where an alias is served from on this machine, and what an index or a find-links place holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+from pypi_simple import (
+    ACCEPT_JSON_PREFERRED,
+    PYPI_SIMPLE_ENDPOINT,
+    ProjectPage,
+    RepositoryPage,
+    UnsupportedRepoVersionError,
+)
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError
+from imagegen.lock.target import Target
+from imagegen.matrix.model import Index
+from imagegen.net import Client, Page, file_path, is_file, redact
+
+DEFAULT = "pypi"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file that a page or a directory offers."""
+
+    filename: str
+    url: str
+    sha256: str | None
+
+
+def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
+    """`settings` in which every alias of the matrix has its address; what the user set stays."""
+    known = {alias: index.url for alias, index in indexes.items() if index.url}
+    return replace(settings, index_urls=known | dict(settings.index_urls))
+
+
+def url_of(alias: str, settings: Settings) -> str | None:
+    """The address that serves `alias` here, without a trailing slash."""
+    default = PYPI_SIMPLE_ENDPOINT if alias == DEFAULT else ""
+    return settings.index_urls.get(alias, default).rstrip("/") or None
+
+
+def variable(alias: str) -> str:
+    """The environment variable that gives an alias another address."""
+    return f"IMAGEGEN_INDEX_{alias.upper().replace('-', '_')}"
+
+
+def project(client: Client, index_url: str, name: str) -> list[Link]:
+    """The files of a project (PEP 503, PEP 691). Raises FetchError."""
+    return _links(client.page(f"{index_url}/{name}/", accept=ACCEPT_JSON_PREFERRED), name)
+
+
+def find_links(client: Client, place: str) -> list[Link]:
+    """The files at a find-links place: a directory, a file:// address, or a page. Raises FetchError."""
+    directory = local_directory(place)
+    if directory is not None:
+        return [Link(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
+    return _links(client.page(place if "://" in place else Path(place).resolve().as_uri()), "")
+
+
+def local_directory(place: str) -> Path | None:
+    """The directory that a find-links place names, if it is one."""
+    path = file_path(place) if is_file(place) else Path(place)
+    return path if ("://" not in place or is_file(place)) and path.is_dir() else None
+
+
+def stand_in(settings: Settings, package: str, version: str, target: Target) -> Path | None:
+    """The one wheel of exactly this release (local version included) for the target in the find-links directories.
+
+    None when there is none, or when several file names fit and a choice would have to be made.
+    """
+    found: dict[str, Path] = {}
+    for directory in filter(None, map(local_directory, settings.find_links)):
+        for path in sorted(directory.glob("*.whl")):
+            if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
+                found.setdefault(path.name, path)
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _is_release(filename: str, package: str, version: str) -> bool:
+    try:
+        name, found, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    return name == package and found == Version(version)
+
+
+def _links(page: Page, name: str) -> list[Link]:
+    # By content, not by its declared type: there are mirrors that serve HTML as JSON.
+    try:
+        if page.body.lstrip()[:1] == b"{":
+            found = ProjectPage.from_json_data(json.loads(page.body), page.url)
+            return [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
+        return [_link(each.url) for each in RepositoryPage.from_html(page.body, page.url).links]
+    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
+        what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
+        raise FetchError(what, why=str(error)) from error
+
+
+def _link(url: str) -> Link:
+    parts = urlsplit(url)
+    algorithm, _, digest = parts.fragment.partition("=")
+    filename = unquote(parts.path.rpartition("/")[2])
+    return Link(filename, parts._replace(fragment="").geturl(), digest.lower() if algorithm == "sha256" else None)
+
+
+def hint(url: str) -> str | None:
+    """The host-free part of a file's address, to be kept in a lock."""
+    parts = urlsplit(url)
+    return parts.path.lstrip("/") or None if parts.scheme in ("http", "https") else None
+
+
+def from_hint(links: Iterable[Link], path: str) -> str | None:
+    """The address of `path` on the file host that an index's page shows."""
+    for link in links:
+        parts = urlsplit(link.url)
+        if parts.scheme in ("http", "https"):
+            return parts._replace(path=f"/{path}", query="", fragment="").geturl()
+    return None

@@ -1,0 +1,217 @@
+"""Resolution with uv, from static metadata only: no code of any package runs.
+
+uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
+interpreter that refuses to build (guard.py), a cache of our own (metadata that somebody's earlier build left in the
+user's cache must not decide), and no configuration but what is written here. It runs twice: for the versions and who
+asks for them, and, held to these, for the files (PEP 751).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import uv
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from imagegen.config import Settings
+from imagegen.errors import LockError
+from imagegen.lock import guard
+from imagegen.lock.target import Target
+from imagegen.matrix.model import Component
+from imagegen.net import redact
+
+_PROJECT = "cell"
+_EXPLANATION = 24  # lines of uv's own words that are passed on
+_KEPT_ENV = re.compile(
+    r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
+    r"|UV_INDEX_\w+_(USERNAME|PASSWORD)|UV_(HTTP_TIMEOUT|HTTP_RETRIES|KEYRING_PROVIDER|INSECURE_HOST|SYSTEM_CERTS|NATIVE_TLS"
+    r"|OFFLINE|CONCURRENT_DOWNLOADS)"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What serves an index alias: the address of a PEP 503 index, or of a directory of files that stands in for it."""
+
+    url: str
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be resolved. `routes` maps a package to the alias that alone may give it."""
+
+    requirements: tuple[str, ...]  # PEP 508
+    target: Target
+    as_of: str
+    routes: Mapping[str, str]
+    sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
+    constraints: tuple[str, ...] = ()
+    sdists: tuple[Component, ...] = ()
+    preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file as an index offers it; `size` in bytes where the index tells it."""
+
+    filename: str
+    url: str
+    sha256: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A chosen release. `via` names the distributions that ask for it."""
+
+    name: str
+    version: str
+    via: tuple[str, ...]
+    wheels: tuple[Remote, ...]
+    sdist: Remote | None
+
+
+def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
+    """The releases that answer the question, sorted by name. Raises LockError with uv's explanation, shortened."""
+    rooms = _home(settings)
+    rooms.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=rooms, prefix="room-") as name:
+        room = Path(name)
+        _furnish(room, question)
+        pins = room / "pins.txt"
+        pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
+        shared = ["--constraints", "constraints.txt", "--python-platform", question.target.uv_platform]
+        shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
+        _uv(room, settings, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        via = dict(_annotated(pins.read_text()))
+        files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
+        _uv(room, settings, files)
+        packages = tomllib.loads((room / "pylock.toml").read_text()).get("packages", [])
+    found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
+    if {pinned.name for pinned in found} != via.keys():
+        odd = sorted({pinned.name for pinned in found} ^ via.keys())
+        raise LockError("uv answered the same question in two ways", why=f"about {', '.join(odd)}", fix="lock again")
+    return found
+
+
+def _home(settings: Settings) -> Path:
+    """Where uv works: beside the store, since /tmp may forbid programs and the interpreter is one."""
+    return settings.store.parent / "uv"
+
+
+def _furnish(room: Path, question: Question) -> None:
+    """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
+    requirements = [*question.requirements, *question.constraints]
+    for text in requirements:
+        _check(text)
+    routed = sorted({package: alias for package, alias in question.routes.items() if alias != "pypi"}.items())
+    lines = ["[project]", f'name = "{_PROJECT}"', 'version = "0"']
+    lines += [f"dependencies = {json.dumps(list(question.requirements))}", "[tool.uv.sources]"]
+    lines += [f"{package} = {{ index = {json.dumps(alias)} }}" for package, alias in routed]
+    for alias in sorted({alias for _, alias in routed}):
+        site = question.sites[alias]
+        lines += ["[[tool.uv.index]]", f"name = {json.dumps(alias)}", f"url = {json.dumps(site.url)}"]
+        # PyTorch's indexes give no upload times; what comes from there is pinned by the matrix anyway.
+        lines += ["explicit = true", *(['format = "flat"'] if site.flat else ["exclude-newer = false"])]
+    (room / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    (room / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
+    lines = []
+    if "pypi" in question.sites:
+        lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
+    for component in question.sdists:
+        if component.sdist:
+            lines += [
+                "[[dependency-metadata]]",
+                f'name = "{component.package}"',
+                f'version = "{component.sdist.version}"',
+            ]
+            lines += [f"requires-dist = {json.dumps(list(component.sdist.requires))}"]
+    (room / "uv.toml").write_text("\n".join(lines) + "\n")
+    guarded = shlex.join([sys.executable, "-I", guard.__file__])
+    (room / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
+    (room / "python").chmod(0o755)
+
+
+def _check(text: str) -> None:
+    try:
+        if Requirement(text).url is None:
+            return
+        why = "a requirement by address names no version that an index could tell"
+    except InvalidRequirement as error:
+        why = str(error)
+    raise LockError(f"{text!r} cannot be resolved", why=why)
+
+
+def _uv(room: Path, settings: Settings, arguments: Sequence[str]) -> None:
+    command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
+    command += ["--python", str(room / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
+    env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
+    env |= {"UV_CACHE_DIR": str(_home(settings) / "cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    if settings.ca_bundle:
+        env["SSL_CERT_FILE"] = str(settings.ca_bundle)
+    done = subprocess.run([*command, *arguments], cwd=room, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise _explained(done.stderr)
+
+
+def _explained(stderr: str) -> LockError:
+    """An error of ours from uv's explanation, without what only makes sense to who typed the uv command."""
+    text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
+    if guard.REFUSAL in text:
+        found = re.search(r"`([^`=]+)==([^`]+)`", text)
+        name, version = (found[1], found[2]) if found else ("a package", "")
+        return LockError(
+            f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
+            why=guard.REFUSAL,
+            fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
+        )
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
+    lines = [re.sub(r"^(error: |\s*cause: |\s*\W+(?=\w))", "", line) for line in lines]
+    if len(lines) > _EXPLANATION:
+        lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
+    what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
+    return LockError(what, why="\n       ".join(lines) or "uv said nothing")
+
+
+def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(package, who asks for it) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
+    for line in text.splitlines():
+        found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s+(.*))?$", line)
+        if found:
+            names = [name.partition("[")[0] for name in (found[2] or "").split(", ")]
+            asking = {canonicalize_name(name) for name in names if re.fullmatch(r"[A-Za-z0-9._-]+", name)}
+            yield canonicalize_name(found[1]), tuple(sorted(asking))
+
+
+def _pinned(package: Mapping[str, Any], via: Mapping[str, tuple[str, ...]]) -> Pinned:
+    name = canonicalize_name(package["name"])
+    return Pinned(
+        name=name,
+        version=package["version"],
+        via=via.get(name, ()),
+        wheels=tuple(_remotes(name, package.get("wheels", []))),
+        sdist=next(iter(_remotes(name, [package["sdist"]] if "sdist" in package else [])), None),
+    )
+
+
+def _remotes(name: str, files: Iterable[Mapping[str, Any]]) -> Iterator[Remote]:
+    for file in files:
+        url = file["url"]
+        filename = file.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
+        sha256 = file.get("hashes", {}).get("sha256")
+        if sha256 is None:
+            raise LockError(f"the index gives no sha256 for {filename}", why=f"{name} cannot be locked without")
+        yield Remote(filename, url, sha256, file.get("size"))

@@ -1,0 +1,101 @@
+"""A pure-Python source distribution becomes a wheel: in the sandbox, by the base's interpreter, without network."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.errors import ReproducibilityError, SandboxError, WheelError
+from imagegen.lock.model import File, LockedSdist
+from imagegen.sandbox import Sandbox
+from imagegen.store import Store
+
+_FORMAT = 1  # of this way of building; a new number builds everything anew
+_TIMEOUT = 600  # seconds
+_MEMORY = 2 << 30  # bytes
+_EPOCH = "315532800"  # 1980-01-01, the earliest time that a zip file can hold
+_WORKER = Path(__file__).with_name("sdist_worker.py")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where wheels are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs` unpacks it."""
+
+    key: str
+    interpreter: str
+    rootfs: Callable[[], Path]
+    store: Store
+
+
+def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> File:
+    """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
+
+    The sdist and its build requirements must be in the store. Raises SandboxError when the build fails, WheelError when
+    it gives no pure wheel of this release, ReproducibilityError when it gives two wheels.
+    """
+    store, key = workshop.store, _key(sdist, workshop)
+    known = store.recall("sdist", key)
+    if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
+        return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
+    with store.lock(f"sdist-{key}"):
+        filename, wheel = _build_once(sdist, workshop)
+        if _build_once(sdist, workshop) != (filename, wheel):
+            raise ReproducibilityError(
+                f"{sdist.file.filename} gives another wheel each time it is built",
+                fix=f"choose a release of {name} that has a wheel",
+            )
+        _check_pure(name, version, filename, wheel, sdist.file.filename)
+        digest = store.write(wheel)
+        record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
+        store.remember("sdist", key, record)
+    return File(filename, digest.removeprefix("sha256:"), len(wheel), sdist.file.index)
+
+
+def _key(sdist: LockedSdist, workshop: Workshop) -> str:
+    parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
+    text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _build_once(sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+    # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
+    blobs = {f"/{file.filename}": file.sha256 for file in (sdist.file, *(each.file for each in sdist.build_requires))}
+    mounts = {inside: workshop.store.path(f"sha256:{sha256}") for inside, sha256 in blobs.items()}
+    sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
+    env = {"SOURCE_DATE_EPOCH": _EPOCH, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), *blobs]
+        filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
+    except SandboxError as error:
+        raise SandboxError(
+            f"{sdist.file.filename} could not be made into a wheel",
+            why=error.why or error.what,
+            fix="its component's `build_requires` must name all that its build backend needs",
+        ) from error
+    return filename.decode(errors="replace"), wheel
+
+
+def _check_pure(name: str, version: str, filename: str, wheel: bytes, source: str) -> None:
+    try:
+        found, release, _, tags = parse_wheel_filename(filename)
+        members = zipfile.ZipFile(io.BytesIO(wheel)).namelist()
+    except (InvalidWheelFilename, zipfile.BadZipFile) as error:
+        raise WheelError(f"{source} gave something that is no wheel", where=filename, why=str(error)) from error
+    if (found, release) != (name, Version(version)):
+        raise WheelError(f"{source} gave a wheel of another release", where=filename, why=f"not {name} {version}")
+    binary = [member for member in members if member.endswith((".so", ".a", ".o", ".dll"))]
+    if binary or any(tag.abi != "none" or tag.platform != "any" for tag in tags):
+        raise WheelError(
+            f"{source} is not pure Python",
+            where=filename,
+            why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
+            fix="such a component needs a source build, which this version does not make",
+        )

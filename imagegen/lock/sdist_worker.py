@@ -1,0 +1,55 @@
+"""Runs inside the sandbox, with the base's interpreter: an sdist becomes a wheel (PEP 517).
+
+Called as `python -I -c <this text> SDIST WHEEL...`, where the wheels are what the build backend needs. Writes the
+wheel's file name, a newline, and the wheel to stdout; whatever the backend prints goes to stderr. It imports nothing
+but the standard library; its input is hostile, and the sandbox is what contains it.
+"""
+
+import importlib
+import os
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+_SITE, _SOURCE, _OUT = Path("/tmp/site"), Path("/tmp/source"), Path("/tmp/out")  # noqa: S108 - the sandbox's own /tmp
+
+
+def main(sdist: str, wheels: list[str]) -> None:
+    os.umask(0o022)
+    result = os.dup(1)
+    os.dup2(2, 1)
+    for directory in (_SITE, _SOURCE, _OUT):
+        directory.mkdir()
+    for wheel in wheels:
+        zipfile.ZipFile(wheel).extractall(_SITE)  # noqa: S202 - extractall of zipfile stays below its directory
+    os.chdir(_unpacked(sdist))
+    system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")) if Path("pyproject.toml").exists() else {}
+    system = system.get("build-system", {})
+    sys.path[:0] = [*(str(Path(path).resolve()) for path in system.get("backend-path", [])), str(_SITE)]
+    module, _, attribute = system.get("build-backend", "setuptools.build_meta:__legacy__").partition(":")
+    backend = importlib.import_module(module)
+    for name in filter(None, attribute.split(".")):
+        backend = getattr(backend, name)
+    built = backend.build_wheel(str(_OUT))
+    with open(result, "wb") as file:
+        file.write(built.encode() + b"\n" + (_OUT / built).read_bytes())
+
+
+def _unpacked(sdist: str) -> Path:
+    with tarfile.open(sdist, "r:gz") as archive:
+        for member in archive:
+            inside = Path(member.name)
+            if inside.is_absolute() or ".." in inside.parts or not (member.isreg() or member.isdir()):
+                sys.exit(f"{member.name} is no plain file or folder inside the archive")
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            archive.extract(member, _SOURCE)
+    tops = list(_SOURCE.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        sys.exit("the archive does not hold one folder")
+    return tops[0]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,169 @@
+"""Where a file of a lock is found, by hash: the store, find-links places, extra indexes, the alias's own index.
+
+A hash decides, so any source serves: a find-links directory cannot change what is built, only where it comes from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError
+from imagegen.lock import indexes
+from imagegen.lock.indexes import Link
+from imagegen.lock.model import File
+from imagegen.net import Client, Meter, redact
+from imagegen.store import Store
+
+_THREADS = 6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file and the distribution that it belongs to."""
+
+    name: str
+    file: File
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.file.sha256}"
+
+
+class MissingError(FetchError):
+    """A file that no source gave; `tried` says for each source why."""
+
+    def __init__(self, wanted: Wanted, tried: list[str]) -> None:
+        super().__init__(f"{wanted.file.filename} cannot be had", why="; ".join(tried))
+        self.wanted, self.tried = wanted, tried
+
+
+class Finder:
+    """Fetches files from the first source that has them. Thread-safe; every page is read once."""
+
+    def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
+        self._client, self._store, self._settings, self._meter = client, store, settings, meter
+        self._pages: dict[tuple[str, str], Future[list[Link]]] = {}
+        self._lock = threading.Lock()
+
+    def fetch(self, wanted: Wanted) -> None:
+        """Bring the file into the store. Raises MissingError with all that was tried."""
+        if self._store.has(wanted.digest, wanted.file.size):
+            self._meter.advance(wanted.file.size)
+            return
+        tried: list[str] = []
+        for url in self._addresses(wanted, tried):
+            try:
+                self._client.download(
+                    url, self._store, sha256=wanted.file.sha256, size=wanted.file.size, meter=self._meter
+                )
+            except FetchError as error:
+                tried.append(_reason(error))
+            else:
+                return
+        raise MissingError(wanted, tried)
+
+    def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
+        """Addresses that may have the file, best first; what has it not is told to `tried`."""
+        for place in self._settings.find_links:
+            links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
+            yield from self._matching(links, wanted, redact(place), tried)
+        for index_url in self._settings.extra_indexes:
+            links = self._project(index_url.rstrip("/"), wanted.name, tried)
+            yield from self._matching(links, wanted, redact(index_url), tried)
+        url = indexes.url_of(wanted.file.index, self._settings)
+        if url is None:
+            tried.append(f"index {wanted.file.index}: no address is known for it")
+            return
+        if wanted.file.path:
+            # The page of whichever project came first shows the index's file host.
+            links = self._listing(url, "", partial(indexes.project, self._client, url, wanted.name), [])
+            if links and (hinted := indexes.from_hint(links, wanted.file.path)):
+                yield hinted
+        links = self._project(url, wanted.name, tried)
+        yield from self._matching(links, wanted, redact(url), tried)
+
+    def _project(self, index_url: str, name: str, tried: list[str]) -> list[Link] | None:
+        return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
+
+    def _listing(self, place: str, name: str, read: Callable[[], list[Link]], tried: list[str]) -> list[Link] | None:
+        """What `read` gives, once for each (place, name); None, with the reason in `tried`, when it fails."""
+        with self._lock:
+            future = self._pages.get((place, name))
+            mine = future is None
+            if future is None:
+                future = self._pages[place, name] = Future()
+        if mine:
+            try:
+                future.set_result(read())
+            except Exception as error:  # noqa: BLE001 - raised again below, in every thread that waits
+                future.set_exception(error)
+        try:
+            return future.result()
+        except (FetchError, OSError) as error:
+            tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            return None
+
+    @staticmethod
+    def _matching(links: list[Link] | None, wanted: Wanted, source: str, tried: list[str]) -> Iterator[str]:
+        """Links with the hash, or with the file name where the source tells no hash."""
+        if links is None:
+            return
+        fitting = [
+            link.url
+            for link in links
+            if link.sha256 == wanted.file.sha256 or (link.sha256 is None and link.filename == wanted.file.filename)
+        ]
+        if not fitting:
+            other = any(link.filename == wanted.file.filename for link in links)
+            tried.append(f"{source}: has another file of this name" if other else f"{source}: does not have it")
+        yield from fitting
+
+
+def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]:
+    """Results as they come. All tasks are tried: what is missing is told at once, at the end, as one FetchError.
+
+    Any other error ends the iteration, and so does its consumer's: downloads under way are then stopped.
+    """
+    missing: list[MissingError] = []
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+    try:
+        for future in as_completed([pool.submit(task) for task in tasks]):
+            try:
+                result = future.result()
+            except MissingError as error:
+                missing.append(error)
+            else:
+                yield result
+    finally:
+        client.close()
+        pool.shutdown(cancel_futures=True)
+    if missing:
+        raise _all_missing(missing)
+
+
+def _all_missing(missing: list[MissingError]) -> FetchError:
+    missing.sort(key=lambda error: error.wanted.file.filename)
+    why = "".join(
+        f"\n    {error.wanted.file.filename} ({error.wanted.file.sha256[:12]}…)"
+        + "".join(f"\n      - {reason}" for reason in dict.fromkeys(error.tried))
+        for error in missing
+    )
+    aliases = sorted({error.wanted.file.index for error in missing})
+    names = ", ".join(map(indexes.variable, aliases))
+    return FetchError(
+        f"{len(missing)} file{'s' if len(missing) > 1 else ''} of the lock cannot be had",
+        why=f"tried for each:{why}",
+        fix=f"put the files into a directory that PIP_FIND_LINKS names, or set {names} to a mirror of the index",
+    )
+
+
+def _reason(error: FetchError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what
