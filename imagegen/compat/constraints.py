@@ -16,6 +16,6 @@ def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
     A constraint binds a package only if it is installed. A bound that no specifier can say (a gap between two ranges)
     is left to the verdict on the lock.
     """
-    binding = [rule for rule in rules if rule.severity == "error" and rule.evidence != "remembered"]
-    forced = propagate(sorted(binding, key=lambda rule: rule.id), facts_of_cell(cell)).forced
+    binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
+    forced = propagate(binding, facts_of_cell(cell)).forced
     return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in forced if literal.specifier}))

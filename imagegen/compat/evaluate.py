@@ -35,7 +35,7 @@ def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
     waiting = tuple(rule.id for rule in ordered if rule.id not in blamed and not _obeyed(rule, facts))
     if "error" in weights:
         return Verdict("incompatible", conflicts, waiting)
-    if "suspicion" in weights or any(_binding(rule) for rule in ordered if rule.id in waiting):
+    if "suspicion" in weights or any(rule.binding for rule in ordered if rule.id in waiting):
         return Verdict("unknown", conflicts, waiting)
     return Verdict("compatible", conflicts, waiting)
 
@@ -71,11 +71,11 @@ def _narrow(result: Propagation, literal: Literal, facts: Facts) -> bool:
 
 
 def _conflicts(rules: Sequence[Rule], facts: Facts) -> tuple[Conflict, ...]:
-    """Disjoint smallest conflicts, the strongest first: rules that refuse alone, then rules that refuse together."""
+    """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
     found = [_conflict([rule], facts) for rule in rules if propagate([rule], facts).contradiction]
     blamed = {rule.id for conflict in found for rule in conflict.rules}
-    for strong in (_binding, lambda rule: rule.evidence != "remembered", lambda _: True):
-        rest = [rule for rule in rules if rule.id not in blamed and strong(rule)]
+    for weakest_too in (False, True):
+        rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
         while propagate(rest, facts).contradiction:
             smallest = _smallest(rest, facts)
             found.append(_conflict(smallest, facts))
@@ -98,11 +98,6 @@ def _conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
     known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
     names = frozenset[str]().union(*(rule.names for rule in rules))
     return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
-
-
-def _binding(rule: Rule) -> bool:
-    """Whether the rule can refuse a build."""
-    return rule.severity == "error" and rule.evidence != "remembered"
 
 
 def _obeyed(rule: Rule, facts: Facts) -> bool:

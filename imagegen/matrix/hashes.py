@@ -28,7 +28,8 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     }
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
-    parts |= {f"component {each.name}": _essence(each, cell) for each in cell.sdists}
+    wanted = {each.component.name for each in cell.requirements}
+    parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in wanted}
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
 
 

@@ -28,6 +28,11 @@ class Rule:
     fix: str
 
     @property
+    def binding(self) -> bool:
+        """Whether the rule can refuse a build: warnings and what is only remembered cannot."""
+        return self.severity == "error" and self.evidence != "remembered"
+
+    @property
     def names(self) -> frozenset[str]:
         """Every package and surrounding that the rule speaks of."""
         return frozenset({*self.when, *self.then, *self.conflict})
