@@ -21,7 +21,7 @@ from imagegen.engine.buildx import Buildx, run_buildx
 from imagegen.engine.connection import open_client
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
-from imagegen.engine.load import image_digest, load
+from imagegen.engine.load import image_digest, load, tag_image
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store
@@ -134,6 +134,10 @@ class Engine:
         image has exactly this digest. Raises EngineError when the engine refuses, StoreError when the store is damaged.
         """
         load(self.client, store, digest, tag, progress or Quiet())
+
+    def tag(self, ref: str, tag: str) -> None:
+        """Give an image that the engine has a further tag, taking it from any other image, as `docker tag` does."""
+        tag_image(self.client, ref, tag)
 
     @contextmanager
     def container(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from imagegen.base.mirrors import mirrors
 from imagegen.config import Settings
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, timed
@@ -19,7 +20,8 @@ _KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyri
 def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings, progress: Progress) -> None:
     """Unpack the suite's newest `packages`, without what they depend on, into `target`, which appears when complete.
 
-    No maintainer script runs and the host's dpkg learns nothing of it. Raises EngineError when apt cannot have them.
+    No maintainer script runs and the host's dpkg learns nothing of it. Raises EngineError when apt cannot have them,
+    BaseError when no mirror is known here.
     """
     if target.exists():
         return
@@ -46,8 +48,9 @@ class _Apt:
         (work / "status").touch()
         sources = work / "debian.sources"
         sources.write_text(
-            f"Types: deb\nURIs: {_mirror(settings)}\nSuites: {suite}\nComponents: main\nSigned-By: {_keyring()}\n",
-            encoding="ascii",
+            f"Types: deb\nURIs: {mirrors(settings)['debian']}\nSuites: {suite}\nComponents: main\n"
+            f"Signed-By: {_keyring()}\n",
+            encoding="utf-8",
         )
         options = {
             "Dir::State::status": work / "status",
@@ -71,7 +74,7 @@ class _Apt:
         _run([*self._command, *args], self._work, self._settings)
 
 
-def _run(command: Sequence[str], cwd: Path, settings: Settings) -> str:
+def _run(command: Sequence[str], cwd: Path, settings: Settings) -> None:
     done = subprocess.run(
         command, cwd=cwd, env={**settings.env, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, check=False
     )
@@ -83,26 +86,6 @@ def _run(command: Sequence[str], cwd: Path, settings: Settings) -> str:
             why="\n".join(tail),
             fix="check that the Debian mirror is reachable; IMAGEGEN_DEBIAN_MIRROR names another",
         )
-    return done.stdout
-
-
-def _mirror(settings: Settings) -> str:
-    """The archive's address: the user's setting, else where the host's own apt gets Debian from."""
-    if found := settings.debian_mirrors.get("debian"):
-        return found
-    targets = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"], Path("/"), settings)
-    if found := debian_archive(targets.split()):
-        return found
-    raise EngineError(
-        "no Debian mirror is known",
-        why="the host's apt sources name none",
-        fix="set IMAGEGEN_DEBIAN_MIRROR to the address of a Debian archive",
-    )
-
-
-def debian_archive(addresses: Sequence[str]) -> str | None:
-    """The first address of a main Debian archive among those of repositories; its path ends in "debian"."""
-    return next((address for address in addresses if address.rstrip("/").rsplit("/", 1)[-1] == "debian"), None)
 
 
 def _keyring() -> str:

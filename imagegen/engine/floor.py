@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,12 +36,8 @@ def shortcomings(version: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[s
 
 def buildx_version(output: str) -> Version | None:
     """The version in what `docker buildx version` prints ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
-    for word in output.split():
-        try:
-            return Version(word.split("+")[0])
-        except InvalidVersion:
-            continue
-    return None
+    found = re.search(r"\bv?(\d+\.\d+\.\d+)", output)
+    return Version(found[1]) if found else None
 
 
 def _at_least(text: str, floor: Version) -> bool:

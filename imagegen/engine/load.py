@@ -42,7 +42,7 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
         progress.say(f"{tag} is in the engine")
         return
     if image_digest(client, digest) is not None:
-        _tag(client, digest, tag)
+        tag_image(client, digest, tag)
     else:
         image = _image(store, digest)
         if not _pull(client, image, tag, progress):
@@ -102,7 +102,7 @@ def _pull(client: docker.DockerClient, image: _Image, tag: str, progress: Progre
                 return False
             _check_blobs(image.store, blobs)
             raise
-        _tag(client, f"{registry.repository}@{manifest.digest}", tag)
+        tag_image(client, f"{registry.repository}@{manifest.digest}", tag)
         _forget(client, f"{registry.repository}@{manifest.digest}")
     return True
 
@@ -118,7 +118,7 @@ def _load_archive(client: docker.DockerClient, image: _Image, tag: str, progress
                     archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
                     events = client.api.load_image(archive, quiet=True)  # type: ignore[no-untyped-call]
                     _follow(events, tag, lambda _: None)
-                _tag(client, name, tag)
+                tag_image(client, name, tag)
             except EngineError as error:
                 _forget(client, name)
                 if len(lacking) == len(image.blobs):
@@ -203,7 +203,8 @@ def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
                 pass
 
 
-def _tag(client: docker.DockerClient, ref: str, tag: str) -> None:
+def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:
+    """See `Engine.tag`."""
     repository, label = parse_repository_tag(tag)
     with explained(f"tagging {tag}"):
         client.api.tag(ref, repository, label or "latest")

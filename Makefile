@@ -1,0 +1,75 @@
+# `make` lists what there is. Everything runs from .venv; nothing is installed twice.
+
+PYTHON ?= python3
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages quickstart test test-unit test-slow lint engine-up engine-down clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+	    printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+setup: packages .venv/ready  ## the programs of the system that are missing, and .venv with imagegen and its tools
+
+# Installs only what is missing, and sees that apt knows its mirrors (bases and the private engine come from them). What the private engine needs is left alone where Docker answers: Docker's own packages
+# bring a runc of theirs, and a second one would replace it.
+packages:
+	@set -eu; missing=""; \
+	need() { command -v "$$1" >/dev/null || PATH="/usr/sbin:/sbin:$$PATH" command -v "$$1" >/dev/null || missing="$$missing $$2"; }; \
+	need git git; need mmdebstrap mmdebstrap; need bwrap bubblewrap; \
+	if [ -z "$${DOCKER_HOST:-}" ] && ! docker info >/dev/null 2>&1; then \
+	    need ip iproute2; need iptables iptables; need runc runc; \
+	fi; \
+	[ -x $(BIN)/python ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3-venv"; \
+	lists() { apt-get indextargets --format '$$(LABEL)' | grep -q Debian; }; \
+	if [ -e /etc/debian_version ] && [ -z "$${IMAGEGEN_DEBIAN_MIRROR:-}" ] && ! lists; then $(SUDO) apt-get -qq update; fi; \
+	[ -z "$$missing" ] && exit 0; \
+	command -v apt-get >/dev/null || { echo "missing here:$$missing; install them and try again" >&2; exit 1; }; \
+	echo "installing$$missing" >&2; \
+	$(SUDO) apt-get -qq update; \
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing >/dev/null
+
+# pip, since it is the one that reads a machine's pip settings; a new one, since old ones know no dependency groups.
+.venv/ready: pyproject.toml | packages
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "imagegen needs Python 3.11 or newer; make PYTHON=... names one" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -q --editable . --group dev
+	@touch $@
+
+quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
+	@$(BIN)/imagegen build cpu-grpo
+
+test: setup lint  ## all tests but the slow ones
+	@$(call with_engine,$(BIN)/pytest -m 'not slow')
+
+test-unit: setup  ## the tests that need no engine and no network: seconds
+	@$(BIN)/pytest tests/unit
+
+test-slow: setup  ## the slow tests: several GB, many minutes
+	@$(call with_engine,$(BIN)/pytest -m slow)
+
+lint: setup  ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+engine-up: setup  ## a private Docker engine, unless one that will do answers
+	@$(BIN)/imagegen engine up --if-needed >/dev/null
+
+engine-down: setup  ## remove the private engine and its images, restore what it changed
+	@$(BIN)/imagegen engine down
+
+clean:  ## remove .venv and the tools' caches; the store stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+# Run a command with an engine. One that was there before stays; one that had to be brought up goes again.
+define with_engine
+set -eu; started=$$($(BIN)/imagegen engine up --if-needed); \
+trap '[ -z "$$started" ] || $(BIN)/imagegen engine down' EXIT; trap 'exit 130' INT TERM; \
+$(1)
+endef

@@ -1,0 +1,46 @@
+"""One engine for all integration tests: the machine's if it will do, else a private one that goes when they end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.engine import Engine, debs, private
+from imagegen.engine.floor import SUITE
+from imagegen.errors import EngineError
+from imagegen.progress import Quiet
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """The machine's settings. A test that fills a store uses one of its own under tmp_path."""
+    return Settings.from_environment(os.environ)
+
+
+@pytest.fixture(scope="session")
+def engine(settings: Settings) -> Iterator[Engine]:
+    started = False
+    try:
+        found = Engine.connect(settings)
+    except EngineError:
+        private.up(settings, Quiet())
+        started = True
+        found = Engine.connect(settings)
+    try:
+        with found:
+            yield found
+    finally:
+        if started:
+            private.down(settings, Quiet())
+
+
+@pytest.fixture(scope="session")
+def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A static program that is a whole image's worth of tools, from Debian."""
+    target: Path = tmp_path_factory.mktemp("busybox") / "root"
+    debs.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
+    return (target / "usr/bin/busybox").read_bytes()

@@ -1,0 +1,241 @@
+"""The engine with real parts: loading, containers, buildx, and a private engine that comes and goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.engine import Engine, load, private, processes
+from imagegen.engine.floor import SUITE
+from imagegen.engine.registry import Registry
+from imagegen.errors import EngineError, StoreError
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.tiny_image import tiny_image
+
+pytestmark = pytest.mark.integration
+
+
+class Recorder(Quiet):
+    """Keeps what was said, and the bytes that each load announced."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.totals: list[int] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def meter(self, label: str, total: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        self.totals.append(total)
+        return super().meter(label, total)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def tag(engine: Engine) -> Iterator[str]:
+    name = f"imagegen-test-{secrets.token_hex(4)}:1"
+    before = {str(image.id) for image in engine.client.images.list(all=True)}
+    yield name
+    with_tag = engine.image_digest(name)
+    if with_tag:
+        engine.client.api.remove_image(name, force=True)
+    for image in engine.client.images.list(all=True):
+        if image.id not in before and not image.tags:
+            engine.client.api.remove_image(image.id, force=True)
+
+
+def test_load_twice_and_run_the_printed_line(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:
+    digest = tiny_image(store, busybox, {"hello": b"hello from a layer\n"})
+    said = Recorder()
+    engine.load(store, digest, tag, said)
+    assert engine.image_digest(tag) == digest
+    engine.load(store, digest, tag, said)
+    assert said.lines[-1] == f"{tag} is in the engine"
+    assert len(said.totals) == 1
+
+    line = engine.docker_run_line(tag, "cat", "/hello")
+    # As pasted into a shell that knows nothing of the engine.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+    done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "hello from a layer\n"
+
+
+def test_load_leaves_no_name_but_the_tag_and_says_when_it_moves(
+    engine: Engine, store: Store, busybox: bytes, tag: str
+) -> None:
+    first, second = (tiny_image(store, busybox, {"n": content}) for content in (b"1", b"2"))
+    engine.load(store, first, tag)
+    said = Recorder()
+    engine.load(store, second, tag, said)
+    assert engine.client.images.get(second).tags == [tag]
+    assert said.lines[-1] == f"{tag}: {second} (it was {first})"
+
+
+def test_an_engine_that_cannot_reach_loopback_gets_an_archive(
+    engine: Engine, store: Store, busybox: bytes, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def out_of_reach(*_: object) -> Iterator[Registry]:
+        yield Registry("127.0.0.1:1/imagegen/nobody")
+
+    monkeypatch.setattr(load, "serving", out_of_reach)
+    first, second = (tiny_image(store, busybox, {"n": content}) for content in (secrets.token_bytes(8), b"2"))
+    engine.load(store, first, tag)
+    said = Recorder()
+    engine.load(store, second, tag, said)
+    assert engine.image_digest(tag) == second
+    assert engine.client.images.get(second).tags == [tag]
+    assert "loopback" in said.lines[0]
+    assert said.totals[-1] < 1000, "only the config and the changed layer are sent"
+    with engine.container(tag, ["cat", "/n"]) as container:
+        assert (container.wait(30), container.logs()) == (0, (b"2", b""))
+
+
+def test_a_damaged_store_is_named_and_nothing_is_loaded(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:
+    digest = tiny_image(store, busybox, {"n": secrets.token_bytes(8)})
+    layer = json.loads(store.read(digest))["layers"][1]
+    path = store.path(layer["digest"])
+    path.chmod(0o644)
+    path.write_bytes(b"x" * layer["size"])
+    with pytest.raises(StoreError, match=f"blob {layer['digest']} is damaged"):
+        engine.load(store, digest, tag)
+    assert engine.image_digest(tag) is None
+    path.unlink()
+    with pytest.raises(StoreError, match=r"1 blobs of the image .* are missing"):
+        engine.load(store, digest, tag)
+
+
+def test_containers_report_ends_of_every_kind_and_vanish(
+    engine: Engine, store: Store, busybox: bytes, tag: str
+) -> None:
+    engine.load(store, tiny_image(store, busybox, {"hello": b"hi"}), tag)
+    with engine.container(tag, ["sleep", "60"], files={"suite/a b": b"copied"}, env={"WORD": "given"}) as container:
+        assert container.exec(["cat", "/suite/a b"]).stdout == b"copied"
+        outcome = container.exec(["sh", "-c", "echo $WORD; echo no >&2; exit 3"], env={"WORD": "changed"})
+        assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"changed\n", b"no\n")
+        assert container.exec(["sh", "-c", "kill -11 $$"]).signal == "SIGSEGV"
+        assert container.exec(["ls", "/sys/class/net"]).stdout.split() == [b"lo"]
+        with pytest.raises(TimeoutError):
+            container.exec(["sleep", "60"], timeout=0.5)
+        assert container.wait(10) == 137
+    with engine.container(tag, ["sh", "-c", "echo out; echo err >&2; exit 4"]) as container:
+        assert (container.wait(30), container.logs()) == (4, (b"out\n", b"err\n"))
+    with engine.container(tag, ["sleep", "60"]) as container, pytest.raises(TimeoutError):
+        container.wait(1)
+    with pytest.raises(EngineError, match="the engine refused"), engine.container(tag, ["no-such-program"]):
+        pytest.fail("it started")
+    with pytest.raises(EngineError, match="no such image"), engine.container("no-such-image:1", ["sh"]):
+        pytest.fail("it started")
+    with pytest.raises(KeyboardInterrupt), engine.container(tag, ["sleep", "60"]):
+        raise KeyboardInterrupt
+    assert not [each for each in engine.client.containers.list(all=True) if each.image.tags == [tag]]
+
+
+def test_a_container_that_exceeds_its_memory_says_so(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:
+    engine.load(store, tiny_image(store, busybox, {"hello": b"hi"}), tag)
+    eat = "a=x; while :; do a=$a$a; done"
+    with engine.container(tag, ["sh", "-c", eat], memory=32 << 20) as container:
+        assert container.wait(60) == 137
+        assert container.out_of_memory()
+
+
+def test_buildx_builds_on_a_layout_and_explains_its_failures(
+    engine: Engine, store: Store, busybox: bytes, tmp_path: Path
+) -> None:
+    digest = tiny_image(store, busybox, {"hello": b"hi"})
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM scratch AS base\nFROM base\nRUN echo made > /made\n")
+    args = ["build", "--build-context", f"base=oci-layout://{store.root}@{digest}", "--output"]
+    engine.buildx([*args, f"type=oci,dest={tmp_path / 'out.tar'},rewrite-timestamp=true", "."], cwd=context)
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        index = json.load(tar.extractfile("index.json") or pytest.fail("no index"))
+        (built,) = index["manifests"]
+        manifest = json.load(tar.extractfile(f"blobs/{built['digest'].replace(':', '/')}") or pytest.fail("none"))
+    base = json.loads(store.read(digest))["layers"]
+    assert manifest["layers"][:2] == base, "layers of the base are reused as they are"
+    (context / "Dockerfile").write_text("FROM scratch AS base\nFROM base\nRUN echo broken-here >&2; exit 9\n")
+    with pytest.raises(EngineError, match="broken-here"):
+        engine.buildx([*args, f"type=oci,dest={tmp_path / 'out.tar'}", "."], cwd=context)
+
+
+def machine() -> dict[str, object]:
+    """What a private engine could leave behind."""
+
+    def lines(*command: str) -> set[str]:
+        return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+
+    return {
+        "rules": lines("iptables", "-S") | lines("iptables", "-t", "nat", "-S"),
+        "links": {line.split()[1] for line in lines("ip", "-o", "link", "show", "type", "bridge")},
+        "routes": {line.split()[0] for line in lines("ip", "route")},
+        "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+        "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
+        "places": set(os.listdir("/run")) | set(os.listdir("/opt")),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a private engine needs root")
+def test_a_private_engine_comes_works_and_leaves_nothing(
+    engine: Engine, settings: Settings, busybox: bytes, tmp_path: Path
+) -> None:
+    """Beside another engine: bridges, subnets and sockets of two must not meet."""
+    store = Store(tmp_path / "imagegen" / "store")
+    env = {name: value for name, value in settings.env.items() if not name.startswith("DOCKER_")}
+    own = dataclasses.replace(settings, store=store.root, env=env)
+    # The packages of the first private engine, where there is one, spare a second download.
+    if engine.private:
+        packages = tmp_path / "imagegen" / "engine" / SUITE
+        packages.parent.mkdir()
+        subprocess.run(["cp", "-a", str(engine.private.home / SUITE), str(packages)], check=True)
+    before = machine()
+    endpoint = private.up(own, Quiet())
+    try:
+        assert private.up(own, Quiet()) == endpoint, "up is idempotent"
+        assert private.running_endpoint(own) == endpoint
+        again = dataclasses.replace(own, env={**env, "DOCKER_HOST": endpoint.docker_host})
+        with Engine.connect(again) as second:
+            assert second.private == endpoint
+            second.load(store, tiny_image(store, busybox, {"hello": b"hi"}), "tiny:1")
+            with second.container("tiny:1", ["sh", "-c", "ls /sys/class/net; sleep 60"], network=True) as container:
+                assert b"eth0" in container.exec(["ls", "/sys/class/net"]).stdout
+            second.client.networks.create("mine")
+            second.client.containers.run("tiny:1", ["sleep", "600"], detach=True, network="mine")
+    finally:
+        private.down(own, Quiet())
+    assert machine() == before
+    assert not processes.mounts_under(tmp_path)
+    assert not (tmp_path / "imagegen" / "engine").exists()
+    assert private.running_endpoint(own) is None
+    private.down(own, Quiet())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a private engine needs root")
+def test_an_engine_that_cannot_start_shows_its_log_and_leaves_nothing(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    """The packages are there, but the engine's program is one that only complains."""
+    own = dataclasses.replace(settings, store=tmp_path / "store")
+    program = tmp_path / "engine" / SUITE / "usr" / "sbin" / "dockerd"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho 'failed to start daemon: no such luck'\n")
+    program.chmod(0o755)
+    before = machine()
+    with pytest.raises(EngineError, match="no such luck"):
+        private.up(own, Quiet())
+    assert machine() == before
