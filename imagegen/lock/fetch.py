@@ -50,6 +50,7 @@ def workshop_of(locked: LockedBase, store: Store, settings: Settings, progress: 
         interpreter=locked.interpreter,
         rootfs=lambda: base.rootfs(locked, store, settings, progress),
         store=store,
+        progress=progress,
     )
 
 

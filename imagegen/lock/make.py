@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import importlib.metadata
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +57,7 @@ def make(
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
     target = Target.of(cell.platform, cell.base, locked_base)
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
-        maker = _Maker(cell, target, locked_base, time, settings, store, progress, Path(room))
+        maker = _Maker(cell, target, locked_base, time, settings, store, progress, Path(room), _sizes(previous))
         wheels = maker.wheels(tuple(compat.constraints(rules, cell)), kept)
     made = Lock(
         cell=cell.id,
@@ -102,6 +104,14 @@ def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     return {wheel.name: wheel.version for wheel in previous.wheels if wheel.name not in names}
 
 
+def _sizes(previous: Lock | None) -> dict[str, int]:
+    wheels = previous.wheels if previous else ()
+    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
+    parts = [wheel for each in sdists for wheel in each.build_requires]
+    files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
+    return {file.sha256: file.size for file in files}
+
+
 @dataclass(frozen=True)
 class _Maker:
     cell: Cell
@@ -112,6 +122,7 @@ class _Maker:
     store: Store
     progress: Progress
     room: Path  # a directory for as long as the lock is made
+    sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
 
     def wheels(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[LockedWheel, ...]:
         requirements = {each.component.package: each for each in self.cell.requirements}
@@ -181,11 +192,15 @@ class _Maker:
                 f"{lacking} for Python {self.target.python} on {self.target.uv_platform}",
                 fix=f"set {indexes.variable(alias)} to a mirror of it, or put that wheel where PIP_FIND_LINKS points",
             ) from error
-        directory = Path(tempfile.mkdtemp(dir=self.room, prefix=f"{alias}-"))
+        # With hashes on a page uv need not unpack the files into its cache to learn them.
+        page = self.room / f"{alias}.html"
+        lines = [
+            f'<a href="{file.resolve().as_uri()}#sha256={_sha256(file)}">{html.escape(file.name)}</a>' for file in found
+        ]
+        page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
         for file in found:
-            (directory / file.name).symlink_to(file.resolve())
             self.progress.say(f"index {alias} cannot be reached: {file} stands in for it")
-        return Site(directory.as_uri(), flat=True)
+        return Site(page.as_uri(), flat=True)
 
     def _exact_file(self, requirement: Requirement) -> Path | None:
         specifiers = list(Pep508(self._pep508(requirement)).specifier)
@@ -212,7 +227,8 @@ class _Maker:
         if errors:
             raise LockErrors(errors)
         with Client(self.settings) as client, ThreadPoolExecutor(8) as pool:
-            sizes = list(pool.map(lambda pair: pair[1].size or client.size(pair[1].url), chosen))
+            known = [remote.size or self.sizes.get(remote.sha256) for _, remote in chosen]
+            sizes = list(pool.map(lambda size, pair: size or client.size(pair[1].url), known, chosen))
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
             alias = routes.get(pinned.name, indexes.DEFAULT)
@@ -233,9 +249,13 @@ class _Maker:
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
         workshop = workshop_of(self.base, self.store, self.settings, self.progress)
-        with timed(self.progress, f"building a wheel from {source.file.filename}, twice"):
-            wheel = sdist.build(locked.name, locked.version, source, workshop)
+        wheel = sdist.build(locked.name, locked.version, source, workshop)
         return replace(locked, file=wheel, sdist=source)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _no_wheel(pinned: Pinned, target: Target) -> LockError:

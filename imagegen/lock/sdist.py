@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from imagegen.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.lock.model import File, LockedSdist
+from imagegen.progress import Progress, timed
 from imagegen.sandbox import Sandbox
 from imagegen.store import Store
 
@@ -33,6 +34,7 @@ class Workshop:
     interpreter: str
     rootfs: Callable[[], Path]
     store: Store
+    progress: Progress
 
 
 def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> File:
@@ -45,7 +47,10 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
     known = store.recall("sdist", key)
     if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
         return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
-    with store.lock(f"sdist-{key}"):
+    with (
+        store.lock(f"sdist-{key}"),
+        timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"),
+    ):
         filename, wheel = _build_once(sdist, workshop)
         if _build_once(sdist, workshop) != (filename, wheel):
             raise ReproducibilityError(
