@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.base.fetch import fetch
+from imagegen.base.model import LockedBase
 from imagegen.base.normalise import MTIME, dpkg_configuration, normalise, read
 from imagegen.base.resolve import ARCHITECTURE
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.lock.model import LockedBase
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from imagegen.base.mirrors import mirrors
+from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.lock.model import Deb, LockedBase
 from imagegen.net import Client, Meter, NotFoundError, UnreachableError
 from imagegen.progress import Progress
 from imagegen.store import Store

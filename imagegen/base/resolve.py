@@ -17,9 +17,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from imagegen.base.mirrors import host_env, mirrors
+from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.lock.model import Deb, LockedBase
 from imagegen.matrix.model import Base
 from imagegen.progress import Progress, timed
 

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from imagegen.base.build import build
+from imagegen.base.model import LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.lock.model import LockedBase
 from imagegen.progress import Progress, timed
 from imagegen.store import Store
 

@@ -9,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from imagegen.base.model import Deb, LockedBase
+
+__all__ = [
+    "LOCK_VERSION",
+    "Deb",
+    "File",
+    "Lock",
+    "LockedBase",
+    "LockedEnv",
+    "LockedSdist",
+    "LockedWheel",
+    "Record",
+    "RecordedLayer",
+]
+
 LOCK_VERSION = 1
 
 
@@ -45,29 +60,6 @@ class LockedWheel:
     via: tuple[str, ...]  # who asks for it: names of distributions; empty for a requirement of the cell itself
     because: str | None = None  # the matrix's reason, for a requirement of the cell
     sdist: LockedSdist | None = None
-
-
-@dataclass(frozen=True)
-class Deb:
-    name: str
-    version: str
-    architecture: str
-    sha256: str
-    size: int
-    archive: str  # "debian" or "debian-security"
-    path: str  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
-
-
-@dataclass(frozen=True)
-class LockedBase:
-    """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file."""
-
-    name: str
-    kind: str
-    suite: str
-    interpreter: str
-    archives: Mapping[str, str]  # "debian/bookworm" -> "2026-11-20T08:13:05Z"
-    debs: tuple[Deb, ...]  # sorted by name
 
 
 @dataclass(frozen=True)

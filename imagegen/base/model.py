@@ -1,0 +1,29 @@
+"""A base as it stands in a lock. Nothing here reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Deb:
+    name: str
+    version: str
+    architecture: str
+    sha256: str  # lower-case hex
+    size: int  # bytes
+    archive: str  # "debian" or "debian-security"
+    path: str  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
+
+
+@dataclass(frozen=True)
+class LockedBase:
+    """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file."""
+
+    name: str
+    kind: str
+    suite: str
+    interpreter: str
+    archives: Mapping[str, str]  # "debian/bookworm" -> "2026-11-20T08:13:05Z"
+    debs: tuple[Deb, ...]  # sorted by name

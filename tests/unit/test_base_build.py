@@ -1,0 +1,185 @@
+"""Around mmdebstrap: keys, fetching, the offline repository, and the check of what was installed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import base
+from imagegen.base import fetch
+from imagegen.base.build import failed, sources_list, verify, write_repository
+from imagegen.base.model import Deb, LockedBase
+from imagegen.config import Settings
+from imagegen.errors import BaseError, FetchError
+from imagegen.progress import Quiet
+from imagegen.store import Store
+
+DATES = {
+    "debian/bookworm": "2026-07-11T10:16:37Z",
+    "debian/bookworm-updates": "2026-11-19T02:12:54Z",
+    "debian-security/bookworm-security": "2026-11-18T22:17:41Z",
+}
+
+
+def deb(name: str, data: bytes, archive: str = "debian") -> Deb:
+    path = f"pool/{name}_1~2+b1.deb"
+    return Deb(name, "1:1~2+b1", "amd64", hashlib.sha256(data).hexdigest(), len(data), archive, path)
+
+
+def locked(*debs: Deb) -> LockedBase:
+    return LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", DATES, debs)
+
+
+ONE = locked(deb("a", b"first"), deb("b", b"second", "debian-security"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Both archives and the snapshot archive as directories."""
+    monkeypatch.setattr(fetch, "_SNAPSHOTS", (tmp_path / "snapshots").as_uri())
+    for name in ("debian", "security"):
+        (tmp_path / name / "pool").mkdir(parents=True)
+    (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"first")
+    (tmp_path / "security/pool/b_1~2+b1.deb").write_bytes(b"second")
+    return Settings.from_environment(
+        {
+            "HOME": str(tmp_path),
+            "PATH": str(tmp_path / "bin"),
+            "IMAGEGEN_DEBIAN_MIRROR": (tmp_path / "debian").as_uri(),
+            "IMAGEGEN_DEBIAN_SECURITY_MIRROR": (tmp_path / "security").as_uri(),
+        }
+    )
+
+
+def test_the_key_covers_packages_and_nothing_that_does_not_decide_bytes() -> None:
+    key = base.key(ONE)
+    assert base.key(replace(ONE, name="other", archives={}, interpreter="/bin/other")) == key
+    first, second = ONE.debs
+    for changed in (
+        replace(first, version="2"),
+        replace(first, sha256="0" * 64),
+        replace(first, name="c"),
+        replace(first, architecture="all"),
+    ):
+        assert base.key(replace(ONE, debs=(changed, second))) != key
+    assert base.key(replace(ONE, suite="trixie")) != key
+    assert base.key(replace(ONE, debs=ONE.debs[:1])) != key
+
+
+def test_packages_come_from_their_archives_and_then_from_the_store(here: Settings, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    fetch.fetch(ONE, store, here, Quiet())
+    assert [store.read(f"sha256:{deb.sha256}") for deb in ONE.debs] == [b"first", b"second"]
+    without_mirrors = Settings.from_environment({"HOME": str(tmp_path), "PATH": "/nowhere"})
+    fetch.fetch(ONE, store, without_mirrors, Quiet())
+
+
+def test_packages_that_left_the_mirror_come_from_the_snapshot_archive(here: Settings, tmp_path: Path) -> None:
+    (tmp_path / "debian/pool/a_1~2+b1.deb").unlink()
+    at = tmp_path / "snapshots/debian/20261119T141254Z/pool"
+    at.mkdir(parents=True)
+    (at / "a_1~2+b1.deb").write_bytes(b"first")
+    (tmp_path / "snapshots/index.html").touch()
+    store = Store(tmp_path / "store")
+    fetch.fetch(ONE, store, here, Quiet())
+    assert store.has(f"sha256:{ONE.debs[0].sha256}")
+
+
+@pytest.mark.parametrize(("reachable", "why"), [(False, "cannot be reached"), (True, "does not have them either")])
+def test_packages_gone_everywhere_are_all_named(here: Settings, tmp_path: Path, reachable: bool, why: str) -> None:
+    (tmp_path / "debian/pool/a_1~2+b1.deb").unlink()
+    (tmp_path / "security/pool/b_1~2+b1.deb").unlink()
+    if reachable:
+        (tmp_path / "snapshots").mkdir()
+        (tmp_path / "snapshots/index.html").touch()
+    with pytest.raises(BaseError) as caught:
+        fetch.fetch(ONE, Store(tmp_path / "store"), here, Quiet())
+    assert "a 1:1~2+b1, b 1:1~2+b1" in caught.value.what
+    assert why in str(caught.value.why)
+    assert "--upgrade-base" in str(caught.value.fix)
+
+
+def test_other_bytes_than_the_locks_are_refused(here: Settings, tmp_path: Path) -> None:
+    (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
+    store = Store(tmp_path / "store")
+    with pytest.raises(FetchError, match="a_1"):
+        fetch.fetch(ONE, store, here, Quiet())
+    assert not store.has(f"sha256:{ONE.debs[0].sha256}")
+
+
+def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    diff_id = store.write(b"layer")
+    store.remember("base", base.key(ONE), {"diff_id": diff_id, "size": 5})
+    assert base.build(ONE, store, here, Quiet()) == base.BaseLayer(diff_id, 5)
+    store.path(diff_id).unlink()
+    with pytest.raises(BaseError) as caught:
+        base.build(ONE, store, here, Quiet())
+    assert caught.value.fix == "apt-get install mmdebstrap"
+
+
+def test_the_repository_holds_exactly_the_lock(here: Settings, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    fetch.fetch(ONE, store, here, Quiet())
+    write_repository(ONE, store, tmp_path / "repository")
+    stanzas = (tmp_path / "repository/Packages").read_text().split("\n\n")
+    assert [stanza.splitlines()[0] for stanza in stanzas] == ["Package: a", "Package: b"]
+    assert (tmp_path / f"repository/{ONE.debs[0].sha256}.deb").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\nPackage: c", "--x", "../a"])
+def test_a_lock_cannot_inject_into_mmdebstrap(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BaseError, match="is not a package"):
+        write_repository(locked(replace(ONE.debs[0], name=name)), Store(tmp_path / "store"), tmp_path / "repository")
+
+
+STATUS = """\
+Package: a
+Status: install ok installed
+Architecture: amd64
+Version: 1:1~2+b1
+Description: one
+ Version: 9
+
+Package: b
+Status: install ok installed
+Architecture: amd64
+Version: 1:1~2+b1
+"""
+
+
+def test_what_dpkg_installed_must_be_the_lock() -> None:
+    verify(ONE, STATUS)
+    for status, word in (
+        (STATUS.replace("Version: 1:1~2+b1", "Version: 7", 1), "a 7 amd64 installed"),
+        (STATUS.replace("ok installed", "ok half-configured", 1), "half-configured"),
+        (STATUS.partition("\n\n")[0], "b 1:1"),
+        (f"{STATUS}\nPackage: c\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n", "c 1 all"),
+    ):
+        with pytest.raises(BaseError, match="not what the lock names") as caught:
+            verify(ONE, status)
+        assert word in str(caught.value.why)
+
+
+def test_sources_are_debians_own_for_the_suite() -> None:
+    example = "# See\n" + "".join(
+        f"deb http://archive.example/{path} {suite} main contrib\n#deb-src x {suite} main\n"
+        for path, suite in (("debian", "bookworm"), ("debian", "bookworm-updates"), ("sec", "bookworm-security"))
+    )
+    assert sources_list(example, "bookworm").decode().splitlines() == [
+        "deb http://archive.example/debian bookworm main",
+        "deb http://archive.example/debian bookworm-updates main",
+        "deb http://archive.example/sec bookworm-security main",
+    ]
+    with pytest.raises(BaseError, match="not for trixie"):
+        sources_list(example, "trixie")
+
+
+def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:
+    error = failed("I: using /tmp as tempdir\nE: cannot find newuidmap\n", "unshare")
+    assert error.why == "E: cannot find newuidmap"
+    assert "uidmap" in str(error.fix)
+    assert failed("E: no space left\n", "root").fix is None
