@@ -1,0 +1,283 @@
+"""Resolution against indexes on loopback: routes, preferences, times, and that no package's code runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.tags import Tag
+
+from imagegen.config import Settings
+from imagegen.errors import LockError
+from imagegen.lock import guard, indexes
+from imagegen.lock.model import Deb, LockedBase
+from imagegen.lock.resolve import Question, Site, resolve
+from imagegen.lock.target import Target
+from imagegen.matrix.model import Base, Component, Sdist
+
+TARGET = Target("3.11.2", "x86_64", 36)
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
+
+
+class Shelf:
+    """An index as a directory, served to uv as file://."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def site(self) -> Site:
+        return Site(self.root.as_uri())
+
+    def wheel(self, name: str, version: str, *requires: str, tag: str = "py3-none-any", uploaded: str = OLD) -> None:
+        filename = f"{name}-{version}-{tag}.whl"
+        body = io.BytesIO()
+        with zipfile.ZipFile(body, "w") as archive:
+            info = f"{name}-{version.partition('-')[0]}.dist-info"
+            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version.partition('-')[0]}"]
+            archive.writestr(f"{info}/METADATA", "\n".join([*lines, *(f"Requires-Dist: {each}" for each in requires)]))
+            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}")
+            archive.writestr(f"{info}/RECORD", "")
+        self._add(name, filename, body.getvalue(), uploaded)
+
+    def sdist(self, name: str, version: str, files: dict[str, str]) -> None:
+        body = io.BytesIO()
+        files = {"PKG-INFO": f"Metadata-Version: 1.0\nName: {name}\nVersion: {version}\n"} | files
+        with tarfile.open(fileobj=body, mode="w:gz") as archive:
+            for path, text in files.items():
+                member = tarfile.TarInfo(f"{name}-{version}/{path}")
+                member.size = len(text.encode())
+                archive.addfile(member, io.BytesIO(text.encode()))
+        self._add(name, f"{name}-{version}.tar.gz", body.getvalue(), OLD)
+
+    def _add(self, name: str, filename: str, body: bytes, uploaded: str) -> None:
+        directory = self.root / name
+        directory.mkdir(exist_ok=True)
+        (directory / filename).write_bytes(body)
+        with (directory / "index.html").open("a") as page:
+            digest = hashlib.sha256(body).hexdigest()
+            page.write(f'<a href="{filename}#sha256={digest}" data-upload-time="{uploaded}">{filename}</a><br/>\n')
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "default")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
+
+
+def ask(settings: Settings, shelf: Shelf, *requirements: str, **more: object) -> dict[str, str]:
+    question = Question(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": shelf.site})
+    return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
+
+
+CANARY = "open({canary!r}, 'w').write('ran')\n"
+BACKEND = CANARY + (
+    "def build_wheel(*a): raise SystemExit(1)\n"
+    "def prepare_metadata_for_build_wheel(*a): raise SystemExit(1)\n"
+)  # fmt: skip
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+TRAPS = {
+    "setup.py": {"setup.py": CANARY + "from setuptools import setup; setup(name='trap', version='1.0')"},
+    "in-tree backend": {"pyproject.toml": PYPROJECT, "backend.py": BACKEND},
+}
+
+
+@pytest.mark.parametrize("kind", TRAPS)
+def test_no_code_of_a_package_runs(kind: str, shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    shelf.sdist(
+        "trap", "1.0", {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS[kind].items()}
+    )
+    shelf.wheel("user", "1.0", "trap")
+    with pytest.raises(LockError, match=r"trap 1\.0 has no wheel") as caught:
+        ask(settings, shelf, "user")
+    assert "sdist:" in str(caught.value)
+    assert not canary.exists()
+
+
+def test_the_trap_is_one(shelf: Shelf, tmp_path: Path) -> None:
+    """With an ordinary interpreter the in-tree backend above does run."""
+    canary = tmp_path / "canary"
+    files = {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS["in-tree backend"].items()}
+    shelf.sdist("trap", "1.0", files)
+    command = [
+        uv.find_uv_bin(),
+        "pip",
+        "compile",
+        "-",
+        "--no-config",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+    ]
+    env = {"HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_PYTHON_DOWNLOADS": "never"}
+    command += ["--default-index", shelf.root.as_uri()]
+    subprocess.run(command, input=b"trap", env=env, capture_output=True, check=False)
+    assert canary.exists()
+
+
+def test_the_guard_refuses_everything_but_the_question() -> None:
+    for arguments in ([], ["-c", "print(1)"], ["-I", "-B", "-c", "print(1)"], ["-I", "-B", "setup.py", "x"]):
+        assert guard.main("/somewhere", arguments) == 1
+
+
+def test_declared_metadata_stands_in_for_building(shelf: Shelf, settings: Settings) -> None:
+    shelf.sdist("runtime", "4.9.3", {"setup.py": "raise SystemExit"})
+    shelf.wheel("hydra", "1.0")
+    shelf.wheel("hydra", "1.3", "runtime==4.9.*")
+    shelf.wheel("helper", "2.0")
+    declared = Component("runtime", "runtime", "", (), Sdist("4.9.3", ("helper",), ("setuptools==80",)))
+    assert ask(settings, shelf, "hydra", sdists=(declared,)) == {"hydra": "1.3", "runtime": "4.9.3", "helper": "2.0"}
+
+
+def test_a_routed_package_comes_from_its_index_alone(shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
+    special = Shelf(tmp_path / "special")
+    special.wheel("torch", "2.13.0+cpu")
+    special.wheel("helper", "9.0")
+    shelf.wheel("torch", "2.14.0", "helper")
+    shelf.wheel("helper", "1.0")
+    shelf.wheel("peft", "1.0", "torch", "helper")
+    sites = {"pypi": shelf.site, "pytorch-cpu": special.site}
+    found = ask(settings, shelf, "torch", "peft", routes={"torch": "pytorch-cpu"}, sites=sites)
+    assert found == {"torch": "2.13.0+cpu", "peft": "1.0", "helper": "1.0"}
+
+
+def test_via_names_who_asks(shelf: Shelf, settings: Settings) -> None:
+    shelf.wheel("peft", "1.0", "helper", "tool[extra]")
+    shelf.wheel("tool", "1.0", 'helper; extra == "extra"')
+    shelf.wheel("helper", "1.0")
+    question = Question(("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": shelf.site}, ("helper>=1",))
+    via = {each.name: each.via for each in resolve(question, settings)}
+    assert via == {"peft": (), "helper": ("peft", "tool"), "tool": ("peft",)}
+
+
+def test_locked_versions_stay_and_later_files_do_not_exist(shelf: Shelf, settings: Settings) -> None:
+    shelf.wheel("peft", "1.0")
+    shelf.wheel("peft", "1.1")
+    shelf.wheel("peft", "1.2", uploaded=NEW)
+    assert ask(settings, shelf, "peft") == {"peft": "1.2"}
+    assert ask(settings, shelf, "peft", as_of="2026-03-01T00:00:00Z") == {"peft": "1.1"}
+    assert ask(settings, shelf, "peft", preferences={"peft": "1.0"}) == {"peft": "1.0"}
+    assert ask(settings, shelf, "peft>1.0", preferences={"peft": "1.0"}) == {"peft": "1.2"}
+    assert ask(settings, shelf, "peft", constraints=("peft<1.2",)) == {"peft": "1.1"}
+
+
+def test_markers_are_judged_for_the_target(shelf: Shelf, settings: Settings) -> None:
+    shelf.wheel("a", "1.0", 'b; python_full_version < "3.11.3"', 'c; sys_platform == "win32"')
+    shelf.wheel("b", "1.0")
+    assert ask(settings, shelf, "a") == {"a": "1.0", "b": "1.0"}
+    assert ask(settings, shelf, "a", target=replace(TARGET, python="3.11.4")) == {"a": "1.0"}
+
+
+def test_an_impossible_cell_is_explained_in_uvs_words(shelf: Shelf, settings: Settings) -> None:
+    shelf.wheel("vllm", "1.0", "torch==2.10")
+    shelf.wheel("torch", "2.13")
+    with pytest.raises(LockError, match="cannot all be met") as caught:
+        ask(settings, shelf, "vllm", "torch==2.13")
+    assert caught.value.why
+    assert "vllm" in caught.value.why
+    assert "torch==2.10" in caught.value.why
+    assert "pyproject" not in caught.value.why
+
+
+def test_credentials_are_not_shown(shelf: Shelf, settings: Settings) -> None:
+    site = Site("http://me:secret@127.0.0.1:1/simple")
+    with pytest.raises(LockError) as caught:
+        ask(settings, shelf, "torch", sites={"pypi": site})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["torch @ file:///tmp/x.whl", "torch==", "x\n--find-links /tmp"])
+def test_odd_requirements_are_refused(text: str, shelf: Shelf, settings: Settings) -> None:
+    with pytest.raises(LockError, match="cannot be resolved"):
+        ask(settings, shelf, text)
+
+
+def test_uv_reads_nothing_of_the_users(shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
+    other = Shelf(tmp_path / "other")
+    other.wheel("peft", "9.0")
+    shelf.wheel("peft", "1.0")
+    (tmp_path / ".config" / "uv").mkdir(parents=True)
+    (tmp_path / ".config" / "uv" / "uv.toml").write_text(f'find-links = ["{other.root / "peft"}"]\n')
+    env = {**settings.env, "UV_FIND_LINKS": str(other.root / "peft"), "PIP_FIND_LINKS": str(other.root / "peft")}
+    assert ask(replace(settings, env=env), shelf, "peft") == {"peft": "1.0"}
+
+
+def test_target_of_a_base() -> None:
+    base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
+    locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (deb,))
+    assert Target.of("linux/amd64", base, locked) == TARGET
+    assert Target.of("linux/arm64", base, replace(locked, debs=())) == Target("3.11", "aarch64", 36)
+    assert Target.of("linux/amd64", replace(base, glibc="2.41"), locked).uv_platform == "x86_64-manylinux_2_40"
+    with pytest.raises(LockError, match="linux/riscv64"):
+        Target.of("linux/riscv64", base, locked)
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        ("x-1.0-py3-none-any.whl", "x-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"),
+        ("x-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", "x-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"),
+        ("x-1.0-cp39-abi3-manylinux2014_x86_64.whl", "x-1.0-cp311-cp311-manylinux2014_x86_64.whl"),
+        ("x-1.0-9-py3-none-any.whl", "x-1.0-10-py3-none-any.whl"),
+        ("x-1.0-py3-none-any.whl", "x-1.0-1-py3-none-any.whl"),
+    ],
+)
+def test_the_best_wheel(worse: str, better: str) -> None:
+    assert TARGET.best([(worse, worse), (better, better)]) == better
+    assert TARGET.best([(better, better), (worse, worse)]) == better
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-1.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "x-1.0-cp311-cp311-manylinux_2_39_x86_64.whl",
+        "x-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "x-1.0-cp311-cp311-win_amd64.whl",
+        "x-1.0.tar.gz",
+    ],
+)
+def test_wheels_that_do_not_fit(name: str) -> None:
+    assert TARGET.best([(name, name)]) is None
+
+
+@given(st.integers(17, 60))
+def test_manylinux_fits_up_to_the_glibc_of_the_base(minor: int) -> None:
+    tag = Tag("cp311", "cp311", f"manylinux_2_{minor}_x86_64")
+    assert (tag in TARGET.ranks) == (minor <= TARGET.glibc)
+
+
+def test_a_stand_in_is_exactly_the_release(settings: Settings, tmp_path: Path) -> None:
+    place = tmp_path / "links"
+    place.mkdir()
+    settings = replace(settings, find_links=(str(tmp_path / "none"), place.as_uri()))
+    for name in (
+        "torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.13.0+cu130-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl",
+    ):
+        (place / name).touch()
+    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) is None
+    right = place / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    right.touch()
+    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) == right
+    (place / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_17_x86_64.whl").touch()
+    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) is None
