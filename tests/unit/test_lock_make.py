@@ -1,0 +1,179 @@
+"""Making a lock offline: indexes are directories, and the base is the previous lock's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import LockError
+from imagegen.lock import dumps, make
+from imagegen.lock.model import Deb, Lock, LockedBase
+from imagegen.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.unit.test_lock_resolve import NEW, Shelf
+
+LATER = "2026-11-20T00:00:00Z"
+DEB = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/main/p/python3.11.deb")
+TORCH = Component("torch", "torch", "", (), index={"cpu": "pytorch-cpu"}, local={"cpu": "cpu"})
+PEFT = Component("peft", "peft", "", ())
+
+
+class House:
+    """A cell, the shelves that it is resolved from, and a store."""
+
+    def __init__(self, root: Path) -> None:
+        self.shelf, self.special, self.links = Shelf(root / "default"), Shelf(root / "special"), root / "links"
+        self.links.mkdir()
+        self.env = {"HOME": str(root), "PATH": os.defpath, "PIP_FIND_LINKS": str(self.links)}
+        self.env |= {
+            "PIP_INDEX_URL": self.shelf.root.as_uri(),
+            "IMAGEGEN_INDEX_PYTORCH_CPU": self.special.root.as_uri(),
+        }
+        self.store = Store(root / "store")
+        self.said: list[str] = []
+        base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+        indexes = {"pypi": Index("pypi", None, ""), "pytorch-cpu": Index("pytorch-cpu", "https://unused.invalid", "")}
+        wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
+        axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+        self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, wanted, (), indexes, (), {"base": "b" * 64})
+        locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (DEB,))
+        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, "0.1", LATER, locked, (), ())
+        self.shelf.wheel("peft", "1.0", "torch")
+        self.special.wheel("torch", "2.13.0+cpu")
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def make(self, previous: Lock | None = None, **more: object) -> Lock:
+        class Told(Quiet):
+            say = staticmethod(self.say)
+
+        options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
+        settings = Settings.from_environment(self.env)
+        return make(
+            self.cell, previous=previous or self.first, settings=settings, store=self.store, rules=(),
+            progress=Told(), **options,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in lock.wheels}
+
+
+def test_a_lock_is_complete_and_can_be_written(house: House) -> None:
+    lock = house.make()
+    peft, torch = lock.wheels
+    assert versions(lock) == {"peft": "1.0", "torch": "2.13.0+cpu"}
+    assert (torch.file.index, torch.via, torch.because) == ("pytorch-cpu", ("peft",), "tensors")
+    assert (peft.file.index, peft.via, peft.because) == ("pypi", (), "tuning")
+    assert peft.file.size == (house.shelf.root / "peft" / peft.file.filename).stat().st_size
+    assert lock.base == house.first.base
+    assert str(house.shelf.root) not in dumps(lock)
+
+
+def test_locking_again_changes_nothing(house: House) -> None:
+    lock = house.make()
+    house.shelf.wheel("peft", "1.1", "torch")
+    assert house.make(lock) is lock
+
+
+def test_upgrades_are_asked_for(house: House) -> None:
+    house.shelf.wheel("extra", "1.0")
+    house.shelf.wheel("peft", "1.1", "torch", "extra")
+    lock = house.make()
+    house.shelf.wheel("peft", "1.2", "torch", "extra", uploaded=NEW)
+    house.shelf.wheel("extra", "2.0", uploaded=NEW)
+    one = house.make(lock, upgrade_packages=("Peft",))
+    assert versions(one) == {"peft": "1.2", "extra": "1.0", "torch": "2.13.0+cpu"}
+    assert one.as_of > lock.as_of
+    past = house.make(lock, as_of="2026-03-01")
+    assert past.as_of == "2026-03-01T00:00:00Z"
+    assert versions(past)["peft"] == "1.1"
+    with pytest.raises(LockError, match="the lock has no nothing"):
+        house.make(lock, upgrade_packages=("nothing",))
+
+
+@pytest.mark.parametrize("as_of", ["yesterday", "2026-13-01"])
+def test_odd_times_are_refused(as_of: str, house: House) -> None:
+    with pytest.raises(LockError, match="is no time"):
+        house.make(as_of=as_of)
+
+
+def test_find_links_take_no_part_while_the_index_answers(house: House) -> None:
+    house.special.wheel("torch", "2.14.0+cpu")
+    (house.special.root / "torch" / "torch-2.14.0+cpu-py3-none-any.whl").rename(
+        house.links / "peft-9.0-py3-none-any.whl"
+    )
+    assert versions(house.make())["peft"] == "1.0"
+    assert not any("stands in" in text for text in house.said)
+
+
+def test_one_exact_file_stands_in_for_an_index_out_of_reach(house: House) -> None:
+    name = "torch-2.13.0+cpu-py3-none-any.whl"
+    (house.special.root / "torch" / name).rename(house.links / name)
+    house.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = "http://127.0.0.1:1/whl"
+    lock = house.make()
+    assert versions(lock)["torch"] == "2.13.0+cpu"
+    assert lock.wheels[1].file.index == "pytorch-cpu"
+    assert any(name in text and "stands in" in text for text in house.said)
+    (house.links / name).unlink()
+    with pytest.raises(LockError, match="index pytorch-cpu cannot be reached") as caught:
+        house.make()
+    assert "torch==2.13.0+cpu" in str(caught.value)
+    assert str(house.links) in str(caught.value)
+
+
+def test_every_release_without_a_wheel_is_told_at_once(house: House) -> None:
+    for name in ("one", "two"):
+        house.shelf.wheel(name, "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
+        house.shelf.sdist(name, "1.0", {"PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: 1.0\n"})
+    house.shelf.wheel("peft", "1.1", "one", "two")
+    with pytest.raises(LockError, match="2 errors found") as caught:
+        house.make()
+    assert "one 1.0 has no wheel for Python 3.11.2 on x86_64-manylinux_2_36" in str(caught.value)
+    assert "peft asks for it" in str(caught.value)
+
+
+def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes into the sandbox and what comes out; the sandbox itself is played (the integration test has it)."""
+    builder = Component("runtime", "runtime", "", (), Sdist("4.9.3", (), ("backend==1.0",)))
+    house.cell = replace(house.cell, sdists=(builder,))
+    house.shelf.wheel("backend", "1.0")
+    house.shelf.sdist("runtime", "4.9.3", {"runtime.py": ""})
+    house.shelf.wheel("peft", "1.1", "runtime==4.9.*")
+    built: list[list[str]] = []
+
+    class Hands:
+        def __init__(self, rootfs: Path, *, read_only: dict[str, Path], memory: int) -> None:
+            built.append(sorted(read_only))
+            assert all(path.is_file() for path in read_only.values())
+
+        def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
+            wheel = Shelf(tmp_path / "built")
+            wheel.wheel("runtime", "4.9.3")
+            name = "runtime-4.9.3-py3-none-any.whl"
+            return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()
+
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.base.rootfs", lambda *args: tmp_path)
+    lock = house.make()
+    runtime = next(wheel for wheel in lock.wheels if wheel.name == "runtime")
+    assert runtime.sdist
+    assert runtime.sdist.file.filename == "runtime-4.9.3.tar.gz"
+    assert [each.name for each in runtime.sdist.build_requires] == ["backend"]
+    assert house.store.has(f"sha256:{runtime.file.sha256}", runtime.file.size)
+    assert built == [["/backend-1.0-py3-none-any.whl", "/runtime-4.9.3.tar.gz"]] * 2
+    house.make()
+    assert len(built) == 2

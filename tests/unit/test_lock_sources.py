@@ -1,0 +1,211 @@
+"""Fetching a lock's files: any source with the hash serves, and what is missing is told at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError
+from imagegen.lock import fetch, fetch_each, with_indexes
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.matrix.model import Index
+from imagegen.progress import Quiet
+from imagegen.store import Store
+
+
+class Host:
+    """Serves a directory on loopback and keeps the paths that were asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.paths = root, list[str]()
+        host = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_message(self, *args: object) -> None:
+                host.paths.append(self.path)
+
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
+        self.url = f"http://127.0.0.1:{self._httpd.server_port}"
+        self._thread = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+        self._thread.join()
+
+    def offer(self, wheel: LockedWheel, data: bytes, *, below: str, hashed: bool = True) -> None:
+        """Put a file below `below`, and a line about it on its project's page."""
+        file = self.root / below / wheel.file.filename
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        page = self.root / "simple" / wheel.name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        fragment = f"#sha256={hashlib.sha256(data).hexdigest()}" if hashed else ""
+        with page.open("a") as text:
+            text.write(f'<a href="/{below}/{quote(wheel.file.filename)}{fragment}">{wheel.file.filename}</a>\n')
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    (tmp_path / "host").mkdir()
+    host = Host(tmp_path / "host")
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache" / "store")
+
+
+def content(name: str) -> bytes:
+    return name.encode() * 1000
+
+
+def wheel(name: str, **more: str) -> LockedWheel:
+    data = content(name)
+    filename = f"{name}-1.0+cpu-py3-none-any.whl"
+    return LockedWheel(name, "1.0+cpu", File(filename, hashlib.sha256(data).hexdigest(), len(data), "pypi", **more), ())
+
+
+def lock_of(*wheels: LockedWheel) -> Lock:
+    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    axes = {"platform": "linux/amd64", "python": "3.11"}
+    return Lock("x", "x", axes, {}, "0", "2026-11-20T00:00:00Z", base, wheels, ())
+
+
+def settings_of(tmp_path: Path, index: str, *find_links: str, extra: str = "") -> Settings:
+    env = {"HOME": str(tmp_path), "PIP_INDEX_URL": index, "PIP_FIND_LINKS": " ".join(find_links)}
+    return Settings.from_environment({**env, "PIP_EXTRA_INDEX_URL": extra})
+
+
+def test_all_wheels_arrive_and_those_in_the_store_first(host: Host, store: Store, tmp_path: Path) -> None:
+    small, big, there = wheel("a"), wheel("bigger"), wheel("there")
+    host.offer(small, content("a"), below="files")
+    host.offer(big, content("bigger"), below="files")
+    store.write(content("there"))
+    arrived = list(fetch_each(lock_of(small, big, there), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    assert arrived[0] == there
+    assert {each.name for each in arrived} == {"a", "bigger", "there"}
+    assert store.read(f"sha256:{big.file.sha256}") == content("bigger")
+
+
+def test_nothing_is_asked_when_the_store_has_all(host: Host, store: Store, tmp_path: Path) -> None:
+    store.write(content("a"))
+    fetch(lock_of(wheel("a")), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert host.paths == []
+
+
+def test_hints_spare_the_pages(host: Host, store: Store, tmp_path: Path) -> None:
+    wheels = [wheel(name, path=f"files/{name}/{name}-1.0%2Bcpu-py3-none-any.whl") for name in ("a", "b", "c", "d")]
+    for each in wheels:
+        host.offer(each, content(each.name), below=f"files/{each.name}")
+    fetch(lock_of(*wheels), store, settings_of(tmp_path, f"{host.url}/simple/"), Quiet())
+    assert sum(path.startswith("/simple") for path in host.paths) == 1
+
+
+def test_a_wrong_hint_costs_only_the_page(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a", path="moved/away/a-1.0.whl")
+    host.offer(each, content("a"), below="files")
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert store.has(f"sha256:{each.file.sha256}")
+
+
+@pytest.mark.parametrize("kind", ["directory", "file url", "page"])
+def test_find_links_serve_without_the_index(kind: str, host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    links = tmp_path / "host" / "links"
+    links.mkdir()
+    (links / each.file.filename).write_bytes(content("a"))
+    place = {"directory": str(links), "file url": links.as_uri(), "page": f"{host.url}/links/"}[kind]
+    fetch(lock_of(each), store, settings_of(tmp_path, "http://127.0.0.1:1/simple", place), Quiet())
+    assert store.read(f"sha256:{each.file.sha256}") == content("a")
+
+
+def test_another_file_of_that_name_is_passed_over(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / each.file.filename).write_bytes(b"evil" * 500)
+    host.offer(each, content("a"), below="files", hashed=False)
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple", str(tmp_path / "links")), Quiet())
+    assert store.read(f"sha256:{each.file.sha256}") == content("a")
+
+
+def test_extra_indexes_serve_by_hash(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    host.offer(each, content("a"), below="files")
+    settings = settings_of(tmp_path, "http://127.0.0.1:1/simple", extra=f"{host.url}/simple/")
+    fetch(lock_of(each), store, settings, Quiet())
+    assert store.has(f"sha256:{each.file.sha256}")
+
+
+def test_an_alias_is_served_from_where_matrix_or_user_say(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    each = replace(each, file=replace(each.file, index="pytorch-cpu"))
+    host.offer(each, content("a"), below="files")
+    settings = settings_of(tmp_path, "http://127.0.0.1:1/simple")
+    with pytest.raises(FetchError, match="index pytorch-cpu: no address is known"):
+        fetch(lock_of(each), store, settings, Quiet())
+    matrix = {"pytorch-cpu": Index("pytorch-cpu", f"{host.url}/simple", "")}
+    fetch(lock_of(each), store, with_indexes(settings, matrix), Quiet())
+    overridden = replace(settings, index_urls={"pytorch-cpu": "http://127.0.0.1:2"})
+    assert with_indexes(overridden, matrix).index_urls["pytorch-cpu"] == "http://127.0.0.1:2"
+
+
+def test_everything_missing_is_told_at_once_with_every_source(host: Host, store: Store, tmp_path: Path) -> None:
+    here, gone, other = wheel("a"), wheel("gone"), wheel("other")
+    host.offer(here, content("a"), below="files")
+    host.offer(other, b"not it", below="files")
+    (tmp_path / "links").mkdir()
+    settings = settings_of(tmp_path, f"{host.url}/simple", str(tmp_path / "links"))
+    arrived = []
+    with pytest.raises(FetchError, match="2 files of the lock cannot be had") as caught:
+        arrived.extend(fetch_each(lock_of(here, gone, other), store, settings, Quiet()))
+    assert arrived == [here]
+    assert store.has(f"sha256:{here.file.sha256}")
+    message = str(caught.value)
+    for text in (gone.file.filename, other.file.filename, str(tmp_path / "links"), "/simple/gone/ does not exist",
+                 "has another file of this name", "PIP_FIND_LINKS", "IMAGEGEN_INDEX_PYPI"):  # fmt: skip
+        assert text in message
+
+
+def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_path: Path) -> None:
+    wheels = [wheel(f"w{number:03}") for number in range(100)]
+    for each in wheels:
+        host.offer(each, content(each.name), below="files")
+    arrivals = fetch_each(lock_of(*wheels), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    next(arrivals)
+    arrivals.close()  # type: ignore[attr-defined]
+    assert sum(store.has(f"sha256:{each.file.sha256}") for each in wheels) < len(wheels)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch")]
+
+
+@pytest.mark.parametrize("body", ['{"files": 3}', "{", '{"meta": {"api-version": "9.0"}}'])
+def test_a_broken_page_is_named(body: str, host: Host, store: Store, tmp_path: Path) -> None:
+    page = tmp_path / "host" / "simple" / "a" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(body)
+    with pytest.raises(FetchError, match="is not a page of a package index"):
+        fetch(lock_of(wheel("a")), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+
+
+def test_a_json_index_is_read(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    host.offer(each, content("a"), below="files")
+    page = tmp_path / "host" / "simple" / "a" / "index.html"
+    file: dict[str, object] = {"filename": each.file.filename, "url": f"/files/{quote(each.file.filename)}"}
+    file["hashes"] = {"sha256": each.file.sha256}
+    page.write_text(json.dumps({"meta": {"api-version": "1.0"}, "name": "a", "files": [file]}))
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert store.has(f"sha256:{each.file.sha256}")
