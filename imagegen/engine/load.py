@@ -102,8 +102,11 @@ def _pull(client: docker.DockerClient, image: _Image, tag: str, progress: Progre
                 return False
             _check_blobs(image.store, blobs)
             raise
-        tag_image(client, f"{registry.repository}@{manifest.digest}", tag)
-        _forget(client, f"{registry.repository}@{manifest.digest}")
+        name = f"{registry.repository}@{manifest.digest}"
+        try:
+            tag_image(client, name, tag)
+        finally:
+            _forget(client, name)
     return True
 
 
