@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
 from rich.progress import Progress as RichProgress
 
 
+class Meter(Protocol):
+    """Counts bytes towards a total, between enter and exit."""
+
+    def __enter__(self) -> Meter: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def advance(self, amount: int) -> None:
+        """`amount` bytes more; negative when some have to be done again."""
+
+
 class Progress(Protocol):
-    """Thread-safe. `total` and `amount` are bytes."""
+    """Thread-safe."""
 
     def say(self, text: str) -> None:
         """One line, now."""
 
-    def meter(self, label: str, total: int) -> _Meter:
+    def meter(self, label: str, total: int) -> Meter:
         """A context manager that counts bytes towards `total`."""
-
-
-class _Meter(Protocol):
-    def __enter__(self) -> _Meter: ...
-    def __exit__(self, *exc: object) -> None: ...
-    def advance(self, amount: int) -> None: ...
 
 
 class Quiet:
@@ -34,7 +38,7 @@ class Quiet:
     def say(self, text: str) -> None:
         pass
 
-    def meter(self, label: str, total: int) -> _Meter:  # noqa: ARG002 - the protocol's signature
+    def meter(self, label: str, total: int) -> Meter:  # noqa: ARG002 - the protocol's signature
         return _Silent()
 
 
@@ -50,41 +54,66 @@ class _Silent:
 
 
 class Terminal:
-    """Bars through rich on a terminal; on a pipe, a line when a meter starts and one when it is done."""
+    """Bars through rich on a terminal; on a pipe, a line when a meter starts and one when it is done.
+
+    All bars share one display, since several downloads run at once and a terminal has one bottom.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self.console = console
+        self._lock = threading.Lock()
+        self._display: RichProgress | None = None
+        self._bars = 0
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def meter(self, label: str, total: int) -> _Meter:
-        return _Bar(self._console, label, total) if self._console.is_terminal else _Lines(self, label, total)
+    def meter(self, label: str, total: int) -> Meter:
+        return _Bar(self, label, total) if self.console.is_terminal else _Lines(self, label, total)
+
+    def add(self, label: str, total: int) -> tuple[RichProgress, TaskID]:
+        """A bar on the display, which appears with the first bar."""
+        with self._lock:
+            if self._display is None:
+                columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+                self._display = RichProgress(*columns, console=self.console, transient=True)
+                self._display.start()
+            self._bars += 1
+            return self._display, self._display.add_task(label, total=total)
+
+    def remove(self, task: TaskID) -> None:
+        """Take the bar away; the display goes with the last one."""
+        with self._lock:
+            if self._display is None:
+                return
+            self._display.remove_task(task)
+            self._bars -= 1
+            if not self._bars:
+                self._display.stop()
+                self._display = None
 
 
 class _Bar:
-    def __init__(self, console: Console, label: str, total: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._progress = RichProgress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task(label, total=total)
+    def __init__(self, terminal: Terminal, label: str, total: int) -> None:
+        self._terminal, self._label, self._total = terminal, label, total
 
     def __enter__(self) -> _Bar:
-        self._progress.start()
+        self._display, self._task = self._terminal.add(self._label, self._total)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
+        self._terminal.remove(self._task)
 
     def advance(self, amount: int) -> None:
-        self._progress.advance(self._task, amount)
+        self._display.advance(self._task, amount)
 
 
 class _Lines:
     def __init__(self, progress: Progress, label: str, total: int) -> None:
         self._progress, self._label, self._total = progress, label, total
-        self._start = time.monotonic()
 
     def __enter__(self) -> _Lines:
+        self._start = time.monotonic()
         self._progress.say(f"{self._label}: {human(self._total)}")
         return self
 

@@ -11,8 +11,8 @@ from imagegen.base.mirrors import mirrors
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.net import Client, Meter, NotFoundError, UnreachableError
-from imagegen.progress import Progress
+from imagegen.net import Client, NotFoundError, UnreachableError
+from imagegen.progress import Meter, Progress
 from imagegen.store import Store
 
 _SNAPSHOTS = "https://snapshot.debian.org/archive"

@@ -76,7 +76,9 @@ class App:
         verdict = compat.judge(self.matrix.rules, facts)
         text = "\n".join(str(conflict) for conflict in verdict.conflicts)
         if verdict.answer == "incompatible":
-            raise IncompatibleError(f"{cell.id} cannot work", why=text)
+            near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
+            fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
+            raise IncompatibleError(f"{cell.id} cannot work", why=text, fix=fix)
         if text:
             self.progress.say(text)
 

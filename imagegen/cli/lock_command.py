@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from imagegen import compat, layers, lock
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import LockError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 
@@ -34,30 +34,36 @@ def command(
     as_of: str | None,
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
+    asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
     for chosen in app.matrix.select(cell):
         if check:
             app.fresh_lock(chosen)
             app.progress.say(f"{chosen.id}: fresh")
             continue
-        app.judge(chosen, compat.facts_of_cell(chosen))
         previous = app.find_lock(chosen)
-        made = lock.make(
-            chosen,
-            previous=previous,
-            upgrade=upgrade,
-            upgrade_packages=packages,
-            upgrade_base=upgrade_base,
-            as_of=as_of,
-            settings=app.settings,
-            store=app.store,
-            rules=app.matrix.rules,
-            progress=app.progress,
-        )
-        app.judge(chosen, compat.facts_of_lock(made))
+        if record and previous and not lock.stale(previous, chosen) and not any(asked.values()):
+            made = previous
+        else:
+            made = _make(app, chosen, previous, asked)
         if record:
-            made = replace(made, record=None)
-            made = replace(made, record=layers.record_of(layers.assemble(made, app.store, app.settings, app.progress)))
+            bare = replace(made, record=None)
+            made = replace(bare, record=layers.record_of(layers.assemble(bare, app.store, app.settings, app.progress)))
         _write(app, chosen, made, previous)
+
+
+def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
+    app.judge(cell, compat.facts_of_cell(cell))
+    made = lock.make(
+        cell,
+        previous=previous,
+        settings=app.settings,
+        store=app.store,
+        rules=app.matrix.rules,
+        progress=app.progress,
+        **asked,
+    )
+    app.judge(cell, compat.facts_of_lock(made))
+    return made
 
 
 def _write(app: App, cell: Cell, made: Lock, previous: Lock | None) -> None:
@@ -67,9 +73,5 @@ def _write(app: App, cell: Cell, made: Lock, previous: Lock | None) -> None:
         return
     if made.record is None and previous is not None and previous.record is not None:
         app.progress.say("the lock changed, so its record went; `imagegen lock --record` makes it anew")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.write(made, path)
-    except OSError as error:
-        raise LockError("the lock cannot be written", where=str(path), why=str(error)) from error
+    lock.write(made, path)
     app.progress.say(f"{path}: {len(made.wheels)} packages, {len(made.base.debs)} Debian packages")

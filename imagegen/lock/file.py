@@ -99,8 +99,12 @@ def inputs_hash(lock: Lock) -> str:
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
-    """Names of the inputs that moved since the lock was made, sorted: changed, new or gone."""
-    names = lock.inputs.keys() | cell.inputs.keys()
+    """Names of the inputs that moved since the lock was made, sorted: changed, new or gone.
+
+    The matrix knows sdists that this stack never asked for: only those that the lock was made with count.
+    """
+    new = {name for name in cell.inputs if not name.startswith("sdist ")}
+    names = lock.inputs.keys() | new
     return tuple(sorted(name for name in names if lock.inputs.get(name) != cell.inputs.get(name)))
 
 

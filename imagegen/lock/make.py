@@ -63,7 +63,7 @@ def make(
         cell=cell.id,
         image=cell.image,
         axes=dict(cell.axes),
-        inputs=dict(cell.inputs),
+        inputs={name: value for name, value in cell.inputs.items() if name not in _unused(cell, wheels)},
         uv=importlib.metadata.version("uv"),
         as_of=time,
         base=locked_base,
@@ -84,6 +84,12 @@ def _as_of(asked: str | None, previous: Lock | None) -> str:
         ) from error
     # A date or a time without zone is UTC, so that a lock does not depend on where it is made.
     return _rfc3339(time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC))
+
+
+def _unused(cell: Cell, wheels: Iterable[LockedWheel]) -> set[str]:
+    """Inputs that are sdists which the resolution did not take."""
+    taken = {wheel.name for wheel in wheels if wheel.sdist}
+    return {f"sdist {each.package}" for each in cell.sdists if each.package not in taken}
 
 
 def _rfc3339(time: datetime) -> str:

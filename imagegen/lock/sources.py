@@ -17,7 +17,8 @@ from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import File
-from imagegen.net import Client, Meter, redact
+from imagegen.net import Client, redact
+from imagegen.progress import Meter
 from imagegen.store import Store
 
 _THREADS = 6

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.parse import urljoin
 
 import requests
@@ -22,6 +22,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net.address import Address, file_path, is_file, netrc_auth, parse, proxy_for, redact
 from imagegen.net.partial import Partial, partial
+from imagegen.progress import Meter
 from imagegen.store import Store
 
 _CHUNK = 1 << 18
@@ -31,12 +32,6 @@ _MAX_PAGE = 256 << 20  # bytes; the longest pages of package indexes are tens of
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
-
-
-class Meter(Protocol):
-    """What counts the bytes of a download; a restart takes them back as a negative amount."""
-
-    def advance(self, amount: int) -> None: ...
 
 
 class NotFoundError(FetchError):
