@@ -20,6 +20,7 @@ from pypi_simple import (
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
+from imagegen.lock.schema import relative_path
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file, redact
@@ -113,9 +114,12 @@ def _link(url: str) -> Link:
 
 
 def hint(url: str) -> str | None:
-    """The host-free part of a file's address, to be kept in a lock."""
+    """The host-free part of a file's address, to be kept in a lock; None where there is none that a lock may hold."""
     parts = urlsplit(url)
-    return parts.path.lstrip("/") or None if parts.scheme in ("http", "https") else None
+    try:
+        return relative_path(parts.path.removeprefix("/")) if parts.scheme in ("http", "https") else None
+    except ValueError:
+        return None
 
 
 def from_hint(links: Iterable[Link], path: str) -> str | None:

@@ -33,6 +33,9 @@ from imagegen.progress import Progress, timed
 from imagegen.store import Store
 
 
+_UV = importlib.metadata.version("uv")
+
+
 def make(
     cell: Cell,
     *,
@@ -59,12 +62,13 @@ def make(
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
         maker = _Maker(cell, target, locked_base, time, settings, store, progress, Path(room), _sizes(previous))
         wheels = maker.wheels(tuple(compat.constraints(rules, cell)), kept)
+        uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
     made = Lock(
         cell=cell.id,
         image=cell.image,
         axes=dict(cell.axes),
         inputs={name: value for name, value in cell.inputs.items() if name not in _unused(cell, wheels)},
-        uv=importlib.metadata.version("uv"),
+        uv=uv,
         as_of=time,
         base=locked_base,
         wheels=wheels,
@@ -150,6 +154,13 @@ class _Maker:
             replace(wheel, because=requirements[wheel.name].because) if wheel.name in requirements else wheel
             for wheel in locked
         )
+
+    def uv(self) -> LockedWheel:
+        """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
+        now = _rfc3339(datetime.now(UTC))
+        sites = {alias: site for alias, site in self._sites.items() if alias == indexes.DEFAULT}
+        (wheel,) = self._files(resolve(Question((f"uv=={_UV}",), self.target, now, {}, sites), self.settings), {}, {})
+        return wheel
 
     def _pep508(self, requirement: Requirement) -> str:
         """The requirement; an exact version gets the local label of its index, so that no other build answers."""

@@ -96,7 +96,7 @@ class Lock:
     image: str
     axes: Mapping[str, str]
     inputs: Mapping[str, str]  # copied from the cell: input name -> sha256
-    uv: str  # version that resolved
+    uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     as_of: str  # nothing uploaded later took part in the resolution
     base: LockedBase
     wheels: tuple[LockedWheel, ...]  # sorted by name

@@ -179,7 +179,7 @@ def _explained(stderr: str) -> LockError:
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
-    lines = [re.sub(r"^(error: |\s*cause: |\s*\W+(?=\w))", "", line) for line in lines]
+    lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
     if len(lines) > _EXPLANATION:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
     what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"

@@ -79,7 +79,8 @@ def _time(value: str) -> str:
     return value
 
 
-def _path(value: str) -> str:
+def relative_path(value: str) -> str:
+    """`value` if it is a plain path of a URL, without host, root or dots; else ValueError."""
     parts = value.split("/")
     if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", value) or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{value!r} is no plain relative path")
@@ -93,7 +94,7 @@ Text = Annotated[str, AfterValidator(_plain)]
 Package = Annotated[str, AfterValidator(_package)]
 PackageVersion = Annotated[str, AfterValidator(_version)]
 Time = Annotated[str, AfterValidator(_time)]
-RelativePath = Annotated[str, AfterValidator(_path)]
+RelativePath = Annotated[str, AfterValidator(relative_path)]
 Word = Annotated[str, _form(r"[a-z0-9][a-z0-9._-]*", "name (lower-case letters, digits, dot, dash)")]
 AxisValue = Annotated[str, _form(r"[a-z0-9][a-z0-9._/-]*", "value of an axis")]
 FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "file name")]
@@ -221,7 +222,7 @@ class LockFile(_Table):
     version: int
     cell: Word
     image: Word
-    uv: PackageVersion
+    uv: _Wheel
     as_of: Time
     axes: dict[Word, AxisValue]
     inputs: dict[Text, Sha256]
@@ -259,7 +260,7 @@ class LockFile(_Table):
             image=self.image,
             axes=dict(self.axes),
             inputs=dict(self.inputs),
-            uv=self.uv,
+            uv=self.uv.to_model(),
             as_of=self.as_of,
             base=base,
             wheels=tuple(wheel.to_model() for wheel in self.wheel),
@@ -279,7 +280,6 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "version": LOCK_VERSION,
         "cell": lock.cell,
         "image": lock.image,
-        "uv": lock.uv,
         "as-of": lock.as_of,
         "axes": dict(sorted(lock.axes.items())),
         "inputs": dict(sorted(lock.inputs.items())),
@@ -291,6 +291,7 @@ def to_table(lock: Lock) -> dict[str, Any]:
             "debs": [_fields(deb, _Deb) for deb in lock.base.debs],
             "archives": dict(sorted(lock.base.archives.items())),
         },
+        "uv": _wheel_table(lock.uv),
         "env": [_fields(env, _Env) for env in lock.env],
         "wheel": [_wheel_table(wheel) for wheel in lock.wheels],
     }

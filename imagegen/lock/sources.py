@@ -17,7 +17,7 @@ from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import File
-from imagegen.net import Client, redact
+from imagegen.net import Client, UnreachableError, redact
 from imagegen.progress import Meter
 from imagegen.store import Store
 
@@ -52,6 +52,7 @@ class Finder:
     def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
         self._client, self._store, self._settings, self._meter = client, store, settings, meter
         self._pages: dict[tuple[str, str], Future[list[Link]]] = {}
+        self._dead: dict[str, str] = {}  # place -> why it is not asked again
         self._lock = threading.Lock()
 
     def fetch(self, wanted: Wanted) -> None:
@@ -96,6 +97,9 @@ class Finder:
 
     def _listing(self, place: str, name: str, read: Callable[[], list[Link]], tried: list[str]) -> list[Link] | None:
         """What `read` gives, once for each (place, name); None, with the reason in `tried`, when it fails."""
+        if place in self._dead:
+            tried.append(self._dead[place])
+            return None
         with self._lock:
             future = self._pages.get((place, name))
             mine = future is None
@@ -108,6 +112,10 @@ class Finder:
                 future.set_exception(error)
         try:
             return future.result()
+        except UnreachableError as error:
+            self._dead[place] = _reason(error)
+            tried.append(self._dead[place])
+            return None
         except (FetchError, OSError) as error:
             tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
             return None

@@ -75,6 +75,7 @@ class Client:
     ) -> None:
         self._settings = settings
         self._attempts, self._timeout, self._backoff = attempts, timeout, backoff
+        self._known = _credentials(settings)
         self._local = threading.local()
         self._stopped = threading.Event()
 
@@ -210,14 +211,18 @@ class Client:
                         f"{redact(url)} cannot be fetched{tries}", why=_reason(error), fix="check network and proxy"
                     ) from error
                 asked = error.wait if isinstance(error, _TryAgainError) else None
-                self._stopped.wait(min(_MAX_WAIT, self._backoff * 2**failures if asked is None else asked))
+                self._stopped.wait(
+                    min(_MAX_WAIT, self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
+                )
 
     @contextmanager
     def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, requests.Response]]:
         """The final answer to a request and its address, redirects followed; its status is 2xx, or 416 to a range."""
         address = parse(url)
-        own, auth = address.origin, address.auth
+        own, given = address.origin, address.auth
         for _ in range(_MAX_REDIRECTS + 1):
+            # Credentials stay with the origin that they were given for.
+            auth = address.auth or (given if address.origin == own else None) or self._known.get(address.origin)
             with self._send(method, address, headers, auth) as response:
                 if "Location" not in response.headers or not response.is_redirect:
                     _check_status(response, address)
@@ -226,8 +231,6 @@ class Client:
                 target = parse(urljoin(address.url, response.headers["Location"]))
             if address.scheme == "https" and target.scheme == "http":
                 raise FetchError(f"{address.url} redirects to plain http", why=f"to {target.url}")
-            # Credentials stay with the origin that they were given for.
-            auth = target.auth or (parse(url).auth if target.origin == own else None)
             address = target
         raise FetchError(f"{redact(url)} redirects more than {_MAX_REDIRECTS} times", why=f"last to {address.url}")
 
@@ -260,6 +263,13 @@ class Client:
     def _check_stopped(self, url: str) -> None:
         if self._stopped.is_set():
             raise FetchError(f"fetching {redact(url)} was stopped")
+
+
+def _credentials(settings: Settings) -> dict[tuple[str, str, int], tuple[str, str]]:
+    """Those in the addresses of the settings, by origin: an index's pages link to files without repeating them."""
+    urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
+    addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
+    return {address.origin: address.auth for address in addresses if address.auth}
 
 
 def _check_status(response: requests.Response, address: Address) -> None:

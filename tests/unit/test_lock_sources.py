@@ -19,6 +19,7 @@ from imagegen.errors import FetchError
 from imagegen.lock import fetch, fetch_each, with_indexes
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
 from imagegen.matrix.model import Index
+from imagegen.net import Client, Page, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
 
@@ -178,6 +179,20 @@ def test_everything_missing_is_told_at_once_with_every_source(host: Host, store:
     for text in (gone.file.filename, other.file.filename, str(tmp_path / "links"), "/simple/gone/ does not exist",
                  "has another file of this name", "PIP_FIND_LINKS", "IMAGEGEN_INDEX_PYPI"):  # fmt: skip
         assert text in message
+
+
+def test_an_index_out_of_reach_is_asked_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def page(client: Client, url: str, *, accept: str | None = None) -> Page:
+        asked.append(url)
+        raise UnreachableError(f"{url} cannot be fetched")
+
+    monkeypatch.setattr(Client, "page", page)
+    wheels = [wheel(name, path=f"files/{name}.whl") for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
+    with pytest.raises(FetchError, match="8 files of the lock"):
+        fetch(lock_of(*wheels), store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet())
+    assert len(asked) == 1
 
 
 def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_path: Path) -> None:

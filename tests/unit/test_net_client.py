@@ -282,6 +282,12 @@ def test_credentials_do_not_follow_to_another_host(server: Server) -> None:
         other.close()
 
 
+def test_an_indexs_credentials_hold_for_the_files_that_it_links_to(server: Server) -> None:
+    server.behaviours = [lambda handler: whole(handler, b"page")]
+    client(PIP_INDEX_URL=f"http://me:secret@{server.host}/simple").get(f"http://{server.host}/files/x.whl")
+    assert server.requests[0][1]["Authorization"] == "Basic " + base64.b64encode(b"me:secret").decode()
+
+
 def test_netrc_is_read(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login me password secret\n")
