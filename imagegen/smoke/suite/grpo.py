@@ -39,6 +39,10 @@ class Setup:
     device: str = "cpu"
     autocast: torch.dtype | None = None
 
+    def precision(self) -> torch.autocast:
+        """Around forward passes, and left before the weights change: until then it reuses their first casts."""
+        return torch.autocast(self.device, dtype=self.autocast, enabled=self.autocast is not None)
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -135,7 +139,6 @@ def token_log_probs(model: nn.Module, tokens: Tensor) -> Tensor:
     return log_probs.gather(-1, tokens[:, -COMPLETION:, None]).squeeze(-1)
 
 
-@torch.no_grad()
 def sample(model: nn.Module, prompts: Tensor, group: int, generator: torch.Generator) -> Rollout:
     """G completions of each prompt, drawn token by token at temperature 1. prompts is (P, L)."""
     tokens = prompts.repeat_interleave(group, 0)
@@ -155,8 +158,8 @@ def sample(model: nn.Module, prompts: Tensor, group: int, generator: torch.Gener
 
 def collect(run: Run, prompts: Tensor, setup: Setup, generator: torch.Generator) -> Batch:
     """Sample and score; the old log-probabilities come from one forward of the same batch as the updates'."""
-    rollout = sample(run.policy, prompts, setup.group, generator)
-    with torch.no_grad():
+    with torch.no_grad(), setup.precision():
+        rollout = sample(run.policy, prompts, setup.group, generator)
         old = token_log_probs(run.policy, rollout.tokens)
         reference = token_log_probs(run.reference, rollout.tokens)
     return Batch(rollout, advantages(rollout.rewards).float(), old, reference)
@@ -165,7 +168,8 @@ def collect(run: Run, prompts: Tensor, setup: Setup, generator: torch.Generator)
 def improve(policy: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, setup: Setup, *, first: bool) -> Update:
     """One optimizer step."""
     mask = batch.rollout.mask
-    log_probs = token_log_probs(policy, batch.rollout.tokens)
+    with setup.precision():
+        log_probs = token_log_probs(policy, batch.rollout.tokens)
     loss = policy_loss(
         log_probs, batch.old, batch.reference, batch.advantages.flatten(), mask, clip=setup.clip, beta=setup.beta
     )
@@ -194,10 +198,9 @@ def train(make_model: Callable[[int], nn.Module], setup: Setup) -> Run:
     run = Run(policy, frozen(policy), {name: value.detach().clone() for name, value in policy.named_parameters()})
     optimizer = torch.optim.AdamW(policy.parameters(), lr=setup.learning_rate, weight_decay=0.0)
     prompts = torch.stack([torch.full((DIGITS,), BOS), torch.arange(DIGITS)], 1).to(setup.device)
-    with torch.autocast(setup.device, dtype=setup.autocast, enabled=setup.autocast is not None):
-        for _ in range(setup.steps):
-            batch = collect(run, prompts, setup, generator)
-            run.batches.append(batch)
-            for update in range(setup.updates):
-                run.updates.append(improve(policy, optimizer, batch, setup, first=update == 0))
+    for _ in range(setup.steps):
+        batch = collect(run, prompts, setup, generator)
+        run.batches.append(batch)
+        for update in range(setup.updates):
+            run.updates.append(improve(policy, optimizer, batch, setup, first=update == 0))
     return run

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
 import torch
+from suite.arch import arch_names, runs_on
 from suite.program import Details, Failed, Findings, Spec, main, step
 from torch import Tensor
 
@@ -50,38 +48,6 @@ def _device(index: int, spec: Spec, findings: Findings) -> Details:
     if locked:
         findings.expect("lock-arch", runs_on(capability, arch_names(locked)), f"the image is for {locked}, not {name}")
     return {"name": properties.name, "capability": list(capability), "memory_bytes": properties.total_memory}
-
-
-def arch_names(arch_list: str) -> list[str]:
-    """TORCH_CUDA_ARCH_LIST as torch.cuda.get_arch_list() writes it: "9.0;12.0+PTX" -> sm_90, sm_120, compute_120."""
-    names = []
-    for word in re.split(r"[ ;]+", arch_list.strip()):
-        number, _, ptx = word.partition("+")
-        code = number.replace(".", "")
-        names += [f"sm_{code}", *([f"compute_{code}"] if ptx else [])]
-    return names
-
-
-def runs_on(capability: tuple[int, int], built: Iterable[str]) -> bool:
-    """Whether code for these architectures runs on a device.
-
-    A cubin runs on its own major version and an equal or later minor one, and PTX on everything later; the suffix a
-    binds to exactly one device, f to its family (CUDA C++ Programming Guide, "Application Compatibility").
-    """
-    for name in built:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-        if not match:
-            continue
-        kind, suffix, target = match[1], match[4], (int(match[2]), int(match[3]))
-        if suffix == "a":
-            fits = target == capability
-        elif kind == "compute" and not suffix:
-            fits = target <= capability
-        else:
-            fits = target[0] == capability[0] and target <= capability
-        if fits:
-            return True
-    return False
 
 
 def matmul_error(device: torch.device) -> float:

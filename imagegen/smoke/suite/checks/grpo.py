@@ -15,7 +15,7 @@ from torch import Tensor
 SEEDS = (0, 1, 2)
 WINDOW = 5  # batches that the mean rewards at the start and at the end are taken over
 # The reward starts near 0.1 (a digit of 11 tokens, some completions end early) and can reach 1. Over 24 seeds and both
-# models the rise was 0.79 at least (docs/measurements.md); always answering with one digit, whatever the prompt, is
+# models the rise was 0.72 at least (docs/measurements.md); always answering with one digit, whatever the prompt, is
 # worth no more than 1/8.
 RISE = 0.5
 AGREE = 1e-6  # sums of eight float32 numbers near 1
@@ -74,7 +74,7 @@ def _one_run(precision: Precision, seed: int, findings: Findings) -> Details:
     return {
         "reward": [round(start, 3), round(end, 3)],
         "first_ratio_error": max(update.ratio_error for update in first),
-        "sampler_error": max(_sampler_error(batch) for batch in run.batches),
+        "sampler_error": max(sampler_error(batch) for batch in run.batches),
         "kl": round(run.updates[-1].kl, 3),
         "clipped": round(max(update.clipped for update in run.updates), 3),
     }
@@ -137,14 +137,13 @@ def check_batch(batch: grpo.Batch, precision: Precision, where: str, findings: F
     findings.expect("scale", scale < 1e-4, f"a group's advantages spread by 1 {scale:+.3f}, not 1 {where}")
     agree = ((rewards - rewards.mean(1, keepdim=True)) * advantages).min().item()
     findings.expect("sign", agree > -1e-12, f"a reward above its group's mean has a negative advantage {where}")
-    findings.expect("old", not batch.old.requires_grad, f"the old log-probabilities carry gradients {where}")
-    error = _sampler_error(batch)
+    error = sampler_error(batch)
     findings.expect(
         "sampler", error <= precision.sampler, f"log-probabilities miss the sampler's by {error:.2e} {where}"
     )
 
 
-def _sampler_error(batch: grpo.Batch) -> float:
+def sampler_error(batch: grpo.Batch) -> float:
     return (batch.rollout.sampled - batch.old)[batch.rollout.mask].abs().max().item()
 
 

@@ -59,7 +59,7 @@ def check(_: Spec) -> Details:
     findings = Findings()
     step("construct")
     training = Doors()
-    model = MaskablePPO("MlpPolicy", training, n_steps=256, batch_size=64, learning_rate=3e-3, seed=0, device="cpu")
+    model = construct(seed=0, world=training)
     before, _ = act(model, masked=True)
     step("learn")
     model.learn(TRAINING_STEPS)
@@ -81,8 +81,14 @@ def check(_: Spec) -> Details:
     return findings.done({"reward": [before, after], "illegal_without_mask": tempted, "steps": ACTING_STEPS})
 
 
-# Chance among three open doors is 1/3. Over 24 seeds the rise was 0.5 at least (docs/measurements.md).
-RISE = 0.3
+def construct(seed: int, world: Doors | None = None) -> MaskablePPO:
+    return MaskablePPO(
+        "MlpPolicy", world or Doors(), n_steps=256, batch_size=64, learning_rate=3e-3, seed=seed, device="cpu"
+    )
+
+
+# Chance among three open doors is 1/3. Over 24 seeds the rise was 0.44 at least (docs/measurements.md).
+RISE = 0.25
 
 
 def act(model: MaskablePPO, *, masked: bool) -> tuple[float, int]:
