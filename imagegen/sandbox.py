@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from imagegen.errors import SandboxError
@@ -127,10 +127,11 @@ class Sandbox:
         command += _root(self.rootfs)
         command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         command += ["--perms", "1777", "--size", str(self.memory), "--tmpfs", "/tmp"]  # noqa: S108 - as above
-        for inside, path in sorted(self.read_only.items()):
-            command += ["--ro-bind", str(path), inside]
-        for inside, path in sorted(self.writable.items()):
-            command += ["--bind", str(path), inside]
+        for option, mounts in (("--ro-bind", self.read_only), ("--bind", self.writable)):
+            for inside, path in sorted(mounts.items()):
+                for parent in reversed(PurePosixPath(inside).parents[:-1]):
+                    command += ["--dir", str(parent)]  # made by the mount itself they would be closed to nobody
+                command += [option, str(path), inside]
         command += ["--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108 - as above
         if os.geteuid() != 0:
             return [*command, "--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY), "--", *argv]

@@ -36,7 +36,11 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
             return _download(client, f"{roots[deb.archive]}/{quote(deb.path)}", deb, store, meter)
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            gone = [deb for deb, found in zip(wanted, pool.map(from_mirror, wanted), strict=True) if not found]
+            try:
+                gone = [deb for deb, found in zip(wanted, pool.map(from_mirror, wanted), strict=True) if not found]
+            except BaseException:
+                client.close()  # one failure or Ctrl-C is enough: the other threads stop
+                raise
         if gone:
             progress.say(f"{len(gone)} packages have left the mirror; asking Debian's snapshot archive")
             gone, why = _from_snapshot(gone, locked, client, store, meter)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from imagegen import base
 from imagegen.config import Settings
 from imagegen.engine import Engine, debs, private
 from imagegen.engine.floor import SUITE
 from imagegen.errors import EngineError
+from imagegen.matrix.model import Base
 from imagegen.progress import Quiet
+from imagegen.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +48,24 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
     target: Path = tmp_path_factory.mktemp("busybox") / "root"
     debs.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
     return (target / "usr/bin/busybox").read_bytes()
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A base of today's packages, built: a committed lock's may have left the mirror."""
+
+    asked: Base
+    locked: base.LockedBase
+    layer: base.BaseLayer
+    store: Store
+    rootfs: Path
+
+
+@pytest.fixture(scope="session")
+def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+    packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
+    asked = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", packages, "for tests")
+    store = Store(tmp_path_factory.mktemp("base") / "store")
+    locked = base.resolve(asked, settings, Quiet())
+    layer = base.build(locked, store, settings, Quiet())
+    return Debian(asked, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))

@@ -1,0 +1,181 @@
+"""The sandbox holds: each test tries to get out of it, or to use more than its share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from imagegen.errors import SandboxError
+from imagegen.sandbox import Sandbox
+from tests.integration.conftest import Debian
+
+pytestmark = pytest.mark.integration
+PYTHON = "/usr/bin/python3.11"
+
+
+@pytest.fixture(scope="session")
+def box(debian: Debian) -> Sandbox:
+    return Sandbox(debian.rootfs)
+
+
+def python(box: Sandbox, program: str, timeout: float = 30) -> str:
+    return box.run([PYTHON, "-I", "-c", program], timeout=timeout).decode().strip()
+
+
+def test_input_and_output_pass(box: Sandbox) -> None:
+    assert box.run(["cat"], input=b"x" * 1_000_000, timeout=30) == b"x" * 1_000_000
+
+
+def test_it_has_no_network(box: Sandbox) -> None:
+    with pytest.raises(SandboxError, match="Network is unreachable"):
+        python(box, "import socket; socket.create_connection(('192.0.2.1', 80), 5)")
+    assert python(box, "import socket; print([name for _, name in socket.if_nameindex()])") == "['lo']"
+
+
+@pytest.mark.parametrize("path", ["/x", "/usr/bin/x", "/etc/passwd", "/var/x", "/dev/x", "/dev/shm/x", "/opt/x"])
+def test_it_cannot_write_outside_tmp(box: Sandbox, path: str) -> None:
+    with pytest.raises(SandboxError, match=r"Read-only file system|Permission denied"):
+        python(box, f"open({path!r}, 'w')")
+
+
+def test_its_tmp_is_private_and_limited(debian: Debian) -> None:
+    box = Sandbox(debian.rootfs, memory=64 << 20)
+    assert python(box, "import os; open('/tmp/x', 'w'); print(os.listdir('/tmp'))") == "['x']"
+    assert python(box, "import os; print(os.listdir('/tmp'))") == "[]"
+    with pytest.raises(SandboxError):
+        python(box, "f = open('/tmp/x', 'wb')\nfor _ in range(200): f.write(bytes(1 << 20)); f.flush()")
+
+
+def test_it_sees_nothing_of_the_host(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    names = set(python(box, "import os; print(*os.environ)").split())
+    assert names <= {"HOME", "LANG", "LC_CTYPE", "PATH", "PWD", "PYTHONHASHSEED", "TZ"}
+    assert python(box, "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))") in {"1", "2"}
+    assert python(box, "import socket; print(socket.gethostname())") == "sandbox"
+    with pytest.raises(SandboxError, match="No such file"):
+        python(box, f"open({str(Path(__file__))!r})")
+
+
+def test_it_inherits_no_file_descriptors(box: Sandbox, tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        assert (
+            python(box, "import os; print([fd for fd in range(3, 100) if os.path.exists(f'/proc/self/fd/{fd}')])")
+            == "[]"
+        )
+
+
+def test_it_has_no_privileges(box: Sandbox) -> None:
+    status = dict(line.split(":\t") for line in python(box, "print(open('/proc/self/status').read())").splitlines())
+    assert set(status["Uid"].split()) == {"65534"}
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_a_memory_bomb_is_contained(debian: Debian) -> None:
+    with pytest.raises(SandboxError, match="MemoryError"):
+        python(Sandbox(debian.rootfs, memory=256 << 20), "bytearray(1 << 30)")
+
+
+def test_many_processes_share_one_memory_limit_as_root(debian: Debian) -> None:
+    """Each takes a third of the limit. Without control groups (no root) only each one's own limit holds."""
+    program = """
+import os, sys, time
+children = []
+for _ in range(8):
+    pid = os.fork()
+    if not pid:
+        data = bytearray(80 << 20)
+        time.sleep(1)
+        os._exit(0)
+    children.append(pid)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
+"""
+    box = Sandbox(debian.rootfs, memory=256 << 20)
+    if os.geteuid() != 0:
+        assert python(box, program) == str([0] * 8)
+        return
+    process = box.popen([PYTHON, "-c", program], {})
+    out, _ = process.communicate(timeout=30)
+    assert b"-9" in out or process.returncode == 128 + 9  # cgroup v2 kills the whole group
+
+
+def test_a_fork_bomb_is_contained(box: Sandbox) -> None:
+    program = """
+import os, time
+count = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+        count += 1
+except OSError as error:
+    print(count, error.strerror)
+"""
+    count, _, reason = python(box, program).partition(" ")
+    assert int(count) < 300
+    assert reason == "Resource temporarily unavailable"
+
+
+def test_after_the_timeout_nothing_of_it_runs(box: Sandbox) -> None:
+    mark = f"sleeper-{os.getpid()}"
+    program = f"import os, time\nif os.fork() == 0: os.setsid()\nprint({mark!r}, flush=True)\ntime.sleep(1000)"
+    start = time.monotonic()
+    with pytest.raises(SandboxError, match="was stopped after 1 s"):
+        python(box, program, timeout=1)
+    assert time.monotonic() - start < 5
+    assert not _running(mark)
+
+
+def test_killing_a_worker_kills_all_of_it(box: Sandbox) -> None:
+    mark = f"worker-{os.getpid()}"
+    program = f"import os, sys, time\nos.fork()\nprint({mark!r}, flush=True)\ntime.sleep(1000)"
+    with box.popen([PYTHON, "-c", program], {}) as process:
+        assert process.stdout is not None
+        assert mark.encode() in process.stdout.readline()
+        assert _running(mark)
+        process.kill()
+    assert not _running(mark)
+
+
+def test_mounts_are_where_they_should_be(debian: Debian, tmp_path: Path) -> None:
+    for name in ("source", "result"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "source/file").write_text("given")
+    box = Sandbox(
+        debian.rootfs,
+        read_only={"/src": tmp_path / "source"},
+        writable={"/out/deep": tmp_path / "result"},
+    )
+    python(box, "open('/out/deep/copy', 'w').write(open('/src/file').read())")
+    assert (tmp_path / "result/copy").read_text() == "given"
+    with pytest.raises(SandboxError, match="Read-only file system"):
+        python(box, "open('/src/file', 'w')")
+
+
+def test_failures_say_how(box: Sandbox) -> None:
+    for program, what, why in (
+        ("import sys; sys.exit('bad input')", "exit status 1", "bad input"),
+        ("import os; os.abort()", "SIGABRT", ""),
+        ("import os; os.kill(os.getpid(), 11)", "SIGSEGV", ""),
+    ):
+        with pytest.raises(SandboxError) as caught:
+            python(box, program)
+        assert what in caught.value.what
+        assert why in (caught.value.why or "")
+    with pytest.raises(SandboxError, match="cannot be run"):
+        box.run(["/no/such/program"], timeout=30)
+
+
+def _running(mark: str) -> bool:
+    """Whether any process of the machine has `mark` on its command line, once the killed ones had time to go."""
+    for _ in range(50):
+        listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        if not any(mark in line for line in listing.splitlines()):
+            return False
+        time.sleep(0.02)
+    return True
