@@ -69,7 +69,9 @@ class Terminal:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def meter(self, label: str, total: int) -> Meter:
-        return _Bar(self, label, total) if self.console.is_terminal else _Lines(self, label, total)
+        if self.console.is_terminal:
+            return _Bar(self, label, total)
+        return _Lines(self, label, total)
 
     def add(self, label: str, total: int) -> tuple[RichProgress, TaskID]:
         """A bar on the display, which appears with the first bar."""
@@ -117,8 +119,8 @@ class _Lines:
         self._progress.say(f"{self._label}: {human(self._total)}")
         return self
 
-    def __exit__(self, kind: object, *exc: object) -> None:
-        if kind is None:
+    def __exit__(self, *exc: object) -> None:
+        if exc[0] is None:
             self._progress.say(f"{self._label}: done in {time.monotonic() - self._start:.1f} s")
 
     def advance(self, amount: int) -> None:

@@ -19,7 +19,7 @@ from imagegen.layers.image import environment, labels
 from imagegen.layers.install import PREFIX
 from imagegen.layers.layer import WORKDIR
 from imagegen.lock import inputs_hash
-from imagegen.lock.model import File, Lock, LockedEnv, LockedWheel
+from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
 COMMAND = (
@@ -37,9 +37,9 @@ class Rendered:
     wheels: tuple[LockedWheel, ...]
 
 
-def render(lock: Lock, uv: File, tag: str) -> Rendered:
-    """The Dockerfile of a cell; `uv` is the installer's own wheel. LockError where a value cannot stand in one."""
-    wheels = tuple(wheel for wheel in lock.wheels if wheel.sdist or wheel.file.index != "pypi")
+def render(lock: Lock, tag: str) -> Rendered:
+    """The Dockerfile of a cell. LockError where a value cannot stand in one."""
+    others = (wheel for wheel in lock.wheels if wheel.sdist or wheel.file.index != "pypi")
     command = COMMAND.replace("TAG", tag)
     own = {variable.name: variable.because for variable in lock.env}
     variables = [
@@ -56,10 +56,9 @@ def render(lock: Lock, uv: File, tag: str) -> Rendered:
         workdir=WORKDIR,
         prefix=PREFIX,
         interpreter=lock.base.interpreter,
-        uv=uv,
         reason=reason,
     )
-    return Rendered(text, command, wheels)
+    return Rendered(text, command, (lock.uv, *others))
 
 
 def reason(wheel: LockedWheel) -> str:

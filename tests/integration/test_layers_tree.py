@@ -72,7 +72,7 @@ def lock_of(wheels: list[Path], store: Store) -> Lock:
         locked.append(LockedWheel(name.lower().replace("_", "-"), version, file, ()))
     base = LockedBase("test", "debian", "test", interpreter(), {}, ())
     axes = {"python": "3.11", "platform": "linux/amd64"}
-    return Lock("test", "test", axes, {}, "0", "2026-01-01T00:00:00Z", base, tuple(locked), ())
+    return Lock("test", "test", axes, {}, locked[0], "2026-01-01T00:00:00Z", base, tuple(locked), ())
 
 
 def interpreter() -> str:

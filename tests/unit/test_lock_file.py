@@ -44,7 +44,7 @@ LOCK = Lock(
     image="tiny",
     axes={"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"},
     inputs={"image": A, "component torch": B},
-    uv="0.13.8",
+    uv=wheel("uv", "0.13.8"),
     as_of="2026-11-20T00:00:00Z",
     base=LockedBase(
         "debian12",
@@ -140,7 +140,7 @@ def test_any_text_is_a_lock_or_an_error_with_the_file(text: str) -> None:
         ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "is no name of an environment variable"),
         ('interpreter = "/usr/bin/python3.11"', 'interpreter = "/usr/bin/x y"', "x y", "absolute path"),
         ('cell = "tiny-cpu-py311"', 'cell = "tiny"\ncolour = "red"', "colour", "no such key"),
-        ('uv = "0.13.8"', "uv = 1", "uv = 1", "valid string"),
+        ('version = "0.13.8"', "version = 1", "version = 1", "valid string"),
         ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "no time in UTC"),
         ("size = 1000", "size = -1", "size = -1", "greater than or equal"),
         ("size = 1000", "size = true", "size = true", "valid integer"),
@@ -166,13 +166,14 @@ def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_
 
 
 def test_all_faults_are_told_at_once() -> None:
-    text = dumps(LOCK).replace('uv = "0.13.8"', 'uv = "x"').replace('kind = "debian"', "kind = 7")
-    with pytest.raises(LockErrors, match="2 errors found"):
+    text = dumps(LOCK).replace('codec = "', 'codex = "').replace('kind = "debian"', "kind = 7")
+    with pytest.raises(LockErrors, match="3 errors found"):
         loads(text)
 
 
 def test_missing_keys_name_their_table() -> None:
-    text = dumps(LOCK).replace("size = 1000\n", "", 1)
+    head, table, rest = dumps(LOCK).partition("[[wheel]]")
+    text = head + table + rest.replace("size = 1000\n", "", 1)
     line = text.splitlines().index("[[wheel]]") + 1
     with pytest.raises(LockErrors, match=rf":{line}: key 'wheel\[1\].size' is missing"):
         loads(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from imagegen.config import Settings
 from imagegen.errors import LockError
 from imagegen.lock import dumps, make
-from imagegen.lock.model import Deb, Lock, LockedBase
+from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedWheel
 from imagegen.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
 from imagegen.progress import Quiet
 from imagegen.store import Store
@@ -21,6 +22,13 @@ LATER = "2026-11-20T00:00:00Z"
 DEB = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/main/p/python3.11.deb")
 TORCH = Component("torch", "torch", "", (), index={"cpu": "pytorch-cpu"}, local={"cpu": "cpu"})
 PEFT = Component("peft", "peft", "", ())
+
+UV = LockedWheel(
+    "uv",
+    importlib.metadata.version("uv"),
+    File(f"uv-{importlib.metadata.version('uv')}-py3-none-any.whl", "0" * 64, 1, "pypi"),
+    via=(),
+)  # the uv that runs here: a lock keeps it rather than asking an index again
 
 
 class House:
@@ -42,7 +50,7 @@ class House:
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
         self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, wanted, (), indexes, (), {"base": "b" * 64})
         locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (DEB,))
-        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, "0.1", LATER, locked, (), ())
+        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, UV, LATER, locked, (), ())
         self.shelf.wheel("peft", "1.0", "torch")
         self.special.wheel("torch", "2.13.0+cpu")
 

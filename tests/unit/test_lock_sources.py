@@ -83,7 +83,7 @@ def wheel(name: str, **more: str) -> LockedWheel:
 def lock_of(*wheels: LockedWheel) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11"}
-    return Lock("x", "x", axes, {}, "0", "2026-11-20T00:00:00Z", base, wheels, ())
+    return Lock("x", "x", axes, {}, wheels[0], "2026-11-20T00:00:00Z", base, wheels, ())
 
 
 def settings_of(tmp_path: Path, index: str, *find_links: str, extra: str = "") -> Settings:
