@@ -21,6 +21,7 @@ from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from imagegen.matrix.model import Base
+from imagegen.net import redact
 from imagegen.progress import Progress, timed
 
 ARCHITECTURE = "amd64"
@@ -28,6 +29,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # What every base holds: apt's own idea of essential, apt itself for users' own Dockerfiles, and the choice of merged
 # /usr by construction (the alternative, usrmerge, would convert at run time and brings 50 MB of Perl for it).
 _ALWAYS = ("?essential", "apt", "usr-is-merged")
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")  # Debian policy 5.6.1; apt takes a final "-" as "remove"
 _URI_LINE = re.compile(
     r"'(?P<uri>[^']+)' (?P<name>[^ _]+)_(?P<version>[^ _]+)_(?P<architecture>[^ _]+)\.deb "
     r"(?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})"
@@ -53,6 +55,11 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
     """
     if base.kind != "debian":
         raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", fix="kind: debian")
+    if wrong := [name for name in base.packages if not _NAME.fullmatch(name)]:
+        raise BaseError(
+            f"base {base.name}: {', '.join(map(repr, wrong))} cannot be a package's name",
+            fix="name packages without version, architecture or suite: the lock pins them",
+        )
     if not _KEYRING.exists():
         raise BaseError(
             "Debian's keyring is not installed", why=f"no {_KEYRING}", fix="apt-get install debian-archive-keyring"
@@ -66,18 +73,22 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
         apt = _Apt(Path(name), settings)
         apt.write_sources(suites, roots)
         apt.run("update", "--error-on=any")
+        archives = _archives(base, suites, apt.dates())
         wanted = (*_ALWAYS, *sorted(base.packages))
         debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *wanted), roots)
-        dates = apt.dates()
+    return LockedBase(base.name, base.kind, base.suite, base.interpreter, archives, debs)
+
+
+def _archives(base: Base, suites: Mapping[str, Sequence[str]], dates: Mapping[str, str]) -> dict[str, str]:
+    """Archive and suite, as in "debian/bookworm" -> date of the Release file."""
     try:
-        archives = {f"{archive}/{suite}": dates[suite] for archive in suites for suite in suites[archive]}
+        return {f"{archive}/{suite}": dates[suite] for archive in suites for suite in suites[archive]}
     except KeyError as error:
         raise BaseError(
             f"base {base.name}: {base.suite!r} is not a release's code name",
             why=f"the archive serves it as {', '.join(sorted(dates))}",
             fix="name the suite by its code name, as in bookworm: names such as stable move",
         ) from error
-    return LockedBase(base.name, base.kind, base.suite, base.interpreter, archives, debs)
 
 
 class _Apt:
@@ -85,8 +96,10 @@ class _Apt:
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self._root = root
-        for name in ("etc/apt", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial"):
-            (root / name).mkdir(parents=True)
+        for name in ("apt.conf.d", "preferences.d", "sources.list.d", "trusted.gpg.d"):
+            (root / "etc/apt" / name).mkdir(parents=True)
+        for name in ("lib/apt/lists/partial", "cache/apt/archives/partial"):
+            (root / "var" / name).mkdir(parents=True)
         (root / "status").touch()
         extra = "".join(f"{option}\n" for option in _of_host(settings))
         (root / "apt.conf").write_text(_CONFIGURATION.format(root=root, architecture=ARCHITECTURE, extra=extra))
@@ -119,7 +132,7 @@ class _Apt:
             said = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:", "Err:"))]
             raise BaseError(
                 f"apt cannot {'read the archive' if arguments[0] == 'update' else 'resolve the base'}",
-                why="\n       ".join(said or done.stderr.strip().splitlines()[-5:]),
+                why="\n       ".join(redact(line) for line in said or done.stderr.strip().splitlines()[-5:]),
                 fix=_advice(done.stderr),
             )
         return done.stdout
