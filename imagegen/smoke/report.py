@@ -83,7 +83,7 @@ class Report:
             if kind:
                 ET.SubElement(case, kind, {"message": _xml(result.reason)}).text = _xml(result.log)
         ET.indent(root)
-        return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        return ET.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
 
 
 def _xml(text: str) -> str:

@@ -12,6 +12,7 @@ B = P * G sequences, L prompt tokens, T completion tokens. Log-probabilities and
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -203,4 +204,6 @@ def train(make_model: Callable[[int], nn.Module], setup: Setup) -> Run:
         run.batches.append(batch)
         for update in range(setup.updates):
             run.updates.append(improve(policy, optimizer, batch, setup, first=update == 0))
+            if not math.isfinite(run.updates[-1].gradient):
+                return run  # the weights are lost; what the run recorded says so
     return run

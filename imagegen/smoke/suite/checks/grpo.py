@@ -152,7 +152,7 @@ def check_updates(updates: list[grpo.Update], precision: Precision, where: str, 
     findings.expect("finite", all(map(math.isfinite, numbers)), f"a loss, gradient, ratio or KL is not finite {where}")
     error = max(update.ratio_error for update in updates if update.first)
     findings.expect("first-ratio", error <= precision.first_ratio, f"the first ratio misses 1 by {error:.2e} {where}")
-    moved = max(update.ratio_error for update in updates if not update.first)
+    moved = max((update.ratio_error for update in updates if not update.first), default=0.0)
     findings.expect("ratio-moves", moved > 0.01, f"the ratio stays at 1 after an update {where}")
     least = min(update.kl_least for update in updates)
     findings.expect("kl-positive", least >= -AGREE, f"a token's KL is negative: {least:.3g} {where}")

@@ -1,0 +1,286 @@
+"""Break the smoke checks' subjects one by one and see that each break is found; runs where the suite runs.
+
+In an image, beside the package `suite`:   python -m smoke_mutations grpo
+While developing, in a venv with torch:    PYTHONPATH=imagegen/smoke:tests python -m smoke_mutations grpo
+
+Prints one JSON line per mutation: its name, the findings that must be among those found, and those found. "error"
+stands for an exception that the check itself did not expect. The mutation "none" must find nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from suite.program import Spec, answer
+
+SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {})
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`apply` changes modules through the patcher it is given; `expected` are prefixes of findings' names."""
+
+    name: str
+    expected: tuple[str, ...]
+    apply: Callable[[Patch], None]
+    long: bool = False  # GRPO: all the steps, since it is the learning that must fail
+
+
+class Patch:
+    """Sets attributes and remembers what they were."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """Returns the old value."""
+        old = getattr(owner, name)
+        self._undo.append((owner, name, old))
+        setattr(owner, name, value)
+        return old
+
+    def undo(self) -> None:
+        for owner, name, old in reversed(self._undo):
+            setattr(owner, name, old)
+        self._undo.clear()
+
+
+@contextmanager
+def patched(apply: Callable[[Patch], None]) -> Iterator[Patch]:
+    patch = Patch()
+    try:
+        apply(patch)
+        yield patch
+    finally:
+        patch.undo()
+
+
+def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patch], None]:
+    """Replace a function by `change(original, *its arguments)`."""
+
+    def apply(patch: Patch) -> None:
+        old = getattr(owner, name)
+        patch.set(owner, name, lambda *arguments, **options: change(old, *arguments, **options))
+
+    return apply
+
+
+def grpo() -> tuple[ModuleType, list[Mutation]]:
+    import torch
+    from suite import grpo as algorithm
+    from suite.checks import grpo as check
+
+    def advantages(change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(algorithm, "advantages", change)
+
+    def loss(change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(algorithm, "policy_loss", change)
+
+    def centred(rewards: Any) -> Any:
+        return rewards - rewards.mean(1, keepdim=True)
+
+    def surrogate(pick: Callable[..., Any]) -> Callable[..., Any]:
+        """The loss with another choice between the free and the clipped ratio."""
+
+        def changed_loss(
+            _: Any, log_probs: Any, old: Any, reference: Any, advantage: Any, mask: Any, *, clip: float, beta: float
+        ) -> Any:
+            ratio, signal_ = torch.exp(log_probs - old), advantage[:, None]
+            gain = pick(ratio * signal_, ratio.clamp(1 - clip, 1 + clip) * signal_)
+            per_token = beta * algorithm.k3(log_probs, reference) - gain
+            return ((per_token * mask).sum(1) / mask.sum(1)).mean()
+
+        return changed_loss
+
+    def dropout_on(original: Callable[..., Any], model: Any, tokens: Any) -> Any:
+        model.train()
+        try:
+            return original(model, tokens)
+        finally:
+            model.eval()
+
+    def misaligned(_: Any, model: Any, tokens: Any) -> Any:
+        log_probs = algorithm.logits_of(model, tokens)[:, -algorithm.COMPLETION :].log_softmax(-1)
+        return log_probs.gather(-1, tokens[:, -algorithm.COMPLETION :, None]).squeeze(-1)
+
+    def with_gradients(original: Callable[..., Any], run: Any, *rest: Any) -> Any:
+        batch = original(run, *rest)
+        return replace(batch, old=algorithm.token_log_probs(run.policy, batch.rollout.tokens))
+
+    def ratio_detached(original: Any, log_probs: Any, old: Any, reference: Any, *rest: Any, **options: Any) -> Any:
+        with_kl = original(log_probs, old, reference, *rest, **options)
+        without = original(log_probs, old, reference, *rest, **{**options, "beta": 0.0})
+        return with_kl - without + without.detach()
+
+    return check, [
+        Mutation("none", (), lambda _: None, long=True),
+        Mutation("advantage sign flipped", ("learns", "sign"), advantages(lambda f, r: -f(r)), long=True),
+        Mutation("no normalisation", ("scale",), advantages(lambda _, r: centred(r))),
+        Mutation("no baseline", ("sum",), advantages(lambda f, r: f(r) + 1)),
+        Mutation("normalised over the batch", ("sum", "scale"), advantages(lambda _, r: (r - r.mean()) / r.std())),
+        Mutation("random reward", ("learns",), changed(algorithm, "reward", _random_reward), long=True),
+        Mutation(
+            "k3 sign flipped",
+            ("k3-positive", "k3-unbiased", "kl-positive"),
+            changed(algorithm, "k3", lambda f, *a: -f(*a)),
+        ),
+        Mutation("k3 the wrong way round", ("k3-unbiased",), changed(algorithm, "k3", lambda f, p, q: f(q, p))),
+        Mutation("k3 without gradient", ("gradient",), changed(algorithm, "k3", lambda f, *a: f(*a).detach())),
+        Mutation("KL rewarded", ("gradient",), loss(lambda f, *a, clip, beta: f(*a, clip=clip, beta=-beta))),
+        Mutation(
+            "ratio detached",
+            ("gradient", "clip", "first-gradient", "policy-moved", "learns"),
+            loss(ratio_detached),
+            long=True,
+        ),
+        Mutation("ratio always 1", ("clip",), loss(lambda f, p, _, *a, **k: f(p, p.detach(), *a, **k))),
+        Mutation("no clip", ("clip",), loss(surrogate(lambda free, _: free))),
+        Mutation("maximum for minimum", ("clip",), loss(surrogate(torch.maximum))),
+        Mutation("padding counted", ("gradient",), loss(lambda f, *a, **k: f(*a[:-1], torch.ones_like(a[-1]), **k))),
+        Mutation("loss not a number", ("finite",), loss(lambda f, *a, **k: f(*a, **k) * float("nan"))),
+        Mutation("dropout left on", ("first-ratio", "sampler"), changed(algorithm, "token_log_probs", dropout_on)),
+        Mutation("log-probabilities one off", ("sampler",), changed(algorithm, "token_log_probs", misaligned)),
+        Mutation("old ones with gradients", ("error",), changed(algorithm, "collect", with_gradients)),
+        Mutation("reference follows", ("reference-still", "kl-grows"), changed(algorithm, "frozen", lambda _, p: p)),
+        Mutation(
+            "optimizer idle", ("policy-moved", "ratio-moves"), changed(torch.optim.AdamW, "step", lambda *_: None)
+        ),
+        Mutation("no seed", ("repeats",), changed(torch, "manual_seed", lambda *_: None)),
+    ]
+
+
+def _random_reward(original: Callable[..., Any], *arguments: Any) -> Any:
+    import torch
+
+    return torch.rand_like(original(*arguments))
+
+
+def short_grpo(patch: Patch, mutation: Mutation) -> None:
+    """One seed, and a few steps where learning is not the point, so that all mutations take a minute."""
+    from suite import grpo as algorithm
+    from suite.checks import grpo as check
+
+    patch.set(check, "SEEDS", (0,))
+    if not mutation.long:
+        train = algorithm.train
+        patch.set(algorithm, "train", lambda make, setup: train(make, replace(setup, steps=3)))
+
+
+def checkpoint() -> tuple[ModuleType, list[Mutation]]:
+    import torch
+    from suite.checks import checkpoint as check
+
+    def fresh_optimizer(original: Callable[..., Any], folder: Any) -> Any:
+        model, _ = original(folder)
+        return model, check.make_optimizer(model)
+
+    def other_numbers(original: Callable[..., Any], folder: Any) -> Any:
+        loaded = original(folder)
+        torch.manual_seed(1)
+        return loaded
+
+    def other_weights(original: Callable[..., Any], folder: Any) -> Any:
+        model, optimizer = original(folder)
+        with torch.no_grad():
+            next(model.parameters()).add_(1e-3)
+        return model, optimizer
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("optimizer forgotten", ("step",), changed(check, "load", fresh_optimizer)),
+        Mutation("random state forgotten", ("loss",), changed(check, "load", other_numbers)),
+        Mutation("other weights", ("weights",), changed(check, "load", other_weights)),
+    ]
+
+
+def attention() -> tuple[ModuleType, list[Mutation]]:
+    from suite.checks import attention as check
+
+    def sdpa(change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(check, "scaled_dot_product_attention", change)
+
+    def bent_gradient(original: Callable[..., Any], query: Any, *rest: Any, **options: Any) -> Any:
+        bent = query * 1.0
+        bent.register_hook(lambda gradient: gradient * 1.05)
+        return original(bent, *rest, **options)
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("another scale", ("causal", "masked", "full"), sdpa(lambda f, q, *a, **k: f(q * 1.1, *a, **k))),
+        Mutation("not causal", ("causal",), sdpa(lambda f, *a, is_causal: f(*a))),
+        Mutation("mask ignored", ("masked",), sdpa(lambda f, q, k, v, _, is_causal: f(q, k, v, is_causal=is_causal))),
+        Mutation("bent gradient", ("causal, float32", "causal, bfloat16"), sdpa(bent_gradient)),
+    ]
+
+
+def collective() -> tuple[ModuleType, list[Mutation]]:
+    from suite.checks import collective as check
+
+    def ranks(function: Callable[..., None]) -> Callable[[Patch], None]:
+        return lambda patch: patch.set(check, "rank_main", function)
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("ranks end without a word", ("finished",), ranks(silent_rank)),
+        Mutation("a rank dies", ("error",), ranks(dying_rank)),
+        Mutation("nothing is reduced", ("all_reduce",), ranks(lonely_rank)),
+    ]
+
+
+def silent_rank(*_: Any) -> None:
+    pass
+
+
+def dying_rank(rank: int, *_: Any) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def lonely_rank(*arguments: Any) -> None:
+    from suite.checks import collective as check
+
+    changed(check.dist, "all_reduce", lambda *_: None)(Patch())
+    check.rank_main(*arguments)
+
+
+def sb3() -> tuple[ModuleType, list[Mutation]]:
+    from suite.checks import sb3 as check
+
+    def act(change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(check, "act", change)
+
+    model = check.MaskablePPO
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("unmasked", ("legal",), act(lambda f, model, **_: f(model, masked=False))),
+        Mutation("always masked", ("control",), act(lambda f, model, **_: f(model, masked=True))),
+        Mutation("learns nothing", ("learns",), changed(model, "learn", lambda *_: None)),
+        Mutation("loads another", ("same",), changed(model, "load", lambda *_, **__: check.construct(seed=1))),
+    ]
+
+
+CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3)}
+
+
+def main(name: str) -> None:
+    check, mutations = CHECKS[name]()
+    for mutation in mutations:
+        with patched(mutation.apply) as patch:
+            if name == "grpo":
+                short_grpo(patch, mutation)
+            status, reason, details = answer(check.check, SPEC)
+        found = sorted(details.get("wrong", ["error"] if status == "fail" else []))
+        line = {"mutation": mutation.name, "expected": mutation.expected, "found": found, "reason": reason}
+        print(json.dumps(line), flush=True)  # noqa: T201  # its output is its result
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

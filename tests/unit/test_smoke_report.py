@@ -1,0 +1,213 @@
+"""The host's side: one container, results as they come, a report for people and machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen import smoke
+from imagegen.errors import EngineError
+from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedWheel
+from imagegen.progress import Quiet
+from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
+from imagegen.smoke.suite.table import CHECKS, applicable
+
+FILE = File("x.whl", "0" * 64, 1, "pypi")
+
+
+def lock_of(versions: Mapping[str, str], env: tuple[LockedEnv, ...] = ()) -> Lock:
+    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    wheels = tuple(LockedWheel(name, version, FILE, ()) for name, version in sorted(versions.items()))
+    axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+    return Lock("cell", "image", axes, {}, "0", "2026-01-01T00:00:00Z", base, wheels, env)
+
+
+@dataclass(frozen=True)
+class Ended:
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class FakeEngine:
+    """A container is a folder of this machine; `answer`, if set, is what every program there gives."""
+
+    def __init__(self, root: Path, answer: Ended | Exception | None = None) -> None:
+        self.root, self.answer = root, answer
+        self.asked: dict[str, object] = {}
+
+    @contextmanager
+    def container(
+        self, ref: str, command: Sequence[str], *, files: Mapping[str, bytes], gpus: bool, shm_size: int
+    ) -> Iterator[FakeEngine]:
+        self.asked = {"ref": ref, "gpus": gpus, "shm_size": shm_size}
+        for name, content in files.items():
+            path = self.root / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield self
+
+    def exec(self, argv: Sequence[str], *, timeout: float) -> Ended:
+        assert timeout > GRACE
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer:
+            return self.answer
+        assert argv[:4] == ["env", "-C", ROOT, "python"]
+        local = ["env", "-C", str(self.root / ROOT.lstrip("/")), sys.executable, *argv[4:]]
+        done = subprocess.run(local, capture_output=True, check=False, timeout=60)
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
+    installed = {
+        (d.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-"): d.version for d in distributions()
+    }
+    lock = lock_of({**installed, "missing": "1.0"}, (LockedEnv("WANDB_MODE", "offline", ""),))
+    engine = FakeEngine(tmp_path)
+    said: list[str] = []
+    progress = Quiet()
+    progress.say = said.append  # type: ignore[method-assign]
+    report = smoke.run(engine, "some:tag", lock, {"click": ("click",)}, require_gpu=False, progress=progress)
+    results = {result.check: result for result in report.results}
+    assert list(results) == ["imports", "pip-check", "versions", "environment"]
+    assert [line.split(":")[0].strip() for line in said] == list(results)
+    assert results["pip-check"].status == "pass", results["pip-check"].reason
+    assert results["versions"].reason == "missing 1.0 is locked and not installed"
+    assert {"WANDB_MODE", "prefix"} <= results["environment"].details["wrong"].keys()
+    assert not report.passed
+    assert engine.asked["gpus"] is False
+
+
+def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
+    for error in (TimeoutError("still running after 180 s"), EngineError("it has gone")):
+        report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
+        assert [result.status for result in report.results] == ["fail"] * 4
+        assert str(error) in report.results[0].reason
+
+
+@given(st.integers(-1, 255), st.binary(), st.binary())
+def test_a_container_that_lies_about_the_form_is_a_failure(code: int, out: bytes, err: bytes) -> None:
+    result = parse("imports", Ended(code, out, err), 1.0)
+    assert result.failed
+    assert f"exit code {code}" in result.reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"check": "other"}, {"status": "fine"}, {"seconds": "1"}, {"reason": None}, {"details": []}, {"more": 1}],
+)
+def test_only_the_runners_own_form_is_believed(change: dict[str, object]) -> None:
+    sound = {"check": "imports", "status": "pass", "reason": "", "details": {}, "seconds": 1.5}
+    assert parse("imports", Ended(0, json.dumps(sound).encode()), 9.0) == smoke.Result("imports", "pass", 1.5)
+    assert parse("imports", Ended(1, json.dumps(sound).encode()), 9.0).failed
+    assert parse("imports", Ended(0, json.dumps({**sound, **change}).encode()), 9.0).failed
+
+
+def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
+    for check in CHECKS:
+        skipped = smoke.Result(check.name, "skip", 0.1, "no NVIDIA GPU in this container")
+        assert judged(skipped, check, require_gpu=False) == skipped
+        strict = judged(skipped, check, require_gpu=True)
+        assert strict.failed == (check.device == "cuda")
+        assert "no NVIDIA GPU in this container" in strict.reason
+        passed = smoke.Result(check.name, "pass", 0.1)
+        assert judged(passed, check, require_gpu=True) == passed
+    assert {check.name for check in CHECKS if check.device == "cuda"} == {
+        *("cuda", "attention-cuda", "nccl", "grpo-cuda"),
+    }
+
+
+def test_a_required_gpu_is_asked_of_the_engine(tmp_path: Path) -> None:
+    skip = {"check": "imports", "status": "skip", "reason": "x", "details": {}, "seconds": 0}
+    engine = FakeEngine(tmp_path, Ended(0, json.dumps(skip).encode()))
+    smoke.run(engine, "t", lock_of({"torch": "2"}), {}, require_gpu=True, progress=Quiet())
+    assert engine.asked["gpus"] is True
+
+
+def test_the_suite_travels_whole_and_alone() -> None:
+    copied = files(spec(lock_of({"torch": "2"}), {"torch": ("torch",)}))
+    home = Path(smoke.__file__).parent / "suite"
+    assert set(copied) == {
+        f"{ROOT}/spec.json",
+        *(f"{ROOT}/suite/{path.relative_to(home)}" for path in home.rglob("*.py")),
+    }
+    told = json.loads(copied[f"{ROOT}/spec.json"])
+    assert told == {
+        "python": "3.11",
+        "prefix": "/opt/venv",
+        "env": {},
+        "versions": {"torch": "2"},
+        "imports": {"torch": ["torch"]},
+    }
+
+
+def report_of(*statuses: str, reason: str = "why", log: str = "") -> smoke.Report:
+    results = tuple(
+        smoke.Result(check.name, status, 1.5, reason, {"n": 1}, log)
+        for check, status in zip(applicable({"torch"}), statuses, strict=False)
+    )
+    return smoke.Report("some:tag", "cell", results)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "passed"),
+    [
+        (("pass", "pass"), True),
+        (("pass", "skip"), True),
+        (("pass", "fail"), False),
+        (("crash", "pass"), False),
+        (("skip", "skip"), False),
+        ((), False),
+    ],
+)
+def test_a_report_passes_when_something_was_proven_and_nothing_failed(statuses: tuple[str, ...], passed: bool) -> None:
+    assert report_of(*statuses).passed is passed
+
+
+def test_the_report_as_json_counts_every_status() -> None:
+    data = json.loads(json.dumps(report_of("pass", "skip", "fail", "crash", "pass").as_dict()))
+    assert data["counts"] == {"pass": 2, "skip": 1, "fail": 1, "crash": 1}
+    assert (data["image"], data["cell"], data["passed"]) == ("some:tag", "cell", False)
+    assert data["checks"][2] == {
+        "check": "versions", "status": "fail", "seconds": 1.5, "reason": "why", "details": {"n": 1}, "log": "",
+    }  # fmt: skip
+
+
+def test_junit_is_what_the_readers_of_that_format_expect() -> None:
+    assert report_of("pass", "skip", "fail", "crash", log="end of stderr").junit("cpu-grpo") == (
+        "<?xml version='1.0' encoding='utf-8'?>\n"
+        '<testsuites tests="4" failures="1" errors="1" skipped="1" time="6.00">\n'
+        '  <testsuite name="cpu-grpo" tests="4" failures="1" errors="1" skipped="1" time="6.00">\n'
+        '    <testcase classname="cpu-grpo" name="imports" time="1.50" />\n'
+        '    <testcase classname="cpu-grpo" name="pip-check" time="1.50">\n'
+        '      <skipped message="why">end of stderr</skipped>\n'
+        "    </testcase>\n"
+        '    <testcase classname="cpu-grpo" name="versions" time="1.50">\n'
+        '      <failure message="why">end of stderr</failure>\n'
+        "    </testcase>\n"
+        '    <testcase classname="cpu-grpo" name="environment" time="1.50">\n'
+        '      <error message="why">end of stderr</error>\n'
+        "    </testcase>\n"
+        "  </testsuite>\n"
+        "</testsuites>\n"
+    )
+
+
+@given(st.text(), st.text())
+def test_junit_stays_xml_whatever_a_program_wrote(reason: str, log: str) -> None:
+    root = ET.fromstring(report_of("fail", reason=reason, log=log).junit("cell").encode())
+    failure = root.find("testsuite/testcase/failure")
+    assert failure is not None
+    assert len(failure.attrib["message"]) == len(reason)
