@@ -32,7 +32,6 @@ from imagegen.net import Client, NotFoundError, redact
 from imagegen.progress import Progress, timed
 from imagegen.store import Store
 
-
 _UV = importlib.metadata.version("uv")
 
 
