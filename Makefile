@@ -42,7 +42,7 @@ packages:
 	@touch $@
 
 quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
-	@$(BIN)/imagegen build cpu-grpo
+	@$(BIN)/imagegen build cpu-grpo --scratch-base
 
 test: setup lint  ## all tests but the slow ones
 	@$(call with_engine,$(BIN)/pytest -m 'not slow')

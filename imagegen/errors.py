@@ -120,6 +120,10 @@ class BaseError(ImagegenError):
     title = "base"
 
 
+class GoneError(BaseError):
+    """Packages of a locked base have left the archive: only another base can be made."""
+
+
 class EngineError(ImagegenError):
     """No usable container engine, or it failed."""
 

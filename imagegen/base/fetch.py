@@ -10,7 +10,7 @@ from urllib.parse import quote
 from imagegen.base.mirrors import mirrors
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
-from imagegen.errors import BaseError
+from imagegen.errors import GoneError
 from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.progress import Meter, Progress
 from imagegen.store import Store
@@ -22,7 +22,7 @@ _CONNECTIONS = 6
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
     """Every package of `locked` is in the store by its hash afterwards.
 
-    Raises BaseError that names all packages that are gone everywhere, and FetchError when a mirror cannot be reached
+    Raises GoneError that names all packages that are gone everywhere, and FetchError when a mirror cannot be reached
     or serves other bytes than the lock names. Packages fetched before the error stay in the store.
     """
     wanted = [deb for deb in locked.debs if not store.has(f"sha256:{deb.sha256}", deb.size)]
@@ -45,7 +45,7 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
             progress.say(f"{len(gone)} packages have left the mirror; asking Debian's snapshot archive")
             gone, why = _from_snapshot(gone, locked, client, store, meter)
     if gone:
-        raise BaseError(
+        raise GoneError(
             f"{len(gone)} packages of base {locked.name} are gone: "
             + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
             why=f"newer ones have replaced them on the mirror; {why}",

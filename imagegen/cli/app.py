@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from imagegen import compat, lock, matrix
+from imagegen import base, compat, lock, matrix
 from imagegen.config import Settings
 from imagegen.data import shipped
-from imagegen.errors import IncompatibleError, LockError
+from imagegen.errors import GoneError, IncompatibleError, LockError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
@@ -34,6 +35,10 @@ class App:
     @cached_property
     def settings(self) -> Settings:
         return Settings.from_environment(self.env)
+
+    def sources(self, cell: Cell) -> Settings:
+        """The settings, with an address for each index that the cell names by alias."""
+        return lock.with_indexes(self.settings, cell.indexes)
 
     @cached_property
     def store(self) -> Store:
@@ -70,6 +75,19 @@ class App:
             raise LockError(f"the lock of {cell.id} is stale", where=str(self.lock_path(cell)), why=why, fix=fix)
         self.judge(cell, compat.facts_of_lock(found))
         return found
+
+    def scratch_lock(self, cell: Cell, stale: Lock, error: GoneError) -> Lock:
+        """`stale` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
+        fresh = replace(stale, base=base.resolve(cell.base, self.settings, self.progress), record=None)
+        self.judge(cell, compat.facts_of_lock(fresh))
+        path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
+        lock.write(fresh, path)
+        self.progress.say(f"NOTE: {error}")
+        self.progress.say(f"NOTE: the base was locked anew for this build alone ({path}).")
+        self.progress.say(
+            f"NOTE: the image is not the recorded one; `imagegen lock {cell.id} --upgrade-base` moves the lock."
+        )
+        return fresh
 
     def judge(self, cell: Cell, facts: compat.Facts) -> None:
         """Raise IncompatibleError when a rule refuses; say what is only a warning or unknown."""

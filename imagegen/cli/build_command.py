@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,7 +12,9 @@ from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report import print_report
 from imagegen.engine import Engine
-from imagegen.errors import UsageError
+from imagegen.errors import GoneError, UsageError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
 
 
 @click.command("build")
@@ -22,37 +26,60 @@ from imagegen.errors import UsageError
     metavar="oci:DIR",
     help="Write an OCI image layout to DIR instead of loading the image; needs no engine.",
 )
+@click.option(
+    "--scratch-base",
+    is_flag=True,
+    help="Where locked Debian packages are gone from the archive, build on those of today, from a scratch lock.",
+)
 @pass_app
-def command(app: App, *, cell: str, no_test: bool, require_gpu: bool, output: str | None) -> None:
+def command(app: App, *, cell: str, no_test: bool, require_gpu: bool, output: str | None, scratch_base: bool) -> None:
     """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest."""
     chosen = app.matrix.select(cell)
     locks = [app.fresh_lock(each) for each in chosen]
+
+    def attempt(each: Cell, lock: Lock, work: Callable[[Lock], str]) -> None:
+        try:
+            digest = work(lock)
+        except GoneError as error:
+            if not scratch_base:
+                raise
+            digest = work(app.scratch_lock(each, lock, error))
+        click.echo(digest)
+
     if output is not None:
         kind, _, directory = output.partition(":")
         if kind != "oci" or not directory or len(locks) != 1:
             raise UsageError(f"--output {output}: write oci:DIR, for one cell", fix="--output oci:./image")
-        click.echo(pipeline.to_layout(locks[0], Path(directory), app.store, app.settings, app.progress))
+        settings = app.sources(chosen[0])
+        attempt(
+            chosen[0],
+            locks[0],
+            lambda lock: pipeline.to_layout(lock, Path(directory), app.store, settings, app.progress),
+        )
         return
     with Engine.connect(app.settings, app.progress) as engine:
         for each, lock in zip(chosen, locks, strict=True):
-            try:
-                built = pipeline.to_engine(
-                    lock,
-                    app.imports(each),
-                    engine,
-                    app.store,
-                    app.settings,
-                    app.progress,
-                    test=not no_test,
-                    require_gpu=require_gpu,
-                )
-            except pipeline.SmokeFailed as error:
-                print_report(app.console, error.report)
-                raise
-            if built.report:
-                print_report(app.console, built.report)
-            app.progress.say(f"{each.id} is {' and '.join(built.tags)}; try it:")
-            app.progress.say(
-                f"  {engine.docker_run_line(built.tags[0], 'python', '-c', 'import torch; print(torch.__version__)')}"
-            )
-            click.echo(built.digest)
+            attempt(each, lock, partial(_into_engine, app, engine, each, test=not no_test, require_gpu=require_gpu))
+
+
+def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool, require_gpu: bool) -> str:
+    try:
+        built = pipeline.to_engine(
+            lock,
+            app.imports(cell),
+            engine,
+            app.store,
+            app.sources(cell),
+            app.progress,
+            test=test,
+            require_gpu=require_gpu,
+        )
+    except pipeline.SmokeFailed as error:
+        print_report(app.console, error.report)
+        raise
+    if built.report:
+        print_report(app.console, built.report)
+    app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
+    line = engine.docker_run_line(built.tags[0], "python", "-c", "import torch; print(torch.__version__)")
+    app.progress.say(f"  {line}")
+    return built.digest

@@ -47,7 +47,9 @@ def command(
             made = _make(app, chosen, previous, asked)
         if record:
             bare = replace(made, record=None)
-            made = replace(bare, record=layers.record_of(layers.assemble(bare, app.store, app.settings, app.progress)))
+            made = replace(
+                bare, record=layers.record_of(layers.assemble(bare, app.store, app.sources(chosen), app.progress))
+            )
         _write(app, chosen, made, previous)
 
 
@@ -56,7 +58,7 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
     made = lock.make(
         cell,
         previous=previous,
-        settings=app.settings,
+        settings=app.sources(cell),
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,

@@ -28,6 +28,6 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
         if output is None:
             click.echo(rendered.dockerfile, nl=False)
             continue
-        recipe.write(rendered, lock, output / chosen.id, app.store, app.settings, app.progress)
+        recipe.write(rendered, lock, output / chosen.id, app.store, app.sources(chosen), app.progress)
         app.progress.say(f"{output / chosen.id}: build it there with")
         click.echo(rendered.command)

@@ -27,7 +27,9 @@ def command(app: App, *, cell: str, as_json: bool) -> None:
         app.out.print(f"[bold]{chosen.id}[/bold]: {chosen.description}", highlight=False)
         app.out.print(chosen.purpose, highlight=False)
         app.out.print(f"base {lock.base.name}: {len(lock.base.debs)} Debian packages ({lock.base.suite})")
-        app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {pipeline.tags(lock)[0]}", highlight=False)
+        app.out.print(
+            f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {pipeline.tags(lock)[0]}", highlight=False
+        )
         if lock.record:
             size = human(sum(layer.size for layer in lock.record.layers))
             app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}", highlight=False)

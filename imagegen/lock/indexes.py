@@ -10,13 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
-from pypi_simple import (
-    ACCEPT_JSON_PREFERRED,
-    PYPI_SIMPLE_ENDPOINT,
-    ProjectPage,
-    RepositoryPage,
-    UnsupportedRepoVersionError,
-)
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
@@ -45,8 +38,11 @@ def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
 
 def url_of(alias: str, settings: Settings) -> str | None:
     """The address that serves `alias` here, without a trailing slash."""
-    default = PYPI_SIMPLE_ENDPOINT if alias == DEFAULT else ""
-    return settings.index_urls.get(alias, default).rstrip("/") or None
+    if alias == DEFAULT and alias not in settings.index_urls:
+        import pypi_simple  # late, here and below: it brings an HTML parser, which an unchanged build never needs
+
+        return pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/")
+    return settings.index_urls.get(alias, "").rstrip("/") or None
 
 
 def variable(alias: str) -> str:
@@ -56,7 +52,9 @@ def variable(alias: str) -> str:
 
 def project(client: Client, index_url: str, name: str) -> list[Link]:
     """The files of a project (PEP 503, PEP 691). Raises FetchError."""
-    return _links(client.page(f"{index_url}/{name}/", accept=ACCEPT_JSON_PREFERRED), name)
+    import pypi_simple
+
+    return _links(client.page(f"{index_url}/{name}/", accept=pypi_simple.ACCEPT_JSON_PREFERRED), name)
 
 
 def find_links(client: Client, place: str) -> list[Link]:
@@ -95,13 +93,15 @@ def _is_release(filename: str, package: str, version: str) -> bool:
 
 
 def _links(page: Page, name: str) -> list[Link]:
+    import pypi_simple
+
     # By content, not by its declared type: there are mirrors that serve HTML as JSON.
     try:
         if page.body.lstrip()[:1] == b"{":
-            found = ProjectPage.from_json_data(json.loads(page.body), page.url)
+            found = pypi_simple.ProjectPage.from_json_data(json.loads(page.body), page.url)
             return [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
-        return [_link(each.url) for each in RepositoryPage.from_html(page.body, page.url).links]
-    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
+        return [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(page.body, page.url).links]
+    except (ValueError, KeyError, TypeError, pypi_simple.UnsupportedRepoVersionError) as error:
         what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
         raise FetchError(what, why=str(error)) from error
 

@@ -83,7 +83,8 @@ class Report:
             if kind:
                 ET.SubElement(case, kind, {"message": _xml(result.reason)}).text = _xml(result.log)
         ET.indent(root)
-        return ET.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
+        document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+        return document.decode() + "\n"
 
 
 def _xml(text: str) -> str:

@@ -1,10 +1,7 @@
-"""What every check's program is made of: read the spec, run, print one JSON object as the last line."""
+"""What every check is made of: the spec it is given, the ways it can end, what it says on the way."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,20 +60,6 @@ class Findings:
 def step(text: str) -> None:
     """Say what comes next. If the process then dies or hangs, the runner reports this line."""
     print(text, flush=True)
-
-
-def main(check: Callable[[Spec], Details]) -> None:
-    """Entry point of a program: `python -m suite.checks.NAME --name NAME --device DEVICE SPEC`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--device", required=True, choices=("cpu", "cuda"))
-    parser.add_argument("spec", type=Path)
-    options = parser.parse_args()
-    fields = json.loads(options.spec.read_text(encoding="utf-8"))
-    spec = Spec(options.device, *(fields[key] for key in ("python", "prefix", "env", "versions", "imports")))
-    status, reason, details = answer(check, spec)
-    print(json.dumps({"check": options.name, "status": status, "reason": reason, "details": details}), flush=True)
-    sys.exit(status == "fail")
 
 
 def answer(check: Callable[[Spec], Details], spec: Spec) -> tuple[str, str, Details]:

@@ -38,8 +38,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def command(check: Check, spec: str) -> list[str]:
-    module = f"suite.checks.{check.module}"
-    return [sys.executable, "-m", module, "--name", check.name, "--device", check.device, str(Path(spec).resolve())]
+    return [sys.executable, "-m", "suite.entry", check.name, str(Path(spec).resolve())]
 
 
 def run(check: Check, argv: Sequence[str]) -> dict[str, Any]:

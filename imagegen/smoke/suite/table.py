@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One row. The program is `suite.checks.<module>`, in a process of its own."""
+    """One row. `suite.checks.<module>` holds it; `suite.entry` runs it, in a process of its own."""
 
     name: str
     module: str

@@ -1,1 +1,1 @@
-"""One program per module; see suite.table for what each proves."""
+"""One `check(spec) -> details` per module; see suite.table for what each proves."""

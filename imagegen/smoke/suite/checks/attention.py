@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -120,7 +120,3 @@ def judge(case: Case, backend: str, actual: list[Tensor], expected: list[Tensor]
     holds = worst <= TOLERANCE[case.dtype]
     findings.expect(f"{case.name}, {backend}", holds, f"{backend} ({case.name}) misses the reference by {worst:.2e}")
     return worst
-
-
-if __name__ == "__main__":
-    main(check)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from suite import tinylm
 from suite.grpo import logits_of
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 from torch import Tensor, nn
 
 VOCABULARY, BATCH, LENGTH = 11, 8, 10
@@ -90,7 +90,3 @@ def _load_model(folder: Path) -> nn.Module:
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == two.keys() and all(torch.equal(value, two[name]) for name, value in one.items())
-
-
-if __name__ == "__main__":
-    main(check)

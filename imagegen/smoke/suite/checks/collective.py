@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 from torch import distributed as dist
 from torch import nn
 from torch.multiprocessing import spawn
@@ -88,7 +88,3 @@ def data_parallel(rank: int, world: int, device: torch.device) -> list[str]:
     # Means of halves against the mean of the whole, in float32: a few roundings of 2**-24.
     same = all(torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6) for p, g in zip(model.parameters(), whole))  # noqa: B905
     return [] if same else ["DistributedDataParallel"]
-
-
-if __name__ == "__main__":
-    main(check)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from suite.arch import arch_names, runs_on
-from suite.program import Details, Failed, Findings, Spec, main, step
+from suite.program import Details, Failed, Findings, Spec, step
 from torch import Tensor
 
 SIZE = 1024
@@ -67,7 +67,3 @@ def matmul_error(device: torch.device) -> float:
 
 def _worst(error: Tensor, allowed: Tensor) -> float:
     return float((error.abs() / allowed).max())
-
-
-if __name__ == "__main__":
-    main(check)

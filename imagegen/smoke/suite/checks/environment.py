@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from suite.program import Details, Findings, Spec, main
+from suite.program import Details, Findings, Spec
 
 
 def check(spec: Spec) -> Details:
@@ -51,7 +51,3 @@ def _writable(folder: str) -> bool:
     except OSError:
         return False
     return True
-
-
-if __name__ == "__main__":
-    main(check)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import torch
 from suite import grpo, tinylm
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 from torch import Tensor
 
 SEEDS = (0, 1, 2)
@@ -173,7 +173,3 @@ def check_repeats(findings: Findings) -> None:
     setup = replace(grpo.Setup(SEEDS[0]), steps=3)
     one, two = (grpo.train(tinylm.make, setup).updates for _ in range(2))
     findings.expect("repeats", one == two, "the same seed gave other numbers the second time")
-
-
-if __name__ == "__main__":
-    main(check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 
 
 def check(spec: Spec) -> Details:
@@ -31,7 +31,3 @@ def _places(module: ModuleType) -> list[str]:
     if getattr(module, "__file__", None):
         return [str(module.__file__)]
     return [str(place) for place in getattr(module, "__path__", ())]
-
-
-if __name__ == "__main__":
-    main(check)

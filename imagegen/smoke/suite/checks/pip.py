@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 
-from suite.program import Details, Failed, Skipped, Spec, main
+from suite.program import Details, Failed, Skipped, Spec
 
 
 def check(_: Spec) -> Details:
@@ -18,7 +18,3 @@ def check(_: Spec) -> Details:
     if result.returncode != 0:
         raise Failed("; ".join(lines), {"output": lines})
     return {"output": lines}
-
-
-if __name__ == "__main__":
-    main(check)

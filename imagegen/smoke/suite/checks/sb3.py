@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
-from suite.program import Details, Findings, Spec, main, step
+from suite.program import Details, Findings, Spec, step
 
 ACTIONS = 6
 EPISODE = 16
@@ -104,7 +104,3 @@ def act(model: MaskablePPO, *, masked: bool) -> tuple[float, int]:
         if ended:
             observation, _ = world.reset()
     return earned / ACTING_STEPS, world.illegal
-
-
-if __name__ == "__main__":
-    main(check)

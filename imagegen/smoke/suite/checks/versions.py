@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from suite.program import Details, Findings, Spec, main
+from suite.program import Details, Findings, Spec
 
 
 def check(spec: Spec) -> Details:
@@ -44,7 +44,3 @@ def canonical_version(version: str) -> str:
     """Enough of PEP 440's normal form to compare a lock with metadata: case, leading v and zeros, separators."""
     text = version.strip().lower().removeprefix("v")
     return re.sub(r"(?<![a-z0-9])0+(?=\d)", "", re.sub(r"[-_]", ".", text))
-
-
-if __name__ == "__main__":
-    main(check)
