@@ -30,7 +30,8 @@ def lock_of(versions: Mapping[str, str], env: tuple[LockedEnv, ...] = ()) -> Loc
     base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
     wheels = tuple(LockedWheel(name, version, FILE, ()) for name, version in sorted(versions.items()))
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
-    return Lock("cell", "image", axes, {}, "0", "2026-01-01T00:00:00Z", base, wheels, env)
+    uv = LockedWheel("uv", "0", FILE, ())
+    return Lock("cell", "image", axes, {}, uv, "2026-01-01T00:00:00Z", base, wheels, env)
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,25 @@ class FakeEngine:
         return Ended(done.returncode, done.stdout, done.stderr)
 
 
+class Said(Quiet):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
 def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
     installed = {
         (d.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-"): d.version for d in distributions()
     }
     lock = lock_of({**installed, "missing": "1.0"}, (LockedEnv("WANDB_MODE", "offline", ""),))
     engine = FakeEngine(tmp_path)
-    said: list[str] = []
-    progress = Quiet()
-    progress.say = said.append  # type: ignore[method-assign]
+    progress = Said()
     report = smoke.run(engine, "some:tag", lock, {"click": ("click",)}, require_gpu=False, progress=progress)
     results = {result.check: result for result in report.results}
     assert list(results) == ["imports", "pip-check", "versions", "environment"]
-    assert [line.split(":")[0].strip() for line in said] == list(results)
+    assert [line.split(":")[0].strip() for line in progress.lines] == list(results)
     assert results["pip-check"].status == "pass", results["pip-check"].reason
     assert results["versions"].reason == "missing 1.0 is locked and not installed"
     assert {"WANDB_MODE", "prefix"} <= results["environment"].details["wrong"].keys()

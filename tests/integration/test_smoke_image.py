@@ -1,0 +1,105 @@
+"""The smoke checks in the real images: they pass, they notice another image, and every break in them is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock, matrix, pipeline, smoke
+from imagegen.cli.app import App
+from imagegen.config import Settings
+from imagegen.data import shipped
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock
+from imagegen.progress import Quiet
+from imagegen.smoke.run import ROOT, files, spec
+from imagegen.store import Store
+
+pytestmark = pytest.mark.integration
+
+MUTATIONS = Path(__file__).parents[1] / "smoke_mutations.py"
+
+
+@dataclass(frozen=True)
+class Built:
+    ref: str
+    lock: Lock
+    imports: dict[str, tuple[str, ...]]
+
+
+def build(image: str, engine: Engine, settings: Settings) -> Built:
+    """The image in the engine, built from the committed lock where the engine does not have it yet."""
+    (cell,) = matrix.load([shipped("matrices")]).select(image)
+    locked = lock.read(shipped("locks") / f"{cell.id}.toml")
+    imports = App.imports(cell)
+    built = pipeline.to_engine(locked, imports, engine, Store(settings.store), settings, Quiet(), test=False)
+    return Built(built.tags[1], locked, imports)
+
+
+@pytest.fixture(scope="module")
+def cpu_grpo(engine: Engine, settings: Settings) -> Built:
+    return build("cpu-grpo", engine, settings)
+
+
+@pytest.fixture(scope="module")
+def sb3_maskable(engine: Engine, settings: Settings) -> Built:
+    return build("sb3-maskable", engine, settings)
+
+
+@pytest.mark.parametrize("image", ["cpu_grpo", "sb3_maskable"])
+def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(
+    image: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    built: Built = request.getfixturevalue(image)
+    report = smoke.run(engine, built.ref, built.lock, built.imports, require_gpu=False, progress=Quiet())
+    failed = {result.check: (result.reason, result.log) for result in report.results if result.failed}
+    assert not failed
+    skipped = {result.check: result.reason for result in report.results if result.status == "skip"}
+    assert skipped == dict.fromkeys(["cuda", "attention-cuda", "nccl", "grpo-cuda"], "no NVIDIA GPU in this container")
+    details = {result.check: result.details for result in report.results}
+    assert details["grpo"]["model"] == ("transformers" if image == "cpu_grpo" else "torch")
+    assert ("sb3" in details) == (image == "sb3_maskable")
+
+
+def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) -> None:
+    wheels = tuple(wheel for wheel in cpu_grpo.lock.wheels if wheel.name != "torch")  # and with it the slow checks
+    numpy = next(wheel for wheel in wheels if wheel.name == "numpy")
+    wheels = tuple(replace(wheel, version="0.1") if wheel is numpy else wheel for wheel in wheels)
+    other = replace(cpu_grpo.lock, wheels=wheels, axes={**cpu_grpo.lock.axes, "python": "3.12"})
+    imports = {"numpy": ("numpy", "no_such_module")}
+    report = smoke.run(engine, cpu_grpo.ref, other, imports, require_gpu=False, progress=Quiet())
+    results = {result.check: result for result in report.results}
+    assert "no_such_module (numpy): ModuleNotFoundError" in results["imports"].reason
+    assert results["pip-check"].status == "pass"
+    assert f"numpy {numpy.version} is installed, 0.1 is locked" in results["versions"].reason
+    assert "is installed and not locked" in results["versions"].reason
+    assert "the lock is for 3.12" in results["environment"].reason
+
+
+@pytest.mark.parametrize(
+    ("image", "check"),
+    [
+        ("cpu_grpo", "grpo"),
+        ("cpu_grpo", "checkpoint"),
+        ("cpu_grpo", "attention"),
+        ("cpu_grpo", "collective"),
+        ("sb3_maskable", "sb3"),
+    ],
+)
+def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:
+    built: Built = request.getfixturevalue(image)
+    suite = {**files(spec(built.lock, built.imports)), f"{ROOT}/smoke_mutations.py": MUTATIONS.read_bytes()}
+    with engine.container(built.ref, ["sleep", "infinity"], files=suite) as container:
+        outcome = container.exec(["env", "-C", ROOT, "python", "-m", "smoke_mutations", check], timeout=600)
+    assert outcome.exit_code == 0, outcome.stderr.decode()
+    lines = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")]
+    control, *mutations = lines
+    assert (control["mutation"], control["found"]) == ("none", [])
+    assert len(mutations) > 2
+    for mutation in mutations:
+        missed = [name for name in mutation["expected"] if not any(f.startswith(name) for f in mutation["found"])]
+        assert mutation["expected"], mutation
+        assert not missed, mutation
