@@ -6,6 +6,7 @@ The environment is passed in as a mapping, so that tests never patch os.environ.
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class Settings:
         }
         return cls(
             env=dict(env),
-            store=_cache_home(env) / "imagegen" / "store",
+            store=_cache_home(env).absolute() / "imagegen" / "store",  # programs with other directories get it
             find_links=_words(env, pip, "find-links", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
             extra_indexes=_words(env, pip, "extra-index-url", "PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL"),
             index_urls=index_urls,
@@ -73,21 +74,30 @@ def _cache_home(env: Mapping[str, str]) -> Path:
 
 
 def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
-    """The [global] section of pip's configuration files, later files winning, as pip's documentation orders them."""
+    """The [global] section of pip's configuration files, later files winning, keys spelled with dashes."""
     parser = configparser.RawConfigParser()
-    home = Path(env["HOME"]) if env.get("HOME") else None
-    files = [Path(d) / "pip" / "pip.conf" for d in reversed(env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"))]
-    files.append(Path("/etc/pip.conf"))
-    if home:
-        files += [home / ".pip" / "pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
-    if env.get("PIP_CONFIG_FILE"):
-        files.append(Path(env["PIP_CONFIG_FILE"]))
-    for file in files:
+    for file in _pip_files(env):
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
             raise UsageError("pip's configuration cannot be read", where=str(file), why=str(error)) from error
-    return dict(parser.items("global")) if parser.has_section("global") else {}
+    section = parser.items("global") if parser.has_section("global") else []
+    return {key.replace("_", "-"): value for key, value in section}
+
+
+def _pip_files(env: Mapping[str, str]) -> list[Path]:
+    """As pip's documentation has them, section "Location": a named file replaces the user's, the null device all."""
+    named = Path(env["PIP_CONFIG_FILE"]) if env.get("PIP_CONFIG_FILE") else None
+    if named == Path(os.devnull):
+        return []
+    site = (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
+    files = [*(Path(directory) / "pip" / "pip.conf" for directory in site), Path("/etc/pip.conf")]
+    if named and named.exists():
+        return [*files, named]
+    if env.get("HOME"):
+        home = Path(env["HOME"])
+        files += [home / ".pip" / "pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
+    return files
 
 
 def _first(env: Mapping[str, str], *names: str) -> str | None:
