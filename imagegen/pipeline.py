@@ -45,6 +45,7 @@ def to_store(lock: Lock, store: Store, settings: Settings, progress: Progress) -
 
 def to_layout(lock: Lock, directory: Path, store: Store, settings: Settings, progress: Progress) -> str:
     """Assemble into an OCI image layout at `directory`; needs no engine. Returns the manifest's digest."""
+    refs.require_new(directory)
     built = to_store(lock, store, settings, progress)
     refs.export(store, built.digest, directory, tags(lock)[0])
     return built.digest

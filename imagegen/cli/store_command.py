@@ -41,7 +41,7 @@ def gc(app: App) -> None:
         found = app.find_lock(cell)
         if found is None:
             continue
-        files = [wheel.file for wheel in found.wheels]
+        files = [found.uv.file, *(wheel.file for wheel in found.wheels)]
         for wheel in found.wheels:
             if wheel.sdist:
                 files += [wheel.sdist.file, *(needed.file for needed in wheel.sdist.build_requires)]

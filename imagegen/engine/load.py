@@ -201,9 +201,7 @@ def _follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], No
 def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
     """After a failed pull: StoreError when it is the store that is damaged."""
     for blob in blobs:
-        with store.open(blob.digest) as reader:
-            for _ in reader:
-                pass
+        store.verify(blob.digest)
 
 
 def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:

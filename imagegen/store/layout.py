@@ -33,6 +33,11 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def is_digest(text: str) -> bool:
+    """Whether `text` has the form of an OCI digest, as `digest_of` writes it."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 class Store:
     """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store."""
 
@@ -44,11 +49,13 @@ class Store:
             if not (root / "oci-layout").exists():
                 self.replace("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
             if not (root / "index.json").exists():
-                self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
+                with self.lock("index"):
+                    if not (root / "index.json").exists():  # else another build made it, and has names in it by now
+                        self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
 
     def path(self, digest: str) -> Path:
         """Where the blob lies or would lie."""
-        if not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise StoreError(f"not a digest: {digest!r}")
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
@@ -71,6 +78,12 @@ class Store:
         """The whole blob, verified; for manifests and configs."""
         with self.open(digest) as reader:
             return reader.read()
+
+    def verify(self, digest: str) -> None:
+        """Read the blob to its end. Raises StoreError when it is absent or damaged."""
+        with self.open(digest) as reader:
+            for _ in reader:
+                pass
 
     def write(self, data: bytes) -> str:
         """Keep a small blob and return its digest."""
@@ -107,9 +120,16 @@ class Store:
     def forget(self, kind: str, key: str) -> None:
         self._record(kind, key).unlink(missing_ok=True)
 
-    def lock(self, name: str) -> FileLock:
-        """A lock between processes: hold it around work that two builds must not do at once."""
-        return FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """A lock between threads and processes, held around work that two builds must not do at once."""
+        lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
+        with explained(self.root):
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _record(self, kind: str, key: str) -> Path:
         return self.root / "records" / kind / self.path(key).name
@@ -118,11 +138,14 @@ class Store:
         """Replace a small file of the store (not a blob) whole: readers see the old content or the new."""
         with explained(self.root):
             handle, fresh = tempfile.mkstemp(dir=self.root / "tmp", prefix="new-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.root / name)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(fresh, self.root / name)
+            finally:
+                Path(fresh).unlink(missing_ok=True)
 
 
 class BlobWriter:
@@ -201,7 +224,7 @@ def explained(root: Path) -> Iterator[None]:
                 why=why,
                 fix="`imagegen store gc`, or set XDG_CACHE_HOME to a larger disk",
             ) from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
             raise StoreError(
                 "the store cannot be written",
                 where=str(root),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.errors import StoreError
-from imagegen.store.layout import Store, explained
+from imagegen.store.layout import Store
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _NAME = "org.opencontainers.image.ref.name"
@@ -34,19 +34,21 @@ def images(store: Store) -> dict[str, str]:
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
     """Write the image as an OCI image layout to a new directory, by hard links where the disk allows.
 
-    The directory appears complete or not at all. Raises StoreError when it exists and is no empty directory.
+    The directory appears complete or not at all. Raises StoreError when it exists and is no empty directory, when it
+    cannot be written, and when a blob is absent or damaged.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise StoreError("the output directory is not empty", where=str(directory), fix="name another, or remove it")
+    require_new(directory)
+    directory = directory.absolute()
     manifest = store.read(digest)
     parts = json.loads(manifest)
-    with explained(directory.parent):
+    try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}-"))
         try:
             blobs = fresh / "blobs" / "sha256"
             blobs.mkdir(parents=True)
             for part in (digest, parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])):
+                store.verify(part)
                 _place(store.path(part), blobs / store.path(part).name)
             (fresh / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
             (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
@@ -57,6 +59,14 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
+    except OSError as error:
+        raise StoreError("the output directory cannot be written", where=str(directory), why=error.strerror) from error
+
+
+def require_new(directory: Path) -> None:
+    """Raise StoreError when something is there already: cheap to ask before long work."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise StoreError("the output directory is not empty", where=str(directory), fix="name another, or remove it")
 
 
 def _place(source: Path, target: Path) -> None:

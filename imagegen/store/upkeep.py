@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.errors import StoreError
-from imagegen.store.layout import Store
+from imagegen.store.layout import Store, is_digest
 
 # Files younger than this may belong to a build that runs now: its blobs have no manifest yet.
 YOUNG = 24 * 3600
@@ -39,9 +41,10 @@ class Sizes:
 
 
 def blobs(store: Store) -> Iterator[str]:
-    """Every blob's digest, sorted."""
+    """Every blob's digest, sorted. What else lies there, as NFS leaves it, is no business of ours."""
     for path in sorted((store.root / "blobs" / "sha256").iterdir()):
-        yield f"sha256:{path.name}"
+        if is_digest(digest := f"sha256:{path.name}"):
+            yield digest
 
 
 def check(store: Store, *, repair: bool) -> list[Damage]:
@@ -49,13 +52,11 @@ def check(store: Store, *, repair: bool) -> list[Damage]:
     damaged = []
     for digest in blobs(store):
         try:
-            with store.open(digest) as reader:
-                for _ in reader:
-                    pass
+            store.verify(digest)
         except StoreError:
             damaged.append(Damage(digest, store.path(digest)))
             if repair:
-                store.path(digest).unlink()
+                store.path(digest).unlink(missing_ok=True)
     return damaged
 
 
@@ -99,16 +100,28 @@ def _closure(store: Store, wanted: Iterable[str]) -> set[str]:
 
 
 def _remove(path: Path, now: float) -> int:
-    """Remove a file or a tree unless it is young; returns its bytes."""
-    if now - path.lstat().st_mtime < YOUNG:
+    """Remove a file or a tree unless it is young; returns its bytes. A build may have taken it away by now."""
+    try:
+        if now - path.lstat().st_mtime < YOUNG:
+            return 0
+    except FileNotFoundError:
         return 0
-    size = _tree(path) if path.is_dir() else path.lstat().st_size
+    size = _size(path) + _tree(path)
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
     return size
 
 
 def _tree(root: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in root.rglob("*") if not path.is_dir())
+    return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
+
+
+def _size(path: Path) -> int:
+    """Bytes on disk; 0 for a directory, and for what a build has taken away since it was listed."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return 0 if stat.S_ISDIR(status.st_mode) else status.st_blocks * 512

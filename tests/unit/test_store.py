@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -116,3 +117,92 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written") as caught:
         Store(tmp_path / "file" / "store")
     assert "XDG_CACHE_HOME" in str(caught.value)
+
+
+def test_two_builds_that_make_the_store_lose_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, other = tmp_path / "store", []
+
+    def build() -> None:
+        store = Store(root)
+        refs.keep(store, "cell", put_image(store), 1)
+
+    def interrupted(store: Store, name: Path | str, data: bytes) -> None:
+        if name == "index.json" and not other:
+            other.append(threading.Thread(target=build))
+            other[0].start()
+            other[0].join(0.5)  # it gets as far as it can before this one goes on
+        real(store, name, data)
+
+    real = Store.replace
+    monkeypatch.setattr(Store, "replace", interrupted)
+    store = Store(root)
+    other[0].join()
+    assert set(refs.images(store)) == {"cell"}
+
+
+def test_upkeep_goes_on_beside_builds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a build come and go between being listed and being looked at."""
+    old = store.write(b"old")
+    age(store)
+    listed, walked = Path.iterdir, os.walk
+    gone = store.root / "tmp" / "blob-gone"
+    monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), gone])
+    monkeypatch.setattr(os, "walk", lambda top: [*walked(top), (str(gone.parent), [], [gone.name])])
+    assert upkeep.sizes(store).total > 0
+    assert upkeep.collect(store, ()) > 0
+    assert not store.has(old)
+
+
+def test_what_is_no_blob_is_left_alone(store: Store) -> None:
+    stranger = store.root / "blobs/sha256/.nfs0001"
+    stranger.write_bytes(b"")
+    age(store)
+    assert upkeep.check(store, repair=True) == []
+    upkeep.collect(store, ())
+    assert stranger.exists()
+
+
+def test_a_failed_replacement_leaves_nothing(store: Store) -> None:
+    (store.root / "index.json").unlink()
+    (store.root / "index.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        store.replace("index.json", b"{}")
+    assert not list((store.root / "tmp").iterdir())
+
+
+def test_damage_is_not_exported(store: Store, tmp_path: Path) -> None:
+    digest = put_image(store)
+    path = store.path(digest_of(b"layer"))
+    path.chmod(0o644)
+    path.write_bytes(b"LAYER")
+    with pytest.raises(StoreError, match="damaged"):
+        refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
+    path.unlink()
+    with pytest.raises(StoreError, match="no blob"):
+        refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_an_output_that_cannot_be_written_is_not_the_stores_fault(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written") as caught:
+        refs.export(store, put_image(store), tmp_path / "file" / "out", "imagegen/x:y")
+    assert "XDG_CACHE_HOME" not in str(caught.value)
+    assert str(tmp_path / "file" / "out") in str(caught.value)
+
+
+def test_an_export_into_the_empty_directory_where_one_stands(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    refs.export(store, put_image(store), Path(), "imagegen/x:y")
+    assert (here / "oci-layout").exists()
+
+
+def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
+    shutil.rmtree(store.root / "locks")
+    (store.root / "locks").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"), store.lock("x"):
+        pass
