@@ -131,6 +131,10 @@ class EngineError(ImagegenError):
     title = "engine"
 
 
+class NoGpuError(EngineError):
+    """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
+
+
 class ReproducibilityError(ImagegenError):
     """What was built is not what the lock recorded."""
 

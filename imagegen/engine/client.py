@@ -191,10 +191,13 @@ class Engine:
         client = [str(self.private.client)] if self.private else ["docker"]
         return " ".join([*self._host_prefix(), shlex.join([*client, "run", "--rm", ref, *command])])
 
-    def buildx_line(self, args: Sequence[str]) -> str:
-        """A shell command that runs buildx on this engine, ready to paste."""
-        program = [str(self.private.buildx)] if self.private else ["docker", "buildx"]
-        return " ".join([*self._host_prefix(), shlex.join([*program, *args])])
+    def buildx_line(self, arguments: str) -> str:
+        """A shell command that runs buildx on this engine, ready to paste; `arguments` are shell text."""
+        if self.private is None:
+            return " ".join([*self._host_prefix(), "docker buildx", arguments])
+        config = shlex.quote(str(self.private.home / "buildx"))  # whatever builder the user's own buildx has in use
+        program = shlex.quote(str(self.private.buildx))
+        return " ".join([*self._host_prefix(), f"BUILDX_CONFIG={config}", program, arguments])
 
     def _host_prefix(self) -> list[str]:
         host = self.private.docker_host if self.private else self._settings.env.get("DOCKER_HOST")

@@ -23,7 +23,7 @@ from docker.models.containers import Container as DockerContainer
 from docker.types import DeviceRequest
 from docker.utils.socket import STDERR, STDOUT, SocketError, frames_iter
 
-from imagegen.errors import EngineError
+from imagegen.errors import EngineError, NoGpuError
 
 LABEL = "imagegen"
 _GRACE = 10  # seconds for the output of a killed program to end
@@ -213,7 +213,8 @@ def explained(doing: str) -> Iterator[None]:
     except ImageNotFound as error:
         raise EngineError(f"{doing}: the engine has no such image", why=_message(error), fix="build it") from error
     except APIError as error:
-        raise EngineError(f"{doing}: the engine refused", why=_message(error)) from error
+        kind = NoGpuError if "could not select device driver" in _message(error) else EngineError
+        raise kind(f"{doing}: the engine refused", why=_message(error)) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise EngineError(f"{doing}: no answer from the engine", why=str(error)) from error
 

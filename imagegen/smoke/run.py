@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from imagegen.errors import EngineError
+from imagegen.errors import EngineError, NoGpuError
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock
 from imagegen.progress import Progress
@@ -65,21 +65,31 @@ def run(
         ref: the image, as the engine knows it.
         lock: what the image was built from.
         imports: distribution -> modules, for the components that the cell declares.
-        require_gpu: give the container all GPUs, and count a check that is skipped for want of one as failed.
+        require_gpu: count a check that is skipped for want of a GPU as failed.
         progress: told of each result as it comes.
 
     Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all.
     """
     checks = applicable({wheel.name for wheel in lock.wheels})
     results = []
-    with engine.container(
-        ref, ["sleep", "infinity"], files=files(spec(lock, imports)), gpus=require_gpu, shm_size=SHM_BYTES
-    ) as container:
+    with ExitStack() as stack:
+        container = _started(stack, engine, ref, files(spec(lock, imports)), gpus=lock.axes.get("cuda") != "cpu")
         for check in checks:
             result = judged(_run_one(container, check), check, require_gpu=require_gpu)
             progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s")
             results.append(result)
     return Report(ref, lock.cell, tuple(results))
+
+
+def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, bytes], *, gpus: bool) -> Container:
+    """A container with all GPUs where they are wanted and the engine has them, else one without."""
+    command = ["sleep", "infinity"]
+    if gpus:
+        try:
+            return stack.enter_context(engine.container(ref, command, files=programs, gpus=True, shm_size=SHM_BYTES))
+        except NoGpuError:
+            pass  # the checks that need one say that there is none
+    return stack.enter_context(engine.container(ref, command, files=programs, gpus=False, shm_size=SHM_BYTES))
 
 
 def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:

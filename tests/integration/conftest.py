@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base
+from imagegen import base, lock, matrix, pipeline
+from imagegen.cli.app import App
 from imagegen.config import Settings
+from imagegen.data import shipped
 from imagegen.engine import Engine, debs, private
 from imagegen.engine.floor import SUITE
 from imagegen.errors import EngineError
 from imagegen.matrix.model import Base
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.integration.places import Built, Place, committed, relocked
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +72,33 @@ def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debi
     locked = base.resolve(asked, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())
     return Debian(asked, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+
+
+@pytest.fixture(scope="session")
+def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A machine with an empty store; its images go into the session's engine."""
+    host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
+    return Place(tmp_path_factory.mktemp("machine"), host)
+
+
+def _build(image: str, machine: Place) -> Built:
+    """Built once for all tests, from the network alone the first time; each test proves what it is about."""
+    said = machine.run("build", image, "--no-test", "--scratch-base")
+    (cell,) = matrix.load([shipped("matrices")]).select(image)
+    locked = committed(cell.id)
+    if relocked(said):  # the archive has moved on: this machine goes on with a lock of its own, recorded like the other
+        locked = lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml")
+        lock.write(locked, machine.root / "locks" / f"{cell.id}.toml")
+        machine.run("lock", image, "--record")
+        locked = lock.read(machine.root / "locks" / f"{cell.id}.toml")
+    return Built(pipeline.tags(locked)[1], locked, App.imports(cell), said)
+
+
+@pytest.fixture(scope="session")
+def sb3_maskable(machine: Place) -> Built:
+    return _build("sb3-maskable", machine)
+
+
+@pytest.fixture(scope="session")
+def cpu_grpo(machine: Place) -> Built:
+    return _build("cpu-grpo", machine)

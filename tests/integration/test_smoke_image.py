@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from imagegen import lock, matrix, pipeline, smoke
-from imagegen.cli.app import App
-from imagegen.config import Settings
-from imagegen.data import shipped
+from imagegen import smoke
 from imagegen.engine import Engine
-from imagegen.lock.model import Lock
 from imagegen.progress import Quiet
 from imagegen.smoke.run import ROOT, files, spec
-from imagegen.store import Store
+from tests.integration.places import Built
 
 pytestmark = pytest.mark.integration
 
 MUTATIONS = Path(__file__).parents[1] / "smoke_mutations.py"
-
-
-@dataclass(frozen=True)
-class Built:
-    ref: str
-    lock: Lock
-    imports: dict[str, tuple[str, ...]]
-
-
-def build(image: str, engine: Engine, settings: Settings) -> Built:
-    """The image in the engine, built from the committed lock where the engine does not have it yet."""
-    (cell,) = matrix.load([shipped("matrices")]).select(image)
-    locked = lock.read(shipped("locks") / f"{cell.id}.toml")
-    imports = App.imports(cell)
-    built = pipeline.to_engine(locked, imports, engine, Store(settings.store), settings, Quiet(), test=False)
-    return Built(built.tags[1], locked, imports)
-
-
-@pytest.fixture(scope="module")
-def cpu_grpo(engine: Engine, settings: Settings) -> Built:
-    return build("cpu-grpo", engine, settings)
-
-
-@pytest.fixture(scope="module")
-def sb3_maskable(engine: Engine, settings: Settings) -> Built:
-    return build("sb3-maskable", engine, settings)
 
 
 @pytest.mark.parametrize("image", ["cpu_grpo", "sb3_maskable"])

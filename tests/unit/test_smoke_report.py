@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import smoke
-from imagegen.errors import EngineError
+from imagegen.errors import EngineError, NoGpuError
 from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
@@ -44,14 +44,16 @@ class Ended:
 class FakeEngine:
     """A container is a folder of this machine; `answer`, if set, is what every program there gives."""
 
-    def __init__(self, root: Path, answer: Ended | Exception | None = None) -> None:
-        self.root, self.answer = root, answer
+    def __init__(self, root: Path, answer: Ended | Exception | None = None, *, has_gpus: bool = True) -> None:
+        self.root, self.answer, self.has_gpus = root, answer, has_gpus
         self.asked: dict[str, object] = {}
 
     @contextmanager
     def container(
         self, ref: str, command: Sequence[str], *, files: Mapping[str, bytes], gpus: bool, shm_size: int
     ) -> Iterator[FakeEngine]:
+        if gpus and not self.has_gpus:
+            raise NoGpuError("none here")
         self.asked = {"ref": ref, "gpus": gpus, "shm_size": shm_size}
         for name, content in files.items():
             path = self.root / name.lstrip("/")
@@ -136,11 +138,16 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
     }
 
 
-def test_a_required_gpu_is_asked_of_the_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cuda", "has_gpus", "given"), [("cpu", True, False), ("cu130", True, True), ("cu130", False, False)]
+)
+def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has_gpus: bool, given: bool) -> None:
     skip = {"check": "imports", "status": "skip", "reason": "x", "details": {}, "seconds": 0}
-    engine = FakeEngine(tmp_path, Ended(0, json.dumps(skip).encode()))
-    smoke.run(engine, "t", lock_of({"torch": "2"}), {}, require_gpu=True, progress=Quiet())
-    assert engine.asked["gpus"] is True
+    engine = FakeEngine(tmp_path, Ended(0, json.dumps(skip).encode()), has_gpus=has_gpus)
+    lock = lock_of({"torch": "2"})
+    lock = replace(lock, axes={**lock.axes, "cuda": cuda})
+    smoke.run(engine, "t", lock, {}, require_gpu=False, progress=Quiet())
+    assert engine.asked["gpus"] is given
 
 
 def test_the_suite_travels_whole_and_alone() -> None:

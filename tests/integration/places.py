@@ -1,0 +1,77 @@
+"""Machines of their own for imagegen, as far as it can tell, and what was built on one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen import lock
+from imagegen.lock.model import Lock
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cache, a directory, an engine, a umask and a time zone."""
+
+    root: Path
+    docker_host: str | None
+    umask: int = 0o022
+    zone: str = "UTC"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """`imagegen` with these arguments; the exit code must be `code`."""
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200"}
+        if self.docker_host:
+            env["DOCKER_HOST"] = self.docker_host
+        done = subprocess.run(
+            [sys.executable, "-c", "from imagegen.cli import main; main()", *arguments],
+            env=env, cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image in the engine: its tag, the lock it was really built from, what its build said."""
+
+    ref: str
+    lock: Lock
+    imports: Mapping[str, Sequence[str]]
+    said: subprocess.CompletedProcess[str]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.said)
+
+    @property
+    def relocked(self) -> bool:
+        return relocked(self.said)
+
+
+def digest_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of `build` on stdout."""
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", last), done.stdout
+    return last
+
+
+def relocked(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether the archive has moved on since the committed lock was made; then its digest cannot be had."""
+    return "the base was locked anew" in done.stderr
+
+
+def committed(cell: str) -> Lock:
+    """The lock in the repository."""
+    return lock.read(ROOT / "locks" / f"{cell}.toml")

@@ -1,0 +1,166 @@
+"""The whole road on real parts, through the command line, as the README shows it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock
+from imagegen.engine import Engine
+from tests.integration.places import Built, Place, committed, digest_of, relocked
+
+pytestmark = pytest.mark.integration
+
+IMAGE = "sb3-maskable"  # the smaller of the two
+CELL = f"{IMAGE}-cpu-py311"
+
+
+@pytest.fixture(scope="module")
+def built(sb3_maskable: Built) -> Built:
+    return sb3_maskable
+
+
+def recorded() -> str:
+    record = committed(CELL).record
+    assert record is not None
+    return record.digest
+
+
+def test_cold_builds_give_the_recorded_digests(built: Built, cpu_grpo: Built) -> None:
+    assert built.relocked or built.digest == recorded()
+    record = cpu_grpo.lock.record
+    assert cpu_grpo.relocked or (record and cpu_grpo.digest == record.digest)
+
+
+def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, machine: Place) -> None:
+    def layers(digest: str) -> list[str]:
+        path = machine.cache / "imagegen/store/blobs/sha256" / digest.removeprefix("sha256:")
+        return [layer["digest"] for layer in json.loads(path.read_text())["layers"]]
+
+    assert layers(built.digest)[:4] == layers(cpu_grpo.digest)[:4]  # base, venv, torch, numpy
+
+
+def test_another_machine_gives_the_same_digest(built: Built, tmp_path: Path) -> None:
+    other = Place(tmp_path / "a" / "quite" / "different" / "directory", None, 0o077, "Pacific/Auckland")
+    other.root.mkdir(parents=True)
+    done = other.run("build", IMAGE, "--output", "oci:image", "--scratch-base")
+    assert digest_of(done) == built.digest
+    index = json.loads((other.root / "image" / "index.json").read_text())
+    assert index["manifests"][0]["digest"] == built.digest
+
+
+def test_the_tag_runs(built: Built, engine: Engine) -> None:
+    tag = f"imagegen/{IMAGE}:cpu-py311"
+    assert engine.image_digest(tag) == built.digest
+    line = engine.docker_run_line(tag, "python", "-c", "import torch, sb3_contrib; print(torch.__version__)")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.stdout == "2.13.0+cpu\n", done.stderr
+
+
+def test_an_unchanged_build_does_nothing(built: Built, machine: Place) -> None:
+    before = {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")}
+    done = machine.run("build", IMAGE, "--no-test")
+    assert digest_of(done) == built.digest
+    assert {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")} == before
+    assert "load" not in done.stderr
+
+
+def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path) -> None:
+    junit = tmp_path / "report.xml"
+    done = machine.run("test", CELL, "--json", "--junit", str(junit), "--require-gpu", code=1)
+    report = json.loads(done.stdout)
+    assert report["passed"] is False
+    assert {each["check"]: each["status"] for each in report["checks"]}["cuda"] == "fail"
+    assert 'failures="' in junit.read_text()
+
+
+def test_a_stale_lock_is_refused_with_the_input_that_moved(machine: Place, tmp_path: Path) -> None:
+    own = replace(machine, root=tmp_path)
+    (tmp_path / "matrices").mkdir()
+    (tmp_path / "matrices" / "mine.yaml").write_text(
+        "components:\n  numpy:\n    override: true\n    description: Mine.\n    imports: [numpy, numpy.linalg]\n"
+    )
+    done = own.run("build", IMAGE, "--no-test", code=67)
+    assert "component numpy" in done.stderr
+    assert f"imagegen lock {CELL}" in done.stderr
+
+
+def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine: Place, tmp_path: Path) -> None:
+    locked = built.lock
+    assert locked.record is not None
+    layers = list(locked.record.layers)
+    layers[-1] = replace(layers[-1], diff_id="sha256:" + "0" * 64)
+    record = replace(locked.record, layers=tuple(layers), digest="sha256:" + "0" * 64)
+    own = Place(tmp_path, None)
+    (tmp_path / "cache").symlink_to(machine.cache)
+    lock.write(replace(locked, record=record), tmp_path / "locks" / f"{CELL}.toml")
+    done = own.run("build", IMAGE, "--output", "oci:image", code=74)
+    assert layers[-1].name in done.stderr
+    assert not (tmp_path / "image").exists()
+    assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
+
+
+def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
+    machine: Place, built: Built, tmp_path: Path
+) -> None:
+    locked = built.lock
+    debs = tuple(
+        replace(deb, version="1:0.1", sha256="0" * 64, path=deb.path.replace("tzdata_", "tzdata_0"))
+        if deb.name == "tzdata"
+        else deb
+        for deb in locked.base.debs
+    )
+    own = Place(tmp_path, None)
+    (tmp_path / "cache").symlink_to(machine.cache)
+    path = tmp_path / "locks" / f"{CELL}.toml"
+    lock.write(replace(locked, base=replace(locked.base, debs=debs), record=None), path)
+    before = path.read_bytes()
+    refused = own.run("build", IMAGE, "--output", "oci:image", code=72)
+    assert "tzdata 1:0.1" in refused.stderr
+    assert "--upgrade-base" in refused.stderr
+    done = own.run("build", IMAGE, "--output", "oci:image", "--scratch-base")
+    assert relocked(done)
+    assert path.read_bytes() == before
+    assert digest_of(done) == json.loads((tmp_path / "image/index.json").read_text())["manifests"][0]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("build", "sb3-maskabel"), 64, "sb3-maskable"),
+        (("build", "nothing*"), 64, "no image or cell"),
+        (("build", IMAGE, "--output", "tar:x"), 64, "oci:"),
+        (("build",), 64, "Missing argument"),
+        (("frobnicate",), 64, "No such command"),
+        (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "the lock has no nonesuch"),
+        (("lock", IMAGE, "--as-of", "yesterday"), 67, "is no time"),
+        (("--project", "gone", "list"), 64, "does not exist"),
+    ],
+)
+def test_bad_input_gets_a_sentence(machine: Place, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = machine.run(*arguments, code=code)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_list_and_show_tell_what_there_is(built: Built, machine: Place) -> None:
+    listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
+    assert listed[CELL]["locked"] == "recorded"
+    assert listed[CELL]["built"] == built.digest
+    shown = machine.run("show", IMAGE).stdout
+    assert "MaskablePPO lives here." in shown
+    assert built.digest in shown
+
+
+def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:
+    assert "0 damaged" in machine.run("store", "check").stderr
+    before = json.loads(machine.run("store", "size", "--json").stdout)
+    machine.run("store", "gc")
+    after = json.loads(machine.run("store", "size", "--json").stdout)
+    assert 0 < after["total"] <= before["total"]
+    assert digest_of(machine.run("build", IMAGE, "--output", "oci:image", "--scratch-base")) == built.digest
