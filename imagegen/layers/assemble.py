@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from imagegen import base
 from imagegen.config import Settings
@@ -32,7 +35,7 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -
     missing = [part for part in plans if part.key not in found]
     if missing:
         found |= _convert(missing, lock, store, settings, progress)
-        ownership.check(store, lock.wheels, lock.python)
+    ownership.check(store, lock.wheels, lock.python)  # layers that are known one by one may still clash
     bottom = _base(lock, store, settings, progress)
     return keep(store, image(lock, [bottom, *(found[part.key] for part in plans)]))
 
@@ -83,24 +86,33 @@ def _base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> L
 def _convert(
     missing: list[LayerPlan], lock: Lock, store: Store, settings: Settings, progress: Progress
 ) -> dict[str, Layer]:
-    """Layers by key. A layer is converted as soon as the last of its wheels is there."""
+    """Layers by key. A layer is converted as soon as the last of its wheels is there.
+
+    The first failure, of the base too, ends it all: nobody waits for gigabytes to hear of it.
+    """
     needed = replace(lock, wheels=tuple(wheel for part in missing for wheel in part.wheels))
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(max(2, cores), thread_name_prefix="convert")
     rootfs = side.submit(base.rootfs, lock.base, store, settings, progress)
+    futures: dict[str, Future[Layer]] = {}
     with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
         try:
-            futures = {
-                part.key: pool.submit(wheels_layer, store, part, lock, compiler)
-                if part.wheels
-                else pool.submit(skeleton_layer, store, part, lock)
-                for part in _as_ready(missing, fetch_each(needed, store, settings, progress))
-            }
+            with closing(fetch_each(needed, store, settings, progress)) as arrivals:
+                for part in _as_ready(missing, arrivals):
+                    work = partial(wheels_layer, compiler=compiler) if part.wheels else skeleton_layer
+                    futures[part.key] = pool.submit(work, store, part, lock)
+                    _raise_failed(rootfs, *futures.values())
             return {key: future.result() for key, future in futures.items()}
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)
+
+
+def _raise_failed(*futures: Future[Any]) -> None:
+    for future in futures:
+        if future.done():
+            future.result()
 
 
 def _as_ready(plans: list[LayerPlan], arrivals: Iterable[LockedWheel]) -> Iterator[LayerPlan]:

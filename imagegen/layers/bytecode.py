@@ -61,6 +61,7 @@ class Compiler:
             process.stdin.flush()
             return [self._block(process) for _ in sources]
         except (BrokenPipeError, EOFError) as error:
+            self._local.process = None  # the thread's next request gets a new worker
             process.kill()
             stderr = process.communicate()[1] if process.stderr else b""
             raise SandboxError(

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from imagegen.errors import WheelError
+from imagegen.layers import ownership
 from imagegen.layers.bytecode import Compiler, Source, requests
 from imagegen.layers.codec import CODEC, LayerSink
 from imagegen.layers.install import Installed, installation, pyc_path, site_packages, skeleton
@@ -48,8 +49,11 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
         for locked in plan.wheels:
             path = store.path("sha256:" + locked.file.sha256)
             with Wheel(path, locked.file.filename) as wheel:
-                files = [file for file in installation(wheel, lock.python) if not _shared(written, file, wheel)]
-                _write_wheel(tar, files, lock.python, compiler)
+                files = installation(wheel, lock.python)
+                # Before the layer is known: a layer in the store means that its files can be checked against others.
+                ownership.remember(store, locked, files, lock.python)
+                own = [file for file in files if not _shared(written, file, wheel)]
+                _write_wheel(tar, own, lock.python, compiler)
 
     return _make(store, plan.name, plan.key, fill)
 
@@ -97,12 +101,12 @@ def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, compil
     """Files in sorted order, then their byte-code in the same order, compiled while the files are being written."""
     site = site_packages(python) + "/"
     sources: list[Source] = []
-    pending: list[tuple[list[Source], Future[list[bytes]]]] = []
+    pending: list[tuple[list[str], Future[list[bytes]]]] = []
 
     def submit(*, everything: bool) -> None:
         cut = requests(sources)
         for request in cut if everything else cut[:-1]:
-            pending.append((list(request), compiler.submit(request)))
+            pending.append(([path for path, _ in request], compiler.submit(request)))
             del sources[: len(request)]
 
     for file in files:
@@ -114,8 +118,8 @@ def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, compil
         else:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
     submit(everything=True)
-    for request, future in pending:
-        for (path, _), pyc in zip(request, future.result(), strict=True):
+    for paths, future in pending:
+        for path, pyc in zip(paths, future.result(), strict=True):
             if pyc:
                 tar.file(pyc_path(path, python), len(pyc), [pyc])
 

@@ -7,10 +7,9 @@ that works by the order of installation does not work.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from imagegen.errors import ErrorGroup, WheelError
-from imagegen.layers.install import installation
+from imagegen.layers.install import Installed, installation
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.layers.wheel import Wheel
 from imagegen.lock.model import LockedWheel
@@ -22,7 +21,10 @@ class OwnershipErrors(ErrorGroup, WheelError):
 
 
 def check(store: Store, wheels: Iterable[LockedWheel], python: str) -> None:
-    """Raise OwnershipErrors unless each path of the stack has one content. Every wheel must be in the store."""
+    """Raise OwnershipErrors unless each path of the stack has one content.
+
+    A wheel that no layer of this store was made of must itself be in the store.
+    """
     owners: dict[str, tuple[str, LockedWheel]] = {}
     errors = []
     for wheel in wheels:
@@ -41,16 +43,20 @@ def check(store: Store, wheels: Iterable[LockedWheel], python: str) -> None:
         raise OwnershipErrors(list(errors))
 
 
+def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> dict[str, str]:
+    """Keep and return path -> sha256 and mode of what the wheel installs, so that nobody has to open it again."""
+    identities = {file.path: f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}" for file in files}
+    store.remember("files", _key(locked, python), identities)
+    return identities
+
+
 def _identities(store: Store, locked: LockedWheel, python: str) -> dict[str, str]:
-    """Path -> sha256 and mode of what the wheel installs, remembered so that a one-pin change reads one wheel."""
-    key = digest_of_json([locked.file.sha256, python, LAYER_FORMAT])
-    found = store.recall("files", key)
-    if found is None:
-        path: Path = store.path("sha256:" + locked.file.sha256)
-        with Wheel(path, locked.file.filename) as wheel:
-            found = {
-                file.path: f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
-                for file in installation(wheel, python)
-            }
-        store.remember("files", key, found)
-    return found
+    found = store.recall("files", _key(locked, python))
+    if found is not None:
+        return found
+    with Wheel(store.path("sha256:" + locked.file.sha256), locked.file.filename) as wheel:
+        return remember(store, locked, installation(wheel, python), python)
+
+
+def _key(locked: LockedWheel, python: str) -> str:
+    return digest_of_json([locked.file.sha256, python, LAYER_FORMAT])

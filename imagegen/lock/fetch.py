@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 
 from imagegen import base
@@ -22,7 +22,7 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
         pass
 
 
-def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Iterator[LockedWheel]:
+def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Generator[LockedWheel]:
     """Each wheel of the lock as soon as it is in the store: what is there first, then the others, biggest first.
 
     Raises FetchError at the end, naming all files that could not be had and every source that was tried for each.

@@ -1,0 +1,138 @@
+"""Assembling: what happens when parts fail, and what is checked when nothing has to be made."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagegen.base import BaseLayer
+from imagegen.config import Settings
+from imagegen.errors import BaseError, SandboxError
+from imagegen.layers import bytecode
+from imagegen.layers.bytecode import Compiler
+from imagegen.layers.ownership import OwnershipErrors
+from imagegen.layers.plan import plan
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.wheels import make_wheel
+
+assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+
+
+class HostSandbox:
+    """The compile worker without a sandbox, under the interpreter of the tests."""
+
+    def __init__(self, rootfs: Path) -> None:
+        pass
+
+    def popen(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, *argv[1:]], stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_environment({"HOME": str(tmp_path)})
+
+
+def locked(store: Store, tmp_path: Path, name: str, files: dict[str, bytes]) -> LockedWheel:
+    filename, info = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    data = make_wheel(tmp_path, files, filename=filename, info=info).read_bytes()
+    digest = store.write(data).removeprefix("sha256:")
+    return LockedWheel(name, "1.0", File(filename, digest, len(data), "pypi"), ())
+
+
+def lock_of(*wheels: LockedWheel) -> Lock:
+    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    wheels = tuple(sorted(wheels, key=lambda wheel: wheel.name))
+    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, wheels, ())
+
+
+@pytest.fixture
+def _a_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_layers_that_are_known_one_by_one_may_still_clash(store: Store, tmp_path: Path, settings: Settings) -> None:
+    one = locked(store, tmp_path, "one", {"shared.py": b"x = 1\n"})
+    two = locked(store, tmp_path, "two", {"shared.py": b"x = 2\n"})
+    assert len(plan(lock_of(one, two))) == 3, "the two must lie in different layers"
+    for wheel in (one, two):
+        assembling.assemble(lock_of(wheel), store, settings, Quiet())
+    with pytest.raises(OwnershipErrors, match=r"shared\.py"):
+        assembling.assemble(lock_of(one, two), store, settings, Quiet())
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_known_layers_are_checked_without_their_wheels(store: Store, tmp_path: Path, settings: Settings) -> None:
+    lock = lock_of(locked(store, tmp_path, "one", {"one.py": b"x = 1\n"}))
+    built = assembling.assemble(lock, store, settings, Quiet())
+    store.path("sha256:" + lock.wheels[0].file.sha256).unlink()
+    assert assembling.assemble(lock, store, settings, Quiet()) == built
+
+
+def test_a_base_that_fails_ends_the_downloads(
+    store: Store, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")]
+    log: list[str] = []
+    begun = threading.Event()
+
+    def arrivals(*_: Any) -> Iterator[LockedWheel]:
+        try:
+            for wheel in wheels:
+                log.append(wheel.name)
+                begun.set()
+                time.sleep(0.1)
+                yield wheel
+        finally:
+            log.append("stopped")
+
+    def broken(*_: Any) -> Path:
+        begun.wait(10)
+        raise BaseError("mmdebstrap is not installed")
+
+    monkeypatch.setattr(assembling, "fetch_each", arrivals)
+    monkeypatch.setattr(assembling.base, "rootfs", broken)
+    with pytest.raises(BaseError, match="mmdebstrap"):
+        assembling.assemble(lock_of(*wheels), store, settings, Quiet())
+    assert log[-1] == "stopped"
+    assert "three" not in log
+
+
+def test_a_compiler_that_dies_is_named_and_replaced(tmp_path: Path) -> None:
+    rootfs: Future[Path] = Future()
+    rootfs.set_result(tmp_path)
+    source = ("/opt/venv/x.py", b"x = 1\n")
+    with Compiler(rootfs, "python", 1) as compiler:
+        first = compiler.submit([source]).result()
+        compiler._processes[0].kill()
+        compiler._processes[0].wait()
+        with pytest.raises(SandboxError, match="the byte-code compiler stopped"):
+            compiler.submit([source]).result()
+        assert compiler.submit([source]).result() == first
