@@ -1,6 +1,31 @@
-"""One profile for property tests: machines are shared and noisy, so nothing is judged by its time."""
+"""What all tests share: one profile for property tests, and golden files."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
+# Machines are shared and noisy, so nothing is judged by its time.
 settings.register_profile("imagegen", deadline=None, max_examples=60)
 settings.load_profile("imagegen")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what is rendered now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with the file of this name in tests/golden/."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, "`pytest --update-golden` rewrites it; read the diff"
+
+    return compare

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -21,6 +21,7 @@ from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
 from imagegen.store import Store
 
+T = TypeVar("T")
 
 class App:
     """One invocation. Results go to stdout through `out` or `json`, talk to stderr through `progress`."""
@@ -76,7 +77,16 @@ class App:
         self.judge(cell, compat.facts_of_lock(found))
         return found
 
-    def scratch_lock(self, cell: Cell, stale: Lock, error: GoneError) -> Lock:
+    def with_base(self, cell: Cell, lock: Lock, work: Callable[[Lock], T], *, scratch: bool) -> T:
+        """`work(lock)`; where its Debian packages are gone and `scratch` allows it, again on those of today."""
+        try:
+            return work(lock)
+        except GoneError as error:
+            if not scratch:
+                raise
+            return work(self._scratch_lock(cell, lock, error))
+
+    def _scratch_lock(self, cell: Cell, stale: Lock, error: GoneError) -> Lock:
         """`stale` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
         fresh = replace(stale, base=base.resolve(cell.base, self.settings, self.progress), record=None)
         self.judge(cell, compat.facts_of_lock(fresh))

@@ -12,7 +12,7 @@ from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report import print_report
 from imagegen.engine import Engine
-from imagegen.errors import GoneError, UsageError
+from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 
@@ -38,13 +38,7 @@ def command(app: App, *, cell: str, no_test: bool, require_gpu: bool, output: st
     locks = [app.fresh_lock(each) for each in chosen]
 
     def attempt(each: Cell, lock: Lock, work: Callable[[Lock], str]) -> None:
-        try:
-            digest = work(lock)
-        except GoneError as error:
-            if not scratch_base:
-                raise
-            digest = work(app.scratch_lock(each, lock, error))
-        click.echo(digest)
+        click.echo(app.with_base(each, lock, work, scratch=scratch_base))
 
     if output is not None:
         kind, _, directory = output.partition(":")

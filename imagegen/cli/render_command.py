@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from functools import partial
 from pathlib import Path
 
 import click
 
 from imagegen import pipeline, recipe
 from imagegen.cli.app import App, pass_app
+from imagegen.engine import Engine
+from imagegen.errors import EngineError, UsageError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
 
 
 @click.command("render")
@@ -17,17 +23,39 @@ from imagegen.cli.app import App, pass_app
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write DIR: the Dockerfile, the base and the wheels that a plain `docker buildx build` needs.",
+    help="Write DIR/CELL: the Dockerfile, the base and the wheels that a plain `docker buildx build` needs, and print "
+    "the command.",
+)
+@click.option(
+    "--scratch-base",
+    is_flag=True,
+    help="With -o: where locked Debian packages are gone from the archive, take those of today, from a scratch lock.",
 )
 @pass_app
-def command(app: App, *, cell: str, output: Path | None) -> None:
+def command(app: App, *, cell: str, output: Path | None, scratch_base: bool) -> None:
     """Print the Dockerfile of CELL."""
+    if scratch_base and output is None:
+        raise UsageError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     for chosen in app.matrix.select(cell):
         lock = app.fresh_lock(chosen)
-        rendered = recipe.render(lock, pipeline.tags(lock)[0])
         if output is None:
-            click.echo(rendered.dockerfile, nl=False)
+            click.echo(recipe.render(lock, pipeline.tags(lock)[0]).dockerfile, nl=False)
             continue
-        recipe.write(rendered, lock, output / chosen.id, app.store, app.sources(chosen), app.progress)
-        app.progress.say(f"{output / chosen.id}: build it there with")
-        click.echo(rendered.command)
+        directory = output / chosen.id
+        arguments = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
+        app.progress.say(f"{directory}: all that a plain build needs; build it with")
+        click.echo(f"(cd {shlex.quote(str(directory))} && {_line(app, arguments)})")
+
+
+def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> str:
+    rendered = recipe.render(lock, pipeline.tags(lock)[0])
+    recipe.write(rendered, lock, directory, app.store, app.sources(cell), app.progress)
+    return rendered.arguments
+
+
+def _line(app: App, arguments: str) -> str:
+    try:
+        with Engine.connect(app.settings) as engine:
+            return engine.buildx_line(arguments)
+    except EngineError:  # the build may well be for another machine
+        return f"docker buildx {arguments}"

@@ -60,6 +60,8 @@ def _version(value: str) -> str:
         Version(value)
     except InvalidVersion:
         raise ValueError(f"{value!r} is no version (PEP 440)") from None
+    if value != value.strip():  # which Version allows
+        raise ValueError(f"{value!r} is no version (PEP 440): it has white space around it")
     return value
 
 
@@ -71,7 +73,9 @@ def _package(value: str) -> str:
 
 def _time(value: str) -> str:
     try:
-        valid = value.endswith("Z") and datetime.fromisoformat(value) is not None
+        # datetime takes any character between date and time
+        form = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z", value)
+        valid = form is not None and datetime.fromisoformat(value) is not None
     except ValueError:
         valid = False
     if not valid:

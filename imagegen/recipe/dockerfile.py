@@ -6,6 +6,7 @@ line is refused here once more, though matrix and lock have refused it before: t
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -22,10 +23,15 @@ from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
-COMMAND = (
-    "docker buildx build --build-context base=oci-layout://./base --build-context wheels=./wheels"
-    " --secret id=ca,src=${SSL_CERT_FILE:-/dev/null} -t TAG ."
+# Shell text, run in the written directory. An image without attestations, since those move its digest on every build;
+# zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
+# The tag is its own: a plain build has another digest than the image that was proven, and must not take its name.
+_ARGUMENTS = (
+    "build --build-context base=oci-layout://./base --build-context wheels=./wheels"
+    ' --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG-plain'
+    " --output type=docker,oci-mediatypes=true,compression=zstd ."
 )
+_OWN = "The stack's venv comes first, and text is UTF-8."
 
 
 @dataclass(frozen=True)
@@ -33,32 +39,34 @@ class Rendered:
     """The Dockerfile and the wheels that the build needs as files, because no public index serves them by default."""
 
     dockerfile: str
-    command: str
+    arguments: str  # of buildx, as shell text for the written directory
     wheels: tuple[LockedWheel, ...]
 
 
 def render(lock: Lock, tag: str) -> Rendered:
-    """The Dockerfile of a cell. LockError where a value cannot stand in one."""
+    """The Dockerfile of a cell that is known as `tag`. LockError where a value cannot stand in one."""
     others = (wheel for wheel in lock.wheels if wheel.sdist or wheel.file.index != "pypi")
-    command = COMMAND.replace("TAG", tag)
-    own = {variable.name: variable.because for variable in lock.env}
-    variables = [
-        LockedEnv(name, value, own.get(name, "The stack's venv comes first, and text is UTF-8."))
-        for name, value in environment(lock).items()
-    ]
+    arguments = _ARGUMENTS.replace("TAG", tag)
     template = _environment().get_template("cell.Dockerfile.j2")
     text = template.render(
         lock=lock,
         inputs=inputs_hash(lock),
-        command=command,
-        variables=variables,
+        command=f"docker buildx {arguments}",
+        environment=_reasons(lock),
         labels=labels(lock),
         workdir=WORKDIR,
         prefix=PREFIX,
         interpreter=lock.base.interpreter,
         reason=reason,
     )
-    return Rendered(text, command, (lock.uv, *others))
+    return Rendered(text, arguments, (lock.uv, *others))
+
+
+def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
+    """Each reason with its variables; what every image sets shares one."""
+    why = {variable.name: variable.because for variable in lock.env}
+    variables = [LockedEnv(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
+    return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
 
 
 def reason(wheel: LockedWheel) -> str:
@@ -74,7 +82,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
         undefined=StrictUndefined,
         autoescape=False,  # Dockerfiles are not HTML; `_finalize` is the gate
         keep_trailing_newline=True,
-        trim_blocks=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
         finalize=_finalize,
     )
     environment.filters["quoted"] = _quoted

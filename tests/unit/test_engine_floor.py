@@ -106,6 +106,7 @@ def test_docker_host_that_will_do_is_used_and_said(tmp_path: Path) -> None:
     with pretending("28.5.2", GOOD) as host, Engine.connect(settings_for(tmp_path, DOCKER_HOST=host)) as engine:
         assert engine.describe() == f"your Docker 28.5.2 ({host})"
         assert engine.docker_run_line("a:1", "sh", "-c", "x y") == f"DOCKER_HOST={host} docker run --rm a:1 sh -c 'x y'"
+        assert engine.buildx_line("ls") == f"DOCKER_HOST={host} docker buildx ls"
 
 
 def test_docker_host_where_nobody_listens_names_it(tmp_path: Path) -> None:
@@ -121,7 +122,9 @@ def test_the_run_line_of_a_private_engine_names_socket_and_client(tmp_path: Path
     client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
     with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
         assert engine.docker_run_line("a:1") == "DOCKER_HOST=unix:///run/x/docker.sock '/c ache/docker' run --rm a:1"
-        assert engine.buildx_line(["ls"]) == "DOCKER_HOST=unix:///run/x/docker.sock '/c ache/docker-buildx' ls"
+        assert engine.buildx_line('ls "$X"') == (
+            f"DOCKER_HOST=unix:///run/x/docker.sock BUILDX_CONFIG={tmp_path}/buildx '/c ache/docker-buildx' ls \"$X\""
+        )
 
 
 def test_buildx_that_is_missing_says_what_to_install(tmp_path: Path) -> None:

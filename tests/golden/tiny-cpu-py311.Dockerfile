@@ -1,0 +1,58 @@
+# tiny-cpu-py311: tiny, locked as of 2026-11-20T00:00:00Z
+# Inputs sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182
+# Build it without imagegen, in the directory that `imagegen render -o` writes:
+#   docker buildx build --build-context base=oci-layout://./base --build-context wheels=./wheels --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t imagegen/tiny:cpu-py311-plain --output type=docker,oci-mediatypes=true,compression=zstd .
+
+# What is installed, and why. Nothing is resolved here, and each file is checked by its hash.
+FROM scratch AS requirements
+COPY <<"REQUIREMENTS" /requirements.txt
+# needed by hydra-core
+antlr4-python3-runtime==4.9.3 --hash=sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+# The configuration of every example.
+hydra-core==1.3.2 --hash=sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+# needed by torch, trl
+numpy==2.4.6 --hash=sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+# The newest that every part allows.
+torch==2.13.0+cpu --hash=sha256:cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc
+REQUIREMENTS
+
+# The base: debian12, 1 packages of debian/bookworm, debian-security/bookworm-security.
+FROM base
+
+# The installer is the uv that resolved the lock. `wheels` holds it and what PyPI does not serve; `ca` is the host's CA
+# bundle, for networks that re-sign TLS. All that is needed in between is mounted, so that none of it stays in the image.
+RUN --mount=type=bind,from=requirements,target=/mnt/requirements \
+    --mount=type=bind,from=wheels,target=/mnt/wheels \
+    --mount=type=cache,id=imagegen-uv,target=/mnt/cache \
+    --mount=type=tmpfs,target=/tmp \
+    --mount=type=secret,id=ca <<"IMAGEGEN"
+set -eu
+export UV_CACHE_DIR=/mnt/cache UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+# Byte-code that holds whatever becomes of the files' times, and none beside the base's own modules.
+export PYC_INVALIDATION_MODE=UNCHECKED_HASH PYTHONDONTWRITEBYTECODE=1
+if [ -s /run/secrets/ca ]; then export SSL_CERT_FILE=/run/secrets/ca; fi
+echo "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd  /mnt/wheels/uv-0.13.8-py3-none-any.whl" | sha256sum --check --quiet -
+/usr/bin/python3.11 -m zipfile --extract "/mnt/wheels/uv-0.13.8-py3-none-any.whl" /tmp/uv
+uv="/tmp/uv/uv-0.13.8.data/scripts/uv"
+chmod 0755 "$uv"
+"$uv" venv --python /usr/bin/python3.11 /opt/venv
+"$uv" pip install --python /opt/venv --no-deps --require-hashes --only-binary :all: --find-links /mnt/wheels \
+    --compile-bytecode --requirements /mnt/requirements/requirements.txt
+IMAGEGEN
+
+# The environment comes after the installation, which it must not influence.
+
+# The stack's venv comes first, and text is UTF-8.
+ENV PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV VIRTUAL_ENV="/opt/venv"
+# A lock has the last word.
+ENV LANG="en_US.UTF-8"
+# Quoting is shown to whoever reads the golden file.
+ENV GREETING="say \"\$HOME\" \\ #1"
+
+WORKDIR /workspace
+LABEL org.opencontainers.image.title="tiny"
+LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
+LABEL dev.imagegen.cell="tiny-cpu-py311"
+LABEL dev.imagegen.inputs="sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182"
+CMD ["/bin/bash"]

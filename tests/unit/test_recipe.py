@@ -1,0 +1,235 @@
+"""The rendered Dockerfile: its text, and that no value of a lock ever becomes an instruction or a command."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from imagegen import recipe
+from imagegen.errors import LockError
+from imagegen.layers import environment
+from imagegen.layers.image import labels
+from imagegen.lock import dumps
+from imagegen.lock.file import loads
+from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
+from tests.dockerfile import Instruction, assignment, instructions
+
+A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+
+
+def wheel(name: str, version: str, sha256: str, index: str = "pypi", **more: Any) -> LockedWheel:
+    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", sha256, 1000, index)
+    return LockedWheel(name, version, file, **{"via": (), **more})
+
+
+LOCK = Lock(
+    cell="tiny-cpu-py311",
+    image="tiny",
+    axes={"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"},
+    inputs={"image": A},
+    uv=wheel("uv", "0.13.8", D),
+    as_of="2026-11-20T00:00:00Z",
+    base=LockedBase(
+        "debian12",
+        "debian",
+        "bookworm",
+        "/usr/bin/python3.11",
+        {"debian/bookworm": "2026-11-20T08:13:05Z", "debian-security/bookworm-security": "2026-11-20T08:13:05Z"},
+        (Deb("adduser", "3.134", "all", B, 10, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
+    ),
+    wheels=(
+        wheel(
+            "antlr4-python3-runtime",
+            "4.9.3",
+            A,
+            via=("hydra-core",),
+            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", C, 5, "pypi"), (wheel("wheel", "1.0", C),)),
+        ),
+        wheel("hydra-core", "1.3.2", B, because="The configuration of every example."),
+        wheel("numpy", "2.4.6", B, via=("torch", "trl")),
+        wheel("torch", "2.13.0+cpu", C, "pytorch-cpu", because="The newest that every part allows."),
+    ),
+    env=(
+        LockedEnv("GREETING", 'say "$HOME" \\ #1', "Quoting is shown to whoever reads the golden file."),
+        LockedEnv("LANG", "en_US.UTF-8", "A lock has the last word."),
+    ),
+)
+TAG = "imagegen/tiny:cpu-py311"
+
+
+def render(lock: Lock) -> str:
+    return recipe.render(lock, TAG).dockerfile
+
+
+def test_the_text(golden: Callable[[str, str], None]) -> None:
+    golden(f"{LOCK.cell}.Dockerfile", render(LOCK))
+
+
+def test_what_a_plain_build_cannot_fetch_comes_as_files() -> None:
+    rendered = recipe.render(LOCK, TAG)
+    assert [each.name for each in rendered.wheels] == ["uv", "antlr4-python3-runtime", "torch"]
+    assert f"#   docker buildx {rendered.arguments}\n" in rendered.dockerfile
+    assert f" -t {TAG}-plain " in rendered.arguments
+
+
+def expected(lock: Lock) -> list[Instruction]:
+    """What the Dockerfile of `lock` must say, from the Dockerfile of LOCK and from the lock's own values."""
+    pins = "".join(
+        f"# {recipe.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
+        for each in lock.wheels
+    )
+    run = next(each for each in instructions(render(LOCK)) if each.name == "RUN")
+    script = run.documents[0]
+    slots = {
+        LOCK.uv.file.filename: lock.uv.file.filename,
+        LOCK.uv.file.sha256: lock.uv.file.sha256,
+        f"uv-{LOCK.uv.version}.data": f"uv-{lock.uv.version}.data",
+        LOCK.base.interpreter: lock.base.interpreter,
+    }
+    # These stand in shell commands, in quotes or not: no character of theirs may mean anything to a shell.
+    assert all(re.fullmatch(r"[A-Za-z0-9._+!/-]+", value) for value in slots.values())
+    for old, new in slots.items():
+        assert old in script
+        script = script.replace(old, new)
+    return [
+        Instruction("FROM", "scratch AS requirements"),
+        Instruction("COPY", '<<"REQUIREMENTS" /requirements.txt', (pins,)),
+        Instruction("FROM", "base"),
+        replace(run, documents=(script,)),
+        *(Instruction("ENV", f"{name}={value}") for name, value in environment(lock).items()),
+        Instruction("WORKDIR", "/workspace"),
+        *(Instruction("LABEL", f"{name}={value}") for name, value in labels(lock).items()),
+        Instruction("CMD", '["/bin/bash"]'),
+    ]
+
+
+def check(lock: Lock) -> None:
+    text = render(lock)
+    found = instructions(text)
+    found = [
+        replace(each, value="=".join(assignment(each.value))) if each.name in ("ENV", "LABEL") else each
+        for each in found
+    ]
+    assert found == expected(lock)
+    pins = found[1].documents[0].splitlines()
+    assert len(pins) == 2 * len(lock.wheels), "a reason is more than a line"
+    for pin in pins[1::2]:
+        assert re.fullmatch(r"[a-z0-9-]+==[A-Za-z0-9.!+_-]+ --hash=sha256:[0-9a-f]{64}", pin)
+
+
+HOSTILE = (
+    *("REQUIREMENTS", "IMAGEGEN", "RUN evil", "$(evil)", "`evil`", "${HOME}", "$HOME", "; evil", "&& evil", "| evil"),
+    *("\\", '"', "'", "#", "# syntax=evil", "escape=`", "{{ lock.cell }}", "{% raw %}", "%}", "{#", "<<EOF", '<<"X"'),
+    *(
+        "\n",
+        "\r\n",
+        "\nRUN evil\n",
+        "\nREQUIREMENTS\n",
+        "\nIMAGEGEN\n",
+        "\x00",
+        "\t",
+        "\x0b",
+        "\x85",
+        "\u2028",
+        "\u2029",
+    ),
+    *(" ", " #", " --hash=sha256:0", "\u00a0", "\ufeff", "=", "==", "/", "../", "-", "é", "\U0001f40d"),
+)
+PIECES = st.one_of(st.sampled_from(HOSTILE), st.text(string.printable, max_size=4), st.text(max_size=4))
+ANYTHING = st.lists(PIECES, max_size=6).map("".join)
+# One line of anything that can be seen: what a lock's free texts may hold.
+LINE = st.lists(
+    st.one_of(
+        st.sampled_from([piece for piece in HOSTILE if not re.search(r"[\x00-\x1f\x85\u2028\u2029]", piece)]),
+        st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=5),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(because=LINE, reason=LINE, value=LINE)
+@example(because="REQUIREMENTS", reason="IMAGEGEN", value="IMAGEGEN")
+@example(because="ends in \\", reason="ends in \\", value="ends in \\")
+@example(because="\\", reason=" \\ ", value='\\"')
+@example(because="", reason="", value="")
+@example(because="syntax=evil", reason="escape=`", value="$")
+def test_free_texts_stay_in_comments_and_quotes(because: str, reason: str, value: str) -> None:
+    torch = replace(LOCK.wheels[-1], because=because)
+    lock = replace(LOCK, wheels=(*LOCK.wheels[:-1], torch), env=(LockedEnv("X", value, reason),))
+    assert loads(dumps(lock)) == lock, "a lock may hold it"
+    check(lock)
+
+
+def _version(value: str) -> Lock:
+    torch = wheel("torch", value, C)
+    # The file is the lock's word for a release; only then does a lock pass that holds the version.
+    return replace(LOCK, wheels=(replace(torch, file=replace(torch.file, filename="torch-1.0-py3-none-any.whl")),))
+
+
+FIELDS: dict[str, tuple[str, Callable[[str], Lock]]] = {
+    "cell": ("tiny", lambda value: replace(LOCK, cell=value)),
+    "image": ("tiny", lambda value: replace(LOCK, image=value)),
+    "as_of": ("2026-11-20T00:00:00Z", lambda value: replace(LOCK, as_of=value)),
+    "base": ("debian12", lambda value: replace(LOCK, base=replace(LOCK.base, name=value))),
+    "interpreter": ("/usr/bin/python", lambda value: replace(LOCK, base=replace(LOCK.base, interpreter=value))),
+    "archive": ("debian", lambda value: replace(LOCK, base=replace(LOCK.base, archives={value: LOCK.as_of}))),
+    "env name": ("X", lambda value: replace(LOCK, env=(LockedEnv(value, "1", "why"),))),
+    "package": ("torch", lambda value: replace(LOCK, wheels=(wheel(value, "1.0", C),))),
+    "version": ("1.0", _version),
+    "sha256": (C, lambda value: replace(LOCK, wheels=(wheel("torch", "1.0", value),))),
+    "via": ("torch", lambda value: replace(LOCK, wheels=(wheel("torch", "1.0", C, via=(value,)),))),
+    "uv's sha256": (C, lambda value: replace(LOCK, uv=wheel("uv", "1.0", value))),
+    "uv's file": (
+        "uv-0.13.8-py3-none-any.whl",
+        lambda value: replace(LOCK, uv=replace(LOCK.uv, file=replace(LOCK.uv.file, filename=value))),
+    ),
+    "uv's version": ("0.13.8", lambda value: replace(LOCK, uv=replace(LOCK.uv, version=value))),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@given(data=st.data())
+def test_a_hostile_value_is_refused_or_harmless(field: str, data: st.DataObject) -> None:
+    good, with_value = FIELDS[field]
+    cut = data.draw(st.integers(0, len(good)))
+    value = data.draw(st.one_of(ANYTHING, ANYTHING.map(lambda text: good[:cut] + text + good[cut:])))
+    try:
+        lock = loads(dumps(with_value(value)))
+    except LockError:
+        return
+    check(lock)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_holds_its_good_value(field: str) -> None:
+    good, with_value = FIELDS[field]
+    check(loads(dumps(with_value(good))))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", "1.0\n"),
+        ("version", " 1.0"),
+        ("uv's version", "0.13.8 "),
+        ("as_of", "2026-11-20\n00:00:00Z"),
+        ("as_of", "2026-11-20$00:00:00Z"),
+        ("as_of", "20261120T000000Z"),
+    ],
+)
+def test_what_their_parsers_would_let_through_is_no_lock(field: str, value: str) -> None:
+    with pytest.raises(LockError, match="is no"):
+        loads(dumps(FIELDS[field][1](value)))
+
+
+def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
+    lock = replace(LOCK, env=(LockedEnv("X", "1\nRUN evil", "why"),))
+    with pytest.raises(LockError, match="control character"):
+        render(lock)
