@@ -23,6 +23,7 @@ from imagegen.store import Store
 
 T = TypeVar("T")
 
+
 class App:
     """One invocation. Results go to stdout through `out` or `json`, talk to stderr through `progress`."""
 
