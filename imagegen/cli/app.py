@@ -23,6 +23,8 @@ from imagegen.store import Store
 
 T = TypeVar("T")
 
+_UNCUT = 10_000  # columns: more than any row of a table has
+
 
 class App:
     """One invocation. Results go to stdout through `out` or `json`, talk to stderr through `progress`."""
@@ -30,8 +32,8 @@ class App:
     def __init__(self, env: Mapping[str, str], project: Path) -> None:
         self.env = env
         self.project = project
-        self.console = Console(stderr=True)
-        self.out = Console()
+        self.console = _console(env, stderr=True)
+        self.out = _console(env)
         self.progress = Terminal(self.console)
 
     @cached_property
@@ -118,6 +120,14 @@ class App:
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:
+    """Text is shown as it is written; colours as rich decides (NO_COLOR); lines are cut for terminals only."""
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in env:
+        console.width = _UNCUT
+    return console
 
 
 pass_app = click.make_pass_decorator(App)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -43,7 +45,7 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="imagegen")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 @click.option(
     "--project",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -51,17 +53,21 @@ class _Lazy(click.Group):
     help="The directory that holds your matrices/ and locks/ (default: here).",
 )
 @click.pass_context
-def cli(ctx: click.Context, *, debug: bool, project: Path) -> None:
+def cli(ctx: click.Context, *, project: Path) -> None:
     """Reproducible container images for LLM reinforcement-learning training."""
     from imagegen.cli.app import App
 
-    ctx.meta["debug"] = debug
     ctx.obj = App(os.environ, project)
 
 
 def main() -> None:
     """Run, and turn errors into sentences and exit codes: 64 for usage, one code per class of error otherwise."""
     debug = "--debug" in sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack characters that a matrix uses
+    # As an exit, so that containers, mounts and temporary files go: a cancelled CI job sends no interrupt.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -72,7 +78,8 @@ def main() -> None:
     except ImagegenError as error:
         if debug:
             raise
-        click.echo(f"{click.style(error.title, fg='red', bold=True)}: {error}", err=True)
+        title = click.style(error.title, fg="red", bold=True)
+        click.echo(f"{title}: {error}", err=True, color=False if os.environ.get("NO_COLOR") else None)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader has gone (`imagegen list | head`); Python would complain once more while it flushes at exit.

@@ -39,7 +39,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool) -> 
     for chosen in app.matrix.select(cell):
         lock = app.fresh_lock(chosen)
         if output is None:
-            click.echo(recipe.render(lock, pipeline.tags(lock)[0]).dockerfile, nl=False)
+            click.echo(recipe.render(lock, pipeline.tags(lock)[0]).dockerfile.encode(), nl=False)  # UTF-8 anywhere
             continue
         directory = output / chosen.id
         arguments = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)

@@ -1,0 +1,144 @@
+"""The command line's manners: streams, exit codes, terminals of every kind. What commands do is tested elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imagegen.cli import main
+
+IMAGE = """\
+images:
+  odd:
+    description: Odd.
+    purpose: >-
+      For users of uvicorn[standard], who read a purpose that is longer than any terminal of eighty columns
+      is wide, :smile: … [red]as this one is[/red].
+    base: debian12
+    components:
+      numpy:
+        because: Tests.
+"""
+
+
+@dataclass
+class Ended:
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    (tmp_path / "matrices").mkdir()
+    (tmp_path / "matrices" / "odd.yaml").write_text(IMAGE)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "DOCKER_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
+    ended = run("list", "odd*")
+    assert ended.code == 0
+    assert "uvicorn[standard]" in ended.out
+    assert "[red]as this one is[/red]" in ended.out
+
+
+def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
+    lines = run("list").out.splitlines()
+    assert len(lines) == 1 + len(json.loads(run("list", "--json").out))
+
+
+def test_a_width_that_is_asked_for_holds_on_a_pipe_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, run("list").out.splitlines())) <= 60
+
+
+def test_show_gives_one_json_document_for_many_cells(run: Run) -> None:
+    cells = [each["cell"] for each in json.loads(run("list", "*py311", "--json").out) if each["locked"] != "no"]
+    shown = json.loads(run("show", "[cs][pb][u3]-*", "--json").out)
+    assert [each["cell"] for each in shown] == cells
+    assert len(shown) > 1
+
+
+def test_errors_are_sentences_on_stderr_with_their_code(run: Run) -> None:
+    ended = run("show", "cpu-grop")
+    assert (ended.code, ended.out) == (64, "")
+    assert ended.err == 'usage: no image or cell is called "cpu-grop"\n  fix: did you mean "cpu-grpo"?\n'
+    assert run("show", "odd").code == 67
+    assert run("nonsense").code == 64
+    assert run("lock").code == 64
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colours_are_for_those_who_want_them(run: Run, monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert ("\x1b" in run("show", "nope").err) is not bool(no_color)
+
+
+def test_a_terminal_that_lacks_characters_gets_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert run("list").code == 0
+    assert b":smile: \\u2026 [red]" in raw.getvalue()
+
+
+def test_a_dockerfile_is_utf_8_wherever_it_goes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert run("render", "cpu-grpo").code == 0
+    assert raw.getvalue().decode("utf-8").startswith("#")
+    assert b"\\u" not in raw.getvalue()
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_checks(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "absent" / "junit.xml"
+    ended = run("test", "cpu-grpo", "--junit", str(file))
+    assert ended.code == 64
+    assert str(file) in ended.err
+
+
+def test_a_termination_cleans_up_as_an_interrupt_does() -> None:
+    program = textwrap.dedent("""
+        import sys, time
+        from imagegen.cli import main
+
+        def command(**_):
+            try:
+                print("ready", flush=True)
+                time.sleep(60)
+            finally:
+                print("cleaned", flush=True)
+
+        sys.modules["imagegen.cli.main"].cli.main = command
+        main()
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "cleaned\n"
+    assert process.returncode == 128 + signal.SIGTERM
