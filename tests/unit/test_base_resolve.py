@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.base.apt import parse_release
 from imagegen.base.mirrors import mirrors, parse_targets
 from imagegen.base.model import Deb
-from imagegen.base.resolve import parse_release, parse_uris, resolve
+from imagegen.base.resolve import parse_uris, resolve
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from imagegen.matrix.model import Base
