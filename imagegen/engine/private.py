@@ -95,11 +95,12 @@ def up(settings: Settings, progress: Progress) -> Endpoint:
     (the error shows the end of its log); what had been changed by then is taken back.
     """
     places = _places(settings)
-    if endpoint := running_endpoint(settings):
-        progress.say(f"the private engine runs at {endpoint.docker_host}")
+    if endpoint := _running(settings, progress):
         return endpoint
     _check_machine(settings)
     with _lock(places):
+        if endpoint := _running(settings, progress):  # another process started it while this one waited
+            return endpoint
         if (network := _recorded(places)) is not None:
             _stop(places, network, progress)  # after a crash or a reboot; images stay
         debs.unpack(SUITE, PACKAGES, places.packages, settings, progress)
@@ -115,6 +116,13 @@ def up(settings: Settings, progress: Progress) -> Endpoint:
             raise
     endpoint = places.endpoint()
     progress.say(f"the private engine listens at {endpoint.docker_host}; `imagegen engine down` removes it")
+    return endpoint
+
+
+def _running(settings: Settings, progress: Progress) -> Endpoint | None:
+    endpoint = running_endpoint(settings)
+    if endpoint:
+        progress.say(f"the private engine runs at {endpoint.docker_host}")
     return endpoint
 
 

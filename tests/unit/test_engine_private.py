@@ -1,0 +1,24 @@
+"""The private engine's own bookkeeping; that it starts and goes without a trace is an integration test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.engine import private
+from imagegen.progress import Quiet
+
+
+def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two builds on one machine: the second must not take down what the first has just started."""
+    endpoint = private.Endpoint("unix:///run/x.sock", tmp_path, tmp_path, tmp_path)
+    answers = iter([None, endpoint])
+    monkeypatch.setattr(private, "running_endpoint", lambda _: next(answers))
+    monkeypatch.setattr(private, "_check_machine", lambda _: None)
+    monkeypatch.setattr(private, "_stop", lambda *_: pytest.fail("the other's engine was stopped"))
+    state = tmp_path / ".cache/imagegen/engine/state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"network": {"bridge": "igx", "subnet": "10.213.0.0/16", "forwarding": true}, "made": []}')
+    assert private.up(Settings.from_environment({"HOME": str(tmp_path)}), Quiet()) == endpoint
