@@ -1,8 +1,8 @@
 """An apt of our own, beside the host's: it reads one suite's signed archive and changes nothing on the machine.
 
-Nothing of the host's apt takes part: not its configuration, hooks, preferences, lists or installed packages. But whether
-an old archive is to be trusted, and the way to the network, are for the machine's administrator to say. Sources of the
-formats: apt.conf(5), sources.list(5), and wiki.debian.org/DebianRepository/Format.
+Nothing of the host's apt takes part: not its configuration, hooks, preferences, lists or packages. But whether
+an old archive is to be trusted, and the way to the network, are for the machine's administrator to say.
+Sources of the formats: apt.conf(5), sources.list(5), and wiki.debian.org/DebianRepository/Format.
 """
 
 from __future__ import annotations
