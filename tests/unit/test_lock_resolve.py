@@ -198,6 +198,7 @@ def test_an_impossible_cell_is_explained_in_uvs_words(shelf: Shelf, settings: Se
 
 def test_credentials_are_not_shown(shelf: Shelf, settings: Settings) -> None:
     site = Site("http://me:secret@127.0.0.1:1/simple")
+    settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
     with pytest.raises(LockError) as caught:
         ask(settings, shelf, "torch", sites={"pypi": site})
     assert "secret" not in str(caught.value)
