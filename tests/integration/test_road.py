@@ -74,18 +74,24 @@ def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path
     done = machine.run("test", CELL, "--json", "--junit", str(junit), "--require-gpu", code=1)
     report = json.loads(done.stdout)
     assert report["passed"] is False
-    assert {each["check"]: each["status"] for each in report["checks"]}["cuda"] == "fail"
-    assert 'failures="' in junit.read_text()
+    checks = {each["check"]: each for each in report["checks"]}
+    needing_gpu = {"cuda", "attention-cuda", "nccl", "grpo-cuda"}
+    assert {name for name, each in checks.items() if each["status"] != "pass"} == needing_gpu
+    assert all("a GPU is required" in checks[name]["reason"] for name in needing_gpu)
+    assert checks["grpo"]["details"]["model"] == "torch"  # this image has no transformers
+    assert checks["sb3"]["details"]
+    assert f'failures="{len(needing_gpu)}"' in junit.read_text()
 
 
 def test_a_stale_lock_is_refused_with_the_input_that_moved(machine: Place, tmp_path: Path) -> None:
     own = replace(machine, root=tmp_path)
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrices" / "mine.yaml").write_text(
-        "components:\n  numpy:\n    override: true\n    description: Mine.\n    imports: [numpy, numpy.linalg]\n"
+        "rules:\n  mine:\n    when: {numpy: '>=2'}\n    then: {python: '>=3.10'}\n    because: I say so.\n"
+        "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n    fix: Do not.\n"
     )
     done = own.run("build", IMAGE, "--no-test", code=67)
-    assert "component numpy" in done.stderr
+    assert "these inputs moved: rules" in done.stderr
     assert f"imagegen lock {CELL}" in done.stderr
 
 
