@@ -142,12 +142,13 @@ HOSTILE = (
     ),
     *(" ", " #", " --hash=sha256:0", "\u00a0", "\ufeff", "=", "==", "/", "../", "-", "é", "\U0001f40d"),
 )
+VISIBLE = tuple(piece for piece in HOSTILE if not re.search(r"[\x00-\x1f\x85\u2028\u2029]", piece))
 PIECES = st.one_of(st.sampled_from(HOSTILE), st.text(string.printable, max_size=4), st.text(max_size=4))
 ANYTHING = st.lists(PIECES, max_size=6).map("".join)
 # One line of anything that can be seen: what a lock's free texts may hold.
 LINE = st.lists(
     st.one_of(
-        st.sampled_from([piece for piece in HOSTILE if not re.search(r"[\x00-\x1f\x85\u2028\u2029]", piece)]),
+        st.sampled_from(VISIBLE),
         st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=5),
     ),
     max_size=8,

@@ -1,0 +1,155 @@
+"""A rendered Dockerfile under a real BuildKit: the printed command as it is pasted, and values as they arrive."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from imagegen import lock, recipe, smoke
+from imagegen.engine import Engine
+from imagegen.layers import environment
+from imagegen.layers.image import labels
+from imagegen.lock.model import LockedEnv
+from imagegen.progress import Quiet
+from imagegen.store import Store, refs
+from tests.integration.places import Built, Place, relocked
+from tests.tiny_image import tiny_image
+from tests.unit.test_recipe import LOCK, VISIBLE
+
+pytestmark = pytest.mark.integration
+
+IMAGE = "sb3-maskable"  # the smaller of the two
+CELL = f"{IMAGE}-cpu-py311"
+
+
+@pytest.fixture
+def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has `docker` with its buildx plugin on PATH."""
+    if engine.private is None:
+        return dict(os.environ)
+    programs, plugins = tmp_path / "bin", tmp_path / "config" / "cli-plugins"
+    for directory, name, program in (
+        (programs, "docker", engine.private.client),
+        (plugins, "docker-buildx", engine.private.buildx),
+    ):
+        directory.mkdir(parents=True)
+        (directory / name).symlink_to(program)
+    ours = {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
+
+
+@pytest.fixture
+def cleaned(engine: Engine) -> Iterator[list[str]]:
+    """Tags put into the list are removed, and with them what their builds left in the private engine's cache."""
+    tags: list[str] = []
+    yield tags
+    for tag in tags:
+        if engine.image_digest(tag):
+            engine.client.api.remove_image(tag, force=True)
+    if engine.private:  # a user's own cache is the user's
+        engine.client.api.prune_builds(all=True)
+
+
+def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
+    done = subprocess.run(["bash", "-c", line], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"
+
+
+def test_the_printed_command_makes_an_image_that_passes(
+    engine: Engine,
+    machine: Place,
+    sb3_maskable: Built,
+    shell: dict[str, str],
+    cleaned: list[str],
+    tmp_path: Path,
+) -> None:
+    own = Place(tmp_path / "place", machine.docker_host)
+    own.root.mkdir()
+    own.cache.symlink_to(machine.cache)
+    # As on the day when the lock's packages have left the archive.
+    base = sb3_maskable.lock.base
+    gone = (replace(base.debs[0], version="1:0.1", sha256="0" * 64, path="pool/main/g/gone.deb"), *base.debs[1:])
+    lock.write(
+        replace(sb3_maskable.lock, base=replace(base, debs=gone), record=None), own.root / "locks" / f"{CELL}.toml"
+    )
+    own.run("render", IMAGE, "-o", "a directory", code=72)
+    assert not (own.root / "a directory").exists()
+    done = own.run("render", IMAGE, "-o", "a directory", "--scratch-base")
+    assert relocked(done)
+    directory = own.root / "a directory" / CELL
+    assert sorted(path.name for path in directory.iterdir()) == ["Dockerfile", "base", "wheels"]
+
+    (line,) = done.stdout.splitlines()
+    tag = re.findall(r" -t (\S+)", line)[0]
+    cleaned.append(tag)
+    paste(line, shell, own.root)
+    report = smoke.run(engine, tag, sb3_maskable.lock, sb3_maskable.imports, require_gpu=False, progress=Quiet())
+    assert report.passed, [(result.check, result.reason, result.log) for result in report.results if result.failed]
+
+    mounted = [word for path in ("/dev", "/proc", "/sys") for word in ("-path", path, "-prune", "-o")]
+    with engine.container(tag, ["find", "/", "-xdev", *mounted, "-print"]) as container:
+        assert container.wait(60) == 0
+        found = set(container.logs()[0].decode().splitlines())
+    extra = {path for path in found - paths_of(directory / "base") if not path.startswith("/opt/venv")}
+    ours, engines = {"/workspace"}, {"/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
+    assert ours <= extra <= ours | engines, "the installation left something behind"
+
+
+def paths_of(layout: Path) -> set[str]:
+    """Every path of the one layer in an OCI layout."""
+
+    def blob(descriptor: dict[str, str]) -> bytes:
+        return (layout / "blobs" / "sha256" / descriptor["digest"].removeprefix("sha256:")).read_bytes()
+
+    (image,) = json.loads((layout / "index.json").read_text())["manifests"]
+    (layer,) = json.loads(blob(image))["layers"]
+    with (
+        zstandard.ZstdDecompressor().stream_reader(io.BytesIO(blob(layer))) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        return {"/", *(f"/{member.name.strip('./')}" if member.name == "." else f"/{member.name}" for member in tar)}
+
+
+def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list[str], tmp_path: Path) -> None:
+    env = tuple(LockedEnv(f"X{n:02}", f" a{piece} b\\", piece) for n, piece in enumerate(VISIBLE))
+    env += (LockedEnv("Y", "$HOME is \"$(pwd)\" or '`id`' in C:\\new\\", "It ends as a line goes on. \\"),)
+    wheels = tuple(replace(LOCK.wheels[0], name=f"x{n}", because=f"{piece}\\") for n, piece in enumerate(VISIBLE))
+    locked = replace(LOCK, env=env, wheels=wheels)
+    rendered = recipe.render(locked, f"imagegen-test-{secrets.token_hex(4)}:1")
+    tag = re.findall(r" -t (\S+)", rendered.arguments)[0]
+    cleaned.append(tag)
+    head, run, tail = rendered.dockerfile.partition("RUN --mount=type=bind")
+    tail = tail.partition("\nIMAGEGEN\n")[2]
+    assert run
+    assert tail
+    text = f"{head}COPY --from=requirements /requirements.txt /requirements.txt\n{tail}"
+    (tmp_path / "Dockerfile").write_text(text, encoding="utf-8")
+    (tmp_path / "wheels").mkdir()
+    store = Store(tmp_path / "store")
+    refs.export(store, tiny_image(store, busybox, {"empty": b""}), tmp_path / "base", "latest")
+
+    # As pasted into a shell that knows nothing of the engine.
+    knowing = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))}
+    paste(engine.buildx_line(rendered.arguments), knowing if engine.private else os.environ, tmp_path)
+    config = engine.client.images.get(tag).attrs["Config"]
+    assert dict(each.split("=", 1) for each in config["Env"]) == environment(locked)
+    assert config["Labels"] == labels(locked)
+    assert (config["Cmd"], config["WorkingDir"]) == (["/bin/bash"], "/workspace")
+    with engine.container(tag, ["cat", "/proc/self/environ", "/requirements.txt"]) as container:
+        assert container.wait(30) == 0
+        *variables, pins = container.logs()[0].decode().split("\0")
+    assert environment(locked).items() <= dict(each.split("=", 1) for each in variables).items()
+    comments, requirements = pins.splitlines()[::2], pins.splitlines()[1::2]
+    assert comments == [f"# {wheel.because}" for wheel in wheels]
+    assert requirements == [f"{each.name}=={each.version} --hash=sha256:{each.file.sha256}" for each in wheels]
