@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
-from rich.progress import Progress as RichProgress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 class Meter(Protocol):
@@ -75,10 +77,18 @@ class Terminal:
 
     def add(self, label: str, total: int) -> tuple[RichProgress, TaskID]:
         """A bar on the display, which appears with the first bar."""
+        from rich import progress  # late: an unchanged build shows no bar
+
         with self._lock:
             if self._display is None:
-                columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-                self._display = RichProgress(*columns, console=self.console, transient=True)
+                self._display = progress.Progress(
+                    progress.TextColumn("{task.description}"),
+                    progress.BarColumn(),
+                    progress.DownloadColumn(),
+                    progress.TransferSpeedColumn(),
+                    console=self.console,
+                    transient=True,
+                )
                 self._display.start()
             self._bars += 1
             return self._display, self._display.add_task(label, total=total)

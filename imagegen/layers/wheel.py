@@ -17,8 +17,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from email.message import Message
-from email.parser import BytesParser
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,10 +98,6 @@ class Wheel:
         if member is not None and member.sha256 not in (None, digest.hexdigest()):
             why = f"RECORD promises sha256 {member.sha256}, the member has {digest.hexdigest()}"
             raise self._error("the member is not what RECORD says", name, why)
-
-    def metadata(self, name: str) -> Message:
-        """A file of .dist-info in the e-mail header format: METADATA or WHEEL."""
-        return BytesParser().parsebytes(self.read(f"{self.dist_info}/{name}"))
 
     def optional(self, name: str) -> bytes | None:
         """A file of .dist-info that need not be there: entry_points.txt."""

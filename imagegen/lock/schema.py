@@ -110,7 +110,11 @@ DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
 
 class _Table(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, alias_generator=lambda name: name.replace("_", "-")
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        defer_build=True,  # LockFile builds them all, once
     )
 
 

@@ -49,8 +49,8 @@ def parse(file: Path, raw: bytes) -> Document:
         line = raw.count(b"\n", 0, error.start) + 1
         _fail(document, (line, None), "the file is not UTF-8", fix="save it as UTF-8")
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        _fail(document, (line, None), f"the file holds the control character #x{ord(text[error.position]):04x}")
+        line = text.count("\n", 0, text.index(chr(error.character))) + 1
+        _fail(document, (line, None), f"the file holds the control character #x{error.character:04x}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         why = " ".join(part for part in (error.context, error.problem) if part)
@@ -63,7 +63,7 @@ def parse(file: Path, raw: bytes) -> Document:
 def _compose(document: Document, text: str) -> yaml.Node | None:
     """The node tree; None when the file is empty or a refused construct was reported."""
     depth = documents = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         at = _at(event)
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
@@ -81,7 +81,7 @@ def _compose(document: Document, text: str) -> yaml.Node | None:
             _fail(document, at, f"nested deeper than {_MAX_DEPTH} levels")
         if document.errors and (documents > 1 or depth > _MAX_DEPTH):
             return None
-    return None if document.errors else yaml.compose(text, Loader=yaml.SafeLoader)
+    return None if document.errors else yaml.compose(text, Loader=yaml.CSafeLoader)
 
 
 def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:

@@ -138,7 +138,7 @@ Condition = Annotated[str, StringConstraints(max_length=200), AfterValidator(_on
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # MatrixFile builds them all
 
 
 class _Entry(_Strict):
