@@ -18,9 +18,10 @@ from pathlib import Path
 
 from imagegen.base.fetch import fetch
 from imagegen.base.model import LockedBase
-from imagegen.base.normalise import MTIME, dpkg_configuration, normalise, read
+from imagegen.base.normalise import dpkg_configuration, normalise, read
 from imagegen.base.resolve import ARCHITECTURE
 from imagegen.config import Settings
+from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
@@ -38,7 +39,7 @@ _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "DEBIAN_FRONTEND": "noninteractive",
-    "SOURCE_DATE_EPOCH": str(MTIME),
+    "SOURCE_DATE_EPOCH": str(EPOCH),
     # With SOURCE_DATE_EPOCH, Debian's scripts compile modules with a hash of the source. What an import would write by
     # the way is bound to the source's mtime instead, which the image does not keep.
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -114,7 +115,7 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
         if not all(_FIELD.fullmatch(value) for value in (deb.name, deb.version, deb.architecture)):
             raise BaseError(f"base {locked.name}: {deb.name!r} {deb.version!r} is not a package", fix="lock again")
         copy = directory / f"{deb.sha256}.deb"
-        with store.open(f"sha256:{deb.sha256}") as blob, copy.open("wb") as file:
+        with store.open(deb.digest) as blob, copy.open("wb") as file:
             for chunk in blob:
                 file.write(chunk)
         stanzas.append(

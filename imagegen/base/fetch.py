@@ -25,7 +25,7 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
     Raises GoneError that names all packages that are gone everywhere, and FetchError when a mirror cannot be reached
     or serves other bytes than the lock names. Packages fetched before the error stay in the store.
     """
-    wanted = [deb for deb in locked.debs if not store.has(f"sha256:{deb.sha256}", deb.size)]
+    wanted = [deb for deb in locked.debs if not store.has(deb.digest, deb.size)]
     if not wanted:
         return
     roots = mirrors(settings)

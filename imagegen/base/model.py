@@ -16,6 +16,11 @@ class Deb:
     archive: str  # "debian" or "debian-security"
     path: str  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
 
+    @property
+    def digest(self) -> str:
+        """Of the package as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
 
 @dataclass(frozen=True)
 class LockedBase:

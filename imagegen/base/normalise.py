@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import BinaryIO
 
+from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
-
-# One mtime for every file, as in all layers. 1980-01-01 is the oldest date that zip files can hold.
-MTIME = 315532800
 
 # Documentation stays out of the image, copyright files excepted; what apt installs later is kept as lean. The last
 # rule that matches wins, as dpkg(1) says of --path-exclude and --path-include.
@@ -159,7 +157,7 @@ def _is_dropped(path: str, member: tarfile.TarInfo) -> bool:
 
 def _header(path: str, like: tarfile.TarInfo | None = None) -> tarfile.TarInfo:
     info = tarfile.TarInfo(path)
-    info.mtime = MTIME
+    info.mtime = EPOCH
     if like is None:
         return info
     info.type, info.mode, info.uid, info.gid = like.type, like.mode & 0o7777, like.uid, like.gid

@@ -45,7 +45,7 @@ def gc(app: App) -> None:
         for wheel in found.wheels:
             if wheel.sdist:
                 files += [wheel.sdist.file, *(needed.file for needed in wheel.sdist.build_requires)]
-        wanted |= {f"sha256:{file.sha256}" for file in files} | {f"sha256:{deb.sha256}" for deb in found.base.debs}
+        wanted |= {file.digest for file in files} | {deb.digest for deb in found.base.debs}
         if found.record:
             wanted |= {layer.digest for layer in found.record.layers}
             wanted |= {layer.diff_id for layer in found.record.layers}

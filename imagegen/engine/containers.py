@@ -23,11 +23,11 @@ from docker.models.containers import Container as DockerContainer
 from docker.types import DeviceRequest
 from docker.utils.socket import STDERR, STDOUT, SocketError, frames_iter
 
+from imagegen.epoch import EPOCH
 from imagegen.errors import EngineError, NoGpuError
 
 LABEL = "imagegen"
 _GRACE = 10  # seconds for the output of a killed program to end
-_MTIME = 315532800  # 1980-01-01, as in our layers
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, content in sorted(files.items()):
             info = tarfile.TarInfo(path.lstrip("/"))
-            info.size, info.mtime, info.mode = len(content), _MTIME, 0o644
+            info.size, info.mtime, info.mode = len(content), EPOCH, 0o644
             tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 

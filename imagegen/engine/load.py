@@ -21,8 +21,8 @@ from imagegen.engine.registry import Descriptor, serving
 from imagegen.errors import EngineError, StoreError
 from imagegen.progress import Progress
 from imagegen.store import Store
+from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE
 
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _SHORT = 12  # hex digits of a digest in the engine's progress events
 
 
@@ -77,7 +77,7 @@ def _image(store: Store, digest: str) -> _Image:
             why=", ".join(missing),
             fix="build again",
         )
-    return _Image(store, Descriptor(manifest.get("mediaType", _MANIFEST), digest, len(data)), tuple(blobs.values()))
+    return _Image(store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values()))
 
 
 def _pull(client: docker.DockerClient, image: _Image, tag: str, progress: Progress) -> bool:
@@ -159,7 +159,7 @@ def _archive(
             }
         ],
     }
-    yield from _member("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+    yield from _member("oci-layout", LAYOUT_FILE)
     yield from _member("index.json", json.dumps(index).encode())
     yield from _member(_blob_path(manifest), store.read(manifest.digest))
     for blob in blobs:

@@ -16,8 +16,8 @@ from imagegen.layers.layer import WORKDIR, Layer
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
 from imagegen.store import Store, digest_of
+from imagegen.store.layout import MANIFEST_TYPE
 
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LABEL = "dev.imagegen."
 

@@ -47,7 +47,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
     def fill(tar: TarWriter) -> None:
         written: dict[str, Installed] = {}
         for locked in plan.wheels:
-            path = store.path("sha256:" + locked.file.sha256)
+            path = store.path(locked.file.digest)
             with Wheel(path, locked.file.filename) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.

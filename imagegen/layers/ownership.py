@@ -54,7 +54,7 @@ def _identities(store: Store, locked: LockedWheel, python: str) -> dict[str, str
     found = store.recall("files", _key(locked, python))
     if found is not None:
         return found
-    with Wheel(store.path("sha256:" + locked.file.sha256), locked.file.filename) as wheel:
+    with Wheel(store.path(locked.file.digest), locked.file.filename) as wheel:
         return remember(store, locked, installation(wheel, python), python)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.store import digest_of
 
 # Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.
 LAYER_FORMAT = 1
@@ -76,4 +77,4 @@ def _key(lock: Lock, wheels: tuple[LockedWheel, ...]) -> str:
 def digest_of_json(value: Any) -> str:
     """The OCI digest of the canonical JSON of `value`."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return digest_of(text.encode())

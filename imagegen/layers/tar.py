@@ -9,9 +9,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterable
 
-# One mtime for every file of every layer, and part of the layer format: SOURCE_DATE_EPOCH would change all layers at
-# each relock. 1980-01-01 is the oldest date that zip files can hold, so zipping a tree from the image works.
-MTIME = 315532800
+from imagegen.epoch import EPOCH
 
 
 class TarWriter:
@@ -53,5 +51,5 @@ class TarWriter:
 
     def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
         info = tarfile.TarInfo(name)
-        info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, MTIME
+        info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, EPOCH
         self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))

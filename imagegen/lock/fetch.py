@@ -29,7 +29,7 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
     """
     missing: list[LockedWheel] = []
     for wheel in lock.wheels:
-        if store.has(f"sha256:{wheel.file.sha256}", wheel.file.size):
+        if store.has(wheel.file.digest, wheel.file.size):
             yield wheel
         else:
             missing.append(wheel)

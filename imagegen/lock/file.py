@@ -6,7 +6,6 @@ committed lock: one table per wheel, one line per Debian package.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from imagegen.errors import ErrorGroup, Location, LockError
 from imagegen.lock.model import LOCK_VERSION, Lock
 from imagegen.lock.schema import LockFile, to_table
 from imagegen.matrix.model import Cell
+from imagegen.store import digest_of
 
 _RELOCK = "run `imagegen lock` again, or restore the file from version control"
 
@@ -95,7 +95,7 @@ def dumps(lock: Lock) -> str:
 def inputs_hash(lock: Lock) -> str:
     """The digest of the lock without its record: what labels and tags carry."""
     canonical = json.dumps(to_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+    return digest_of(canonical.encode())
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:

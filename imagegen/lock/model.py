@@ -37,6 +37,11 @@ class File:
     index: str  # index alias
     path: str | None = None  # hint: the file's path below the index's file host, without the host
 
+    @property
+    def digest(self) -> str:
+        """Of the file as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
 
 @dataclass(frozen=True)
 class LockedSdist:

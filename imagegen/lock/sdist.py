@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import zipfile
@@ -13,16 +12,16 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from imagegen.epoch import EPOCH
 from imagegen.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.lock.model import File, LockedSdist
 from imagegen.progress import Progress, timed
 from imagegen.sandbox import Sandbox
-from imagegen.store import Store
+from imagegen.store import Store, digest_of
 
 _FORMAT = 1  # of this way of building; a new number builds everything anew
 _TIMEOUT = 600  # seconds
 _MEMORY = 2 << 30  # bytes
-_EPOCH = "315532800"  # 1980-01-01, the earliest time that a zip file can hold
 _WORKER = Path(__file__).with_name("sdist_worker.py")
 
 
@@ -44,19 +43,12 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
     it gives no pure wheel of this release, ReproducibilityError when it gives two wheels.
     """
     store, key = workshop.store, _key(sdist, workshop)
-    known = store.recall("sdist", key)
-    if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
-        return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
-    with (
-        store.lock(f"sdist-{key}"),
-        timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"),
-    ):
-        filename, wheel = _build_once(sdist, workshop)
-        if _build_once(sdist, workshop) != (filename, wheel):
-            raise ReproducibilityError(
-                f"{sdist.file.filename} gives another wheel each time it is built",
-                fix=f"choose a release of {name} that has a wheel",
-            )
+    with store.lock(f"sdist-{key}"):
+        known = store.recall("sdist", key)
+        if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
+            return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
+        with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
+            filename, wheel = _build_twice(name, sdist, workshop)
         _check_pure(name, version, filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
@@ -67,17 +59,27 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
 def _key(sdist: LockedSdist, workshop: Workshop) -> str:
     parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
     text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return digest_of(text.encode())
+
+
+def _build_twice(name: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+    first = _build_once(sdist, workshop)
+    if _build_once(sdist, workshop) != first:
+        raise ReproducibilityError(
+            f"{sdist.file.filename} gives another wheel each time it is built",
+            fix=f"choose a release of {name} that has a wheel",
+        )
+    return first
 
 
 def _build_once(sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
-    blobs = {f"/{file.filename}": file.sha256 for file in (sdist.file, *(each.file for each in sdist.build_requires))}
-    mounts = {inside: workshop.store.path(f"sha256:{sha256}") for inside, sha256 in blobs.items()}
+    files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
+    mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
-    env = {"SOURCE_DATE_EPOCH": _EPOCH, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), *blobs]
+        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), *files]
         filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
     except SandboxError as error:
         raise SandboxError(

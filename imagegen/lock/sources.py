@@ -33,10 +33,6 @@ class Wanted:
     name: str
     file: File
 
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.file.sha256}"
-
 
 class MissingError(FetchError):
     """A file that no source gave; `tried` says for each source why."""
@@ -57,7 +53,7 @@ class Finder:
 
     def fetch(self, wanted: Wanted) -> None:
         """Bring the file into the store. Raises MissingError with all that was tried."""
-        if self._store.has(wanted.digest, wanted.file.size):
+        if self._store.has(wanted.file.digest, wanted.file.size):
             self._meter.advance(wanted.file.size)
             return
         tried: list[str] = []

@@ -27,6 +27,9 @@ from imagegen.errors import StoreError
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
 
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+LAYOUT_FILE = b'{"imageLayoutVersion":"1.0.0"}'  # what every layout's oci-layout holds
+
 
 def digest_of(data: bytes) -> str:
     """The OCI digest of `data`: "sha256:" and 64 lower-case hex digits."""
@@ -47,7 +50,7 @@ class Store:
             for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             if not (root / "oci-layout").exists():
-                self.replace("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+                self.replace("oci-layout", LAYOUT_FILE)
             if not (root / "index.json").exists():
                 with self.lock("index"):
                     if not (root / "index.json").exists():  # else another build made it, and has names in it by now

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.errors import StoreError
-from imagegen.store.layout import Store
+from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store
 
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _NAME = "org.opencontainers.image.ref.name"
 
 
@@ -50,7 +49,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             for part in (digest, parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])):
                 store.verify(part)
                 _place(store.path(part), blobs / store.path(part).name)
-            (fresh / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+            (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
             (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
             fresh.chmod(0o755)
             if directory.exists():
@@ -83,7 +82,7 @@ def _entries(store: Store) -> list[dict[str, Any]]:
 
 
 def _descriptor(name: str, digest: str, size: int) -> dict[str, Any]:
-    return {"mediaType": _MANIFEST, "digest": digest, "size": size, "annotations": {_NAME: name}}
+    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size, "annotations": {_NAME: name}}
 
 
 def _index(entries: list[dict[str, Any]]) -> bytes:

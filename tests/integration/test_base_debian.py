@@ -16,8 +16,8 @@ import pytest
 
 from imagegen import base
 from imagegen.base.build import sources_list
-from imagegen.base.normalise import MTIME
 from imagegen.config import Settings
+from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
 from imagegen.progress import Quiet
 from imagegen.sandbox import Sandbox
@@ -80,7 +80,7 @@ def test_the_layer_holds_what_users_build_on(debian: Debian) -> None:
     assert members["lib64"].linkname == "usr/lib64"
     assert members["opt"].isdir()
     assert (members["tmp"].mode, members["etc/shadow"].mode) == (0o1777, 0o640)
-    assert {member.mtime for member in members.values()} == {MTIME}
+    assert {member.mtime for member in members.values()} == {EPOCH}
     assert all(member.isreg() or member.isdir() or member.issym() or member.islnk() for member in members.values())
     assert not [
         name for name in members if name.startswith(("usr/share/man/", "var/lib/apt/lists/", "var/log/", "dev/"))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.epoch import EPOCH
 from imagegen.layers.codec import LayerSink
-from imagegen.layers.tar import MTIME, TarWriter
+from imagegen.layers.tar import TarWriter
 
 names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")
@@ -34,7 +35,7 @@ def test_what_goes_in_comes_out(tree: dict[str, bytes]) -> None:
         members = tar.getmembers()
         files = {m.name.removeprefix("opt/"): tar.extractfile(m).read() for m in members if m.isfile()}
         assert files == tree
-    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", MTIME)}
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", EPOCH)}
     assert all(m.mode == 0o755 for m in members if m.isdir())
     directories = [m.name for m in members if m.isdir()]
     assert len(directories) == len(set(directories))
