@@ -33,8 +33,9 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 
 
 @command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
 @pass_app
-def gc(app: App) -> None:
+def gc(app: App, *, as_json: bool) -> None:
     """Remove what no image of the store and no lock of the project or of imagegen needs."""
     wanted = set(refs.images(app.store).values())
     for cell in app.matrix.cells():
@@ -49,7 +50,11 @@ def gc(app: App) -> None:
         if found.record:
             wanted |= {layer.digest for layer in found.record.layers}
             wanted |= {layer.diff_id for layer in found.record.layers}
-    app.progress.say(f"freed {human(upkeep.collect(app.store, wanted))}")
+    freed = upkeep.collect(app.store, wanted)
+    if as_json:
+        app.json({"freed": freed})
+    else:
+        app.progress.say(f"freed {human(freed)}")
 
 
 @command.command()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.cli import main
+from imagegen.store import Store
 
 IMAGE = """\
 images:
@@ -142,3 +143,16 @@ def test_a_termination_cleans_up_as_an_interrupt_does() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "cleaned\n"
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_gc_keeps_what_locks_name_and_says_what_it_freed(run: Run, tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache/imagegen/store")
+    lock = json.loads(run("show", "cpu-grpo", "--json").out)[0]
+    kept = [store.path(f"sha256:{each['file']['sha256']}") for each in (lock["uv"], lock["wheels"][0])]
+    other = store.path(store.write(b"nobody asks for this"))
+    for path in (*kept, other):
+        path.touch()
+        os.utime(path, (0, 0))
+    assert json.loads(run("store", "gc", "--json").out)["freed"] > 0
+    assert not other.exists()
+    assert all(path.exists() for path in kept)
