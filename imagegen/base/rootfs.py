@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progr
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
                 _unpack(store, layer.diff_id, tree)
+        os.utime(tree)  # the store's upkeep leaves alone what is young
     return tree
 
 

@@ -120,9 +120,6 @@ class Store:
             path.parent.mkdir(exist_ok=True)
             self.replace(path.relative_to(self.root), json.dumps(record, sort_keys=True).encode())
 
-    def forget(self, kind: str, key: str) -> None:
-        self._record(kind, key).unlink(missing_ok=True)
-
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """A lock between threads and processes, held around work that two builds must not do at once."""

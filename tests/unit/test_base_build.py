@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagegen import base
-from imagegen.base import fetch
+from imagegen.base import BaseLayer, fetch
 from imagegen.base.build import failed, sources_list, verify, write_repository
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError
 from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.store import Store, upkeep
 
 DATES = {
     "debian/bookworm": "2026-07-11T10:16:37Z",
@@ -183,3 +185,19 @@ def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:
     assert error.why == "E: cannot find newuidmap"
     assert "uidmap" in str(error.fix)
     assert failed("E: no space left\n", "root").fix is None
+
+
+def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gc from another project knows nothing of this base, and sandboxes may run on its tree right now."""
+    store = Store(tmp_path / "store")
+    layer = BaseLayer(store.write(b"tar"), 3)
+    module = importlib.import_module("imagegen.base.rootfs")
+    monkeypatch.setattr(module, "build", lambda *_: layer)
+    tree = store.root / "rootfs" / layer.diff_id.removeprefix("sha256:")
+    interpreter = tree / ONE.interpreter.lstrip("/")
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_bytes(b"")
+    os.utime(tree, (0, 0))
+    assert module.rootfs(ONE, store, Settings.from_environment({"HOME": str(tmp_path)}), Quiet()) == tree
+    upkeep.collect(store, ())
+    assert interpreter.exists()
