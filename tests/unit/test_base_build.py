@@ -188,7 +188,7 @@ def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:
 
 
 def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gc from another project knows nothing of this base, and sandboxes may run on its tree right now."""
+    """Upkeep from another project knows nothing of this base, and sandboxes may run on its tree right now."""
     store = Store(tmp_path / "store")
     layer = BaseLayer(store.write(b"tar"), 3)
     module = importlib.import_module("imagegen.base.rootfs")
