@@ -74,6 +74,7 @@ def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool
     if built.report:
         print_report(app.console, built.report)
     app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
-    line = engine.docker_run_line(built.tags[0], "python", "-c", "import torch; print(torch.__version__)")
+    modules = ", ".join(names[0] for names in app.imports(cell).values())
+    line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")
     app.progress.say(f"  {line}")
     return built.digest

@@ -37,8 +37,15 @@ def command(app: App, *, pattern: str, as_json: bool) -> None:
         return
     table = Table("cell", "for", "locked", "built", box=None, pad_edge=False)
     for cell in cells:
-        table.add_row(cell.id, cell.purpose, locked[cell.id], "yes" if cell.id in built else "no")
+        table.add_row(cell.id, cell.purpose, locked[cell.id], _built(app, cell, built.get(cell.id)))
     app.out.print(table)
+
+
+def _built(app: App, cell: Cell, digest: str | None) -> str:
+    found = app.find_lock(cell)
+    if digest is None:
+        return "no"
+    return "from another lock" if found and found.record and found.record.digest != digest else "yes"
 
 
 def _locked(app: App, cell: Cell) -> str:

@@ -150,7 +150,6 @@ class Engine:
         network: bool = False,
         gpus: bool = False,
         shm_size: int | None = None,
-        memory: int | None = None,
     ) -> Iterator[Container]:
         """A started container, removed at the end of the block in every case.
 
@@ -162,7 +161,6 @@ class Engine:
             network: the engine's default bridge; without it the container has loopback only.
             gpus: all of the host's GPUs.
             shm_size: bytes of /dev/shm; None is the engine's default (64 MiB).
-            memory: limit in bytes.
 
         Raises EngineError when the container cannot be made, started or removed.
         """
@@ -175,7 +173,6 @@ class Engine:
             network=network,
             gpus=gpus,
             shm_size=shm_size,
-            memory=memory,
         ) as container:
             yield container
 

@@ -127,11 +127,6 @@ class Container:
             if error.status_code != 409:  # 409: it is not running
                 raise EngineError("cannot kill a container", why=_message(error)) from error
 
-    def out_of_memory(self) -> bool:
-        """Whether the kernel ended the container's command for want of memory."""
-        self._container.reload()
-        return bool(self._container.attrs["State"].get("OOMKilled"))
-
 
 @contextmanager
 def running(
@@ -144,7 +139,6 @@ def running(
     network: bool,
     gpus: bool,
     shm_size: int | None,
-    memory: int | None,
 ) -> Iterator[Container]:
     """See `Engine.container`."""
     # The name is chosen here, so that an interrupt between the engine's "created" and ours still finds the container.
@@ -159,7 +153,6 @@ def running(
                 network_mode=None if network else "none",
                 device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
                 shm_size=shm_size,
-                mem_limit=memory,
                 labels={LABEL: "container"},
             )
             archive = files if isinstance(files, bytes) else tar_of(files)

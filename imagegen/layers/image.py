@@ -31,16 +31,6 @@ class Image:
     config: bytes
     layers: tuple[Layer, ...]
 
-    @property
-    def size(self) -> int:
-        """Bytes compressed, as a registry counts them."""
-        return sum(layer.size for layer in self.layers)
-
-    @property
-    def unpacked(self) -> int:
-        """Bytes of the layers' tar streams."""
-        return sum(layer.unpacked for layer in self.layers)
-
 
 def environment(lock: Lock) -> dict[str, str]:
     """The container's environment: the venv first on PATH, UTF-8, then what the lock sets."""

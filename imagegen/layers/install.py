@@ -69,7 +69,7 @@ def pyc_path(path: str, python: str) -> str:
 def installation(wheel: Wheel, python: str) -> list[Installed]:
     """Every file that installing this wheel creates, sorted by path. WheelError where two of them have one path."""
     site = site_packages(python)
-    files = [*_members(wheel, site, python), *_console_scripts(wheel)]
+    files = [*_members(wheel, site, python), *_console_scripts(wheel, python)]
     sources = {pyc_path(file.path, python) for file in files if file.path.endswith(".py")}
     files = [file for file in files if file.path not in sources]  # a shipped pyc gives way to ours, as with installers
     files.append(_file(f"{site}/{wheel.dist_info}/INSTALLER", b"imagegen\n"))
@@ -126,7 +126,7 @@ def _script(wheel: Wheel, member: Member, target: str) -> Installed:
     return _file(target, f"#!{PREFIX}/bin/python".encode() + rest, executable=True)
 
 
-def _console_scripts(wheel: Wheel) -> Iterator[Installed]:
+def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
     text = wheel.optional("entry_points.txt")
     if text is None:
         return
@@ -138,6 +138,9 @@ def _console_scripts(wheel: Wheel) -> Iterator[Installed]:
     except (UnicodeDecodeError, configparser.Error) as error:
         raise WheelError("the entry points cannot be read", where=where, why=str(error)) from error
     scripts = [item for kind in ("console_scripts", "gui_scripts") if kind in parser for item in parser[kind].items()]
+    if wheel.distribution == "pip":
+        # Installers, uv among them, add the launcher that is named after the interpreter.
+        scripts += [(f"pip{python}", target) for name, target in scripts if name == "pip3"]
     for name, target in scripts:
         match = _TARGET.fullmatch(target)
         # These become lines of a program and a file's name, so they may hold nothing but identifiers.

@@ -31,7 +31,8 @@ def write(
     wheels = directory / "wheels"
     wheels.mkdir()
     for wheel in rendered.wheels:
-        source, target = store.path("sha256:" + wheel.file.sha256), wheels / wheel.file.filename
+        store.verify(wheel.file.digest)
+        source, target = store.path(wheel.file.digest), wheels / wheel.file.filename
         try:
             os.link(source, target)
         except OSError:

@@ -146,14 +146,6 @@ def test_containers_report_ends_of_every_kind_and_vanish(
     assert not [each for each in engine.client.containers.list(all=True) if each.image.tags == [tag]]
 
 
-def test_a_container_that_exceeds_its_memory_says_so(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:
-    engine.load(store, tiny_image(store, busybox, {"hello": b"hi"}), tag)
-    eat = "a=x; while :; do a=$a$a; done"
-    with engine.container(tag, ["sh", "-c", eat], memory=32 << 20) as container:
-        assert container.wait(60) == 137
-        assert container.out_of_memory()
-
-
 def test_buildx_builds_on_a_layout_and_explains_its_failures(
     engine: Engine, store: Store, busybox: bytes, tmp_path: Path
 ) -> None:

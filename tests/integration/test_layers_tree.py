@@ -31,6 +31,7 @@ PACKAGES = [
     "ruff==0.14.0",
     "zope.interface==8.0.1",
     "hydra-core==1.3.2",
+    "pip==26.3",
 ]
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
