@@ -29,9 +29,6 @@ from tests.unit.test_recipe import LOCK, VISIBLE
 
 pytestmark = pytest.mark.integration
 
-IMAGE = "sb3-maskable"  # the smaller of the two
-CELL = f"{IMAGE}-cpu-py311"
-
 
 @pytest.fixture
 def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
@@ -66,35 +63,38 @@ def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"
 
 
+@pytest.mark.parametrize("image", ["sb3_maskable", pytest.param("cpu_grpo", marks=pytest.mark.slow)])
 def test_the_printed_command_makes_an_image_that_passes(
+    image: str,
+    request: pytest.FixtureRequest,
     engine: Engine,
     machine: Place,
-    sb3_maskable: Built,
     shell: dict[str, str],
     cleaned: list[str],
     tmp_path: Path,
 ) -> None:
+    built: Built = request.getfixturevalue(image)
     own = Place(tmp_path / "place", machine.docker_host)
     own.root.mkdir()
     own.cache.symlink_to(machine.cache)
     # As on the day when the lock's packages have left the archive.
-    base = sb3_maskable.lock.base
+    base = built.lock.base
     gone = (replace(base.debs[0], version="1:0.1", sha256="0" * 64, path="pool/main/g/gone.deb"), *base.debs[1:])
     lock.write(
-        replace(sb3_maskable.lock, base=replace(base, debs=gone), record=None), own.root / "locks" / f"{CELL}.toml"
+        replace(built.lock, base=replace(base, debs=gone), record=None), own.root / "locks" / f"{built.lock.cell}.toml"
     )
-    own.run("render", IMAGE, "-o", "a directory", code=72)
+    own.run("render", built.lock.image, "-o", "a directory", code=72)
     assert not (own.root / "a directory").exists()
-    done = own.run("render", IMAGE, "-o", "a directory", "--scratch-base")
+    done = own.run("render", built.lock.image, "-o", "a directory", "--scratch-base")
     assert relocked(done)
-    directory = own.root / "a directory" / CELL
+    directory = own.root / "a directory" / built.lock.cell
     assert sorted(path.name for path in directory.iterdir()) == ["Dockerfile", "base", "wheels"]
 
     (line,) = done.stdout.splitlines()
     tag = re.findall(r" -t (\S+)", line)[0]
     cleaned.append(tag)
     paste(line, shell, own.root)
-    report = smoke.run(engine, tag, sb3_maskable.lock, sb3_maskable.imports, require_gpu=False, progress=Quiet())
+    report = smoke.run(engine, tag, built.lock, built.imports, require_gpu=False, progress=Quiet())
     assert report.passed, [(result.check, result.reason, result.log) for result in report.results if result.failed]
 
     mounted = [word for path in ("/dev", "/proc", "/sys") for word in ("-path", path, "-prune", "-o")]
