@@ -13,8 +13,8 @@ import zstandard
 
 from imagegen.store.layout import BlobWriter
 
-# Level 1 packs a wheel's files to the size of the wheel and keeps up with a download; level 3 is 7 % smaller and
-# costs 15 % more time (docs/measurements.md of the design: 532 against 462 MB/s).
+# Level 1 packs a wheel's files to about the size of the wheel and keeps up with a download; level 3 is a little smaller
+# and slower.
 LEVEL = 1
 CODEC = (
     f"zstd {'.'.join(str(part) for part in zstandard.ZSTD_VERSION)} level {LEVEL} (zstandard {zstandard.__version__})"
