@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,26 +34,35 @@ from imagegen.matrix.model import Cell
 @pass_app
 def command(app: App, *, cell: str, no_test: bool, require_gpu: bool, output: str | None, scratch_base: bool) -> None:
     """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest."""
+    if no_test and require_gpu:
+        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     chosen = app.matrix.select(cell)
+    directory = None if output is None else _directory(output, cell, chosen)
     locks = [app.fresh_lock(each) for each in chosen]
 
     def attempt(each: Cell, lock: Lock, work: Callable[[Lock], str]) -> None:
         click.echo(app.with_base(each, lock, work, scratch=scratch_base))
 
-    if output is not None:
-        kind, _, directory = output.partition(":")
-        if kind != "oci" or not directory or len(locks) != 1:
-            raise UsageError(f"--output {output}: write oci:DIR, for one cell", fix="--output oci:./image")
+    if directory:
+        app.progress.say("note: no smoke checks, they need an engine that runs the image")
         settings = app.sources(chosen[0])
         attempt(
-            chosen[0],
-            locks[0],
-            lambda lock: pipeline.to_layout(lock, Path(directory), app.store, settings, app.progress),
+            chosen[0], locks[0], lambda lock: pipeline.to_layout(lock, directory, app.store, settings, app.progress)
         )
         return
     with Engine.connect(app.settings, app.progress) as engine:
         for each, lock in zip(chosen, locks, strict=True):
             attempt(each, lock, partial(_into_engine, app, engine, each, test=not no_test, require_gpu=require_gpu))
+
+
+def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
+    kind, _, directory = output.partition(":")
+    if kind != "oci" or not directory:
+        raise UsageError(f"--output {output} is not of the form oci:DIR", fix="--output oci:./image")
+    if len(chosen) != 1:
+        names = ", ".join(each.id for each in chosen)
+        raise UsageError(f"--output takes one cell, and {pattern} matches {names}", fix="name one of them")
+    return Path(directory)
 
 
 def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool, require_gpu: bool) -> str:
@@ -73,6 +82,8 @@ def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool
         raise
     if built.report:
         print_report(app.console, built.report)
+    else:
+        app.progress.say("note: tagged without smoke checks (--no-test)")
     app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
     modules = ", ".join(names[0] for names in app.imports(cell).values())
     line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")

@@ -7,6 +7,8 @@ from rich.table import Table
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
+from imagegen.errors import LockError
+from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.store import refs
 
@@ -16,10 +18,18 @@ from imagegen.store import refs
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, pattern: str, as_json: bool) -> None:
-    """Images and cells that match PATTERN: what each is for, locked or not, built or not."""
+    """Images and cells that match PATTERN: what each is for, locked or not, built (in the store) or not."""
     built = refs.images(app.store)
     cells = app.matrix.select(pattern)
-    locked = {cell.id: _locked(app, cell) for cell in cells}
+    locks: dict[str, Lock | None] = {}
+    locked: dict[str, str] = {}
+    for cell in cells:
+        try:
+            locks[cell.id] = app.find_lock(cell)
+            locked[cell.id] = _locked(locks[cell.id], cell)
+        except LockError as error:  # one broken lock must not hide the other cells
+            app.progress.say(str(error))
+            locks[cell.id], locked[cell.id] = None, "broken"
     if as_json:
         app.json(
             [
@@ -37,19 +47,17 @@ def command(app: App, *, pattern: str, as_json: bool) -> None:
         return
     table = Table("cell", "for", "locked", "built", box=None, pad_edge=False)
     for cell in cells:
-        table.add_row(cell.id, cell.purpose, locked[cell.id], _built(app, cell, built.get(cell.id)))
+        table.add_row(cell.id, cell.purpose, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
     app.out.print(table)
 
 
-def _built(app: App, cell: Cell, digest: str | None) -> str:
-    found = app.find_lock(cell)
+def _built(found: Lock | None, digest: str | None) -> str:
     if digest is None:
         return "no"
     return "from another lock" if found and found.record and found.record.digest != digest else "yes"
 
 
-def _locked(app: App, cell: Cell) -> str:
-    found = app.find_lock(cell)
+def _locked(found: Lock | None, cell: Cell) -> str:
     if found is None:
         return "no"
     if lock.stale(found, cell):

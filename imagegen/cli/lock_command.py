@@ -9,6 +9,7 @@ import click
 
 from imagegen import compat, layers, lock
 from imagegen.cli.app import App, pass_app
+from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 
@@ -35,6 +36,8 @@ def command(
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
     asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
+    if check and (record or any(asked.values())):
+        raise UsageError("--check changes nothing, so it takes no other option", fix="leave out --check or the others")
     for chosen in app.matrix.select(cell):
         if check:
             app.fresh_lock(chosen)

@@ -71,6 +71,7 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
         error.show()

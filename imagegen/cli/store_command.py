@@ -26,7 +26,11 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
     if as_json:
         app.json([damage.digest for damage in damaged])
     for damage in damaged:
-        app.progress.say(f"damaged: {damage.path}{' (removed)' if repair else ''}")
+        app.progress.say(f"damaged: {damage.path}{' (removed)' if repair else ''}: its bytes have another sha256")
+    if damaged and not repair:
+        app.progress.say(
+            "fix: `imagegen store check --repair` removes them; the next build makes or fetches them again"
+        )
     if not as_json:
         app.progress.say(f"{len(list(upkeep.blobs(app.store)))} blobs, {len(damaged)} damaged")
     sys.exit(1 if damaged and not repair else 0)

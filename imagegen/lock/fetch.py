@@ -38,7 +38,10 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
     missing.sort(key=lambda wheel: -sum(wanted.file.size for wanted in _parts(wheel)))
     workshop = workshop_of(lock.base, store, settings, progress)
     total = sum(wanted.file.size for wheel in missing for wanted in _parts(wheel))
-    with Client(settings) as client, progress.meter(f"fetching {len(missing)} wheels", total) as meter:
+    with (
+        Client(settings) as client,
+        progress.meter(f"fetching {len(missing)} wheel{'s' if len(missing) != 1 else ''}", total) as meter,
+    ):
         finder = Finder(client, store, settings, meter)
         yield from in_parallel([partial(_obtain, wheel, finder, workshop) for wheel in missing], client)
 

@@ -24,7 +24,7 @@ from imagegen.lock.schema import LockFile, to_table
 from imagegen.matrix.model import Cell
 from imagegen.store import digest_of
 
-_RELOCK = "run `imagegen lock` again, or restore the file from version control"
+_RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
 class LockErrors(ErrorGroup, LockError):
@@ -55,7 +55,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
         raise LockError(
             f"the lock has format {version!r}, this imagegen reads format {LOCK_VERSION}",
             where=Location(path, _line(text, ("version",))),
-            fix="use the imagegen that wrote it, or run `imagegen lock` again",
+            fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
         )
     try:
         return LockFile.model_validate(table).to_model()

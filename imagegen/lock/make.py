@@ -86,7 +86,11 @@ def _as_of(asked: str | None, previous: Lock | None) -> str:
             f"{asked!r} is no time", why=str(error), fix="write a date or a time as in 2026-11-20T00:00:00Z"
         ) from error
     # A date or a time without zone is UTC, so that a lock does not depend on where it is made.
-    return _rfc3339(time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC))
+    time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    if time > datetime.now(UTC):
+        why = "a time in the future holds nothing back, so that the next resolution could differ"
+        raise LockError(f"{asked} has not come yet", why=why, fix="name a time in the past")
+    return _rfc3339(time)
 
 
 def _unused(cell: Cell, wheels: Iterable[LockedWheel]) -> set[str]:

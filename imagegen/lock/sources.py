@@ -166,7 +166,8 @@ def _all_missing(missing: list[MissingError]) -> FetchError:
     return FetchError(
         f"{len(missing)} file{'s' if len(missing) > 1 else ''} of the lock cannot be had",
         why=f"tried for each:{why}",
-        fix=f"put the files into a directory that PIP_FIND_LINKS names, or set {names} to a mirror of the index",
+        fix=f"put the files into a directory that PIP_FIND_LINKS names, or set {names} to a mirror of the index; "
+        "where an index serves other bytes than the lock names, `imagegen lock` looks again",
     )
 
 

@@ -35,7 +35,7 @@ class Matrix:
         if not cells:
             names = [*self.defaults, *(cell.id for cell in self.all_cells)]
             raise UsageError(
-                f'no image or cell is called "{pattern}"',
+                f'no image or cell matches "{pattern}"',
                 fix=did_you_mean(pattern, names) or "`imagegen list` shows them all",
             )
         return cells

@@ -86,7 +86,7 @@ def test_show_gives_one_json_document_for_many_cells(run: Run) -> None:
 def test_errors_are_sentences_on_stderr_with_their_code(run: Run) -> None:
     ended = run("show", "cpu-grop")
     assert (ended.code, ended.out) == (64, "")
-    assert ended.err == 'usage: no image or cell is called "cpu-grop"\n  fix: did you mean "cpu-grpo"?\n'
+    assert ended.err == 'usage: no image or cell matches "cpu-grop"\n  fix: did you mean "cpu-grpo"?\n'
     assert run("show", "odd").code == 67
     assert run("nonsense").code == 64
     assert run("lock").code == 64
@@ -156,3 +156,46 @@ def test_gc_keeps_what_locks_name_and_says_what_it_freed(run: Run, tmp_path: Pat
     assert json.loads(run("store", "gc", "--json").out)["freed"] > 0
     assert not other.exists()
     assert all(path.exists() for path in kept)
+
+
+def test_one_broken_lock_does_not_hide_the_other_cells(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "odd-cpu-py311.toml"
+    path.parent.mkdir()
+    path.write_text('version = 1\nfrob = "x"\n')
+    ended = run("list", "--json")
+    assert ended.code == 0
+    locked = {each["cell"]: each["locked"] for each in json.loads(ended.out)}
+    assert locked["odd-cpu-py311"] == "broken"
+    assert locked["cpu-grpo-cpu-py311"] == "recorded"
+    assert f"{path}:2: unknown key 'frob'" in ended.err
+    assert "delete it" in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("lock", "cpu-grpo", "--check", "--upgrade"),
+        ("lock", "cpu-grpo", "--check", "--record"),
+        ("build", "cpu-grpo", "--no-test", "--require-gpu"),
+        ("build", "*", "--output", "oci:x"),
+        ("build", "cpu-grpo", "--output", "tar:x"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(run: Run, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (64, "")
+    assert "fix: " in ended.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_damaged_blob_is_told_with_its_remedy(run: Run, tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache" / "imagegen" / "store")
+    path = store.path(store.write(b"whole"))
+    path.chmod(0o644)
+    path.write_bytes(b"other")
+    ended = run("store", "check")
+    assert ended.code == 1
+    assert str(path) in ended.err
+    assert "store check --repair" in ended.err
+    assert run("store", "check", "--repair").code == 0
+    assert run("store", "check").code == 0

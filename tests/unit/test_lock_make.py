@@ -111,6 +111,11 @@ def test_upgrades_are_asked_for(house: House) -> None:
         house.make(lock, upgrade_packages=("nothing",))
 
 
+def test_a_time_to_come_holds_nothing_back(house: House) -> None:
+    with pytest.raises(LockError, match="has not come yet"):
+        house.make(as_of="2130-01-01")
+
+
 @pytest.mark.parametrize("as_of", ["yesterday", "2026-13-01"])
 def test_odd_times_are_refused(as_of: str, house: House) -> None:
     with pytest.raises(LockError, match="is no time"):
