@@ -89,9 +89,9 @@ class App:
                 raise
             return work(self._scratch_lock(cell, lock, error))
 
-    def _scratch_lock(self, cell: Cell, stale: Lock, error: GoneError) -> Lock:
-        """`stale` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
-        fresh = replace(stale, base=base.resolve(cell.base, self.settings, self.progress), record=None)
+    def _scratch_lock(self, cell: Cell, locked: Lock, error: GoneError) -> Lock:
+        """`locked` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
+        fresh = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
         self.judge(cell, compat.facts_of_lock(fresh))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,9 +22,10 @@ from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.loopback import Loopback
 
 
-class Host:
+class Host(Loopback):
     """Serves a directory on loopback and keeps the paths that were asked for."""
 
     def __init__(self, root: Path) -> None:
@@ -35,15 +36,8 @@ class Host:
             def log_message(self, *args: object) -> None:
                 host.paths.append(self.path)
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
-        self.url = f"http://127.0.0.1:{self._httpd.server_port}"
-        self._thread = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
-        self._thread.join()
+        super().__init__(partial(Handler, directory=str(root)))
+        self.url = f"http://{self.host}"
 
     def offer(self, wheel: LockedWheel, data: bytes, *, below: str, hashed: bool = True) -> None:
         """Put a file below `below`, and a line about it on its project's page."""

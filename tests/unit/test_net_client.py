@@ -7,7 +7,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net import Client, NotFoundError, UnreachableError, redact
 from imagegen.store import Store
+from tests.loopback import Loopback
 
 DATA = bytes(range(256)) * 5000
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -30,7 +31,7 @@ class Meter:
         self.total += amount
 
 
-class Server:
+class Server(Loopback):
     """Answers the n-th request with the n-th behaviour; the last one stays."""
 
     def __init__(self) -> None:
@@ -49,16 +50,8 @@ class Server:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._httpd.server_port}"
+        super().__init__(Handler)
         self.url = f"http://{self.host}/file.whl"
-        self._thread = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
-        self._thread.join()
 
 
 @pytest.fixture
