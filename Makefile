@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow faults lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -52,6 +52,9 @@ test-unit: setup  ## the tests that need no engine and no network: seconds
 
 test-slow: setup  ## the slow tests: several GB, many minutes
 	@$(call with_engine,$(BIN)/pytest -m slow)
+
+faults: setup  ## play every fault and attack, and write docs/faults.md
+	@$(call with_engine,$(BIN)/pytest -m fault --fault-table docs/faults.md)
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/ruff check

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.faults import FaultTable
+
 # Machines are shared and noisy, so nothing is judged by its time.
 settings.register_profile("imagegen", deadline=None, max_examples=60)
 settings.load_profile("imagegen")
@@ -15,6 +17,12 @@ settings.load_profile("imagegen")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what is rendered now")
+    parser.addoption("--fault-table", metavar="FILE", help="write the outcomes of tests marked `fault` as a table")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fault-table"):
+        config.pluginmanager.register(FaultTable(Path(config.getoption("--fault-table"))))
 
 
 @pytest.fixture
