@@ -1,7 +1,7 @@
 """A deterministic tar stream: the layer format's only writer.
 
-POSIX.1-2001 (pax) headers, produced by the standard library from fields that hold nothing of this machine: uid and gid
-0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, layer.md.
+POSIX.1-2001 (pax) headers, as the standard library writes them, from fields that hold nothing of this machine: uid and
+gid 0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, layer.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ import tarfile
 from collections.abc import Callable, Iterable
 
 from imagegen.epoch import EPOCH
+
+_USTAR_NAME = 99  # characters, so that a directory's slash fits as well
+_USTAR_SIZE = 1 << 33
+_OWNERS = b"0000000\0" * 2
+_TIME = b"%011o\0" % EPOCH
+_REST = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
 
 
 class TarWriter:
@@ -50,6 +56,21 @@ class TarWriter:
         self._write(b"\0" * tarfile.BLOCKSIZE * 2)
 
     def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
+        if target == "" and size < _USTAR_SIZE and len(name) <= _USTAR_NAME and name.isascii():
+            self._write(_ustar(name, kind, mode, size))
+            return
         info = tarfile.TarInfo(name)
         info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, EPOCH
         self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+
+
+def _ustar(name: str, kind: bytes, mode: int, size: int) -> bytes:
+    """What the standard library writes where no pax record is needed, in a tenth of the time (POSIX.1-2001, ustar).
+
+    Stacks have tens of thousands of small files; a test holds this to the library's bytes.
+    """
+    path = name + "/" if kind == tarfile.DIRTYPE else name
+    before = b"%s%07o\0%s%011o\0%s" % (path.encode().ljust(100, b"\0"), mode, _OWNERS, size, _TIME)
+    after = kind + _REST
+    checksum = sum(before) + sum(after) + 8 * ord(" ")
+    return b"%s%06o\0 %s" % (before, checksum, after)

@@ -12,6 +12,7 @@ import base64
 import csv
 import hashlib
 import io
+import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from imagegen.errors import WheelError
 
 _CHUNK = 1 << 18
+_INFLATED = 1 << 20  # bytes at a time: 256 kB of a bomb would be 256 MB
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # files of .dist-info that RECORD need not hash
+
+_UNPORTABLE = re.compile(r"[\\\x00-\x1f\x7f]")
 
 # Bounds far above any wheel of the field (the largest hold 4 GB in 20 000 members) and far below a full disk.
 MAX_UNPACKED = 24 << 30
@@ -138,7 +142,7 @@ class Wheel:
         parts = name.removesuffix("/").split("/")
         if name.startswith("/") or ".." in parts or "." in parts or "" in parts:
             raise self._error("a member's name leaves the wheel's tree", name)
-        if "\\" in name or any(ord(char) < 32 or ord(char) == 127 for char in name) or ":" in parts[0]:
+        if _UNPORTABLE.search(name) or ":" in parts[0]:
             raise self._error("a member's name is not portable", repr(name))
         try:
             name.encode()
@@ -206,7 +210,11 @@ class Wheel:
         try:
             while left and (data := self._file.read(min(left, _CHUNK))):
                 left -= len(data)
-                yield inflate.decompress(data) if inflate else data
+                if inflate is None:
+                    yield data
+                while inflate and data:
+                    yield inflate.decompress(data, _INFLATED)
+                    data = inflate.unconsumed_tail
             if inflate:
                 yield inflate.flush()
         except isal_zlib.error as error:  # type: ignore[misc]  # a class, which isal's stub declares as an instance

@@ -86,7 +86,9 @@ def build(wheels: list[Path], root: Path, host: Future[Path], workers: int = 2) 
     lock = lock_of(wheels, store)
     with Compiler(host, interpreter(), workers) as compiler:
         layer = wheels_layer(store, LayerPlan("all", lock.wheels, digest_of(b"key")), lock, compiler)
-    return zstandard.ZstdDecompressor().decompressobj().decompress(store.read(layer.digest)), layer.digest
+    return zstandard.ZstdDecompressor().stream_reader(
+        store.read(layer.digest), read_across_frames=True
+    ).read(), layer.digest
 
 
 def tree_of_tar(data: bytes) -> dict[str, tuple[bool, str]]:

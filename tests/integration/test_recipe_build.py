@@ -115,7 +115,7 @@ def paths_of(layout: Path) -> set[str]:
     (image,) = json.loads((layout / "index.json").read_text())["manifests"]
     (layer,) = json.loads(blob(image))["layers"]
     with (
-        zstandard.ZstdDecompressor().stream_reader(io.BytesIO(blob(layer))) as stream,
+        zstandard.ZstdDecompressor().stream_reader(io.BytesIO(blob(layer)), read_across_frames=True) as stream,
         tarfile.open(fileobj=stream, mode="r|") as tar,
     ):
         return {"/", *(f"/{member.name.strip('./')}" if member.name == "." else f"/{member.name}" for member in tar)}

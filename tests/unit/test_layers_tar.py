@@ -6,12 +6,14 @@ import io
 import tarfile
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.epoch import EPOCH
-from imagegen.layers.codec import LayerSink
+from imagegen.layers.codec import FRAME, LayerSink
 from imagegen.layers.tar import TarWriter
+from imagegen.store import digest_of
 
 names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")
@@ -46,13 +48,29 @@ def test_what_goes_in_comes_out(tree: dict[str, bytes]) -> None:
         seen.add(member.name)
 
 
+@given(
+    name=st.text(
+        st.characters(min_codepoint=33, max_codepoint=0x17F, exclude_characters="/"), min_size=80, max_size=130
+    ),
+    size=st.one_of(st.integers(0, 1 << 20), st.integers((1 << 33) - 2, (1 << 33) + 2)),
+    kind=st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE]),
+    mode=st.sampled_from([0o644, 0o755]),
+)
+def test_headers_are_the_standard_librarys(name: str, size: int, kind: bytes, mode: int) -> None:
+    written: list[bytes] = []
+    TarWriter(written.append)._header(name, kind, mode=mode, size=size)
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.size, info.mtime = kind, mode, size, EPOCH
+    assert b"".join(written) == info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
 def test_a_file_of_another_size_is_refused() -> None:
     tar = TarWriter(io.BytesIO().write)
     with pytest.raises(ValueError, match="4 bytes instead of 3"):
         tar.file("/x", 3, [b"four"])
 
 
-STREAM = b"".join(b"%d line\n" % (n * n) for n in range(150_000))
+STREAM = b"".join(b"%d line\n" % (n * n) for n in range(300_000))  # more than one frame
 
 
 def blob(sizes: list[int]) -> tuple[str, bytes]:
@@ -66,9 +84,17 @@ def blob(sizes: list[int]) -> tuple[str, bytes]:
     return sink.close(), out.getvalue()
 
 
+def test_a_blob_is_the_stream_compressed() -> None:
+    diff_id, data = blob([])
+    assert len(STREAM) > FRAME
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        assert reader.read() == STREAM
+    assert diff_id == digest_of(STREAM)
+
+
 WHOLE = blob([])
 
 
-@given(cuts=st.lists(st.integers(0, 700_000), max_size=12))
+@given(cuts=st.lists(st.integers(0, 1_500_000), max_size=12))
 def test_blobs_do_not_depend_on_how_the_stream_is_cut(cuts: list[int]) -> None:
     assert blob(cuts) == WHOLE
