@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from imagegen import base
@@ -24,20 +25,49 @@ from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.progress import Progress
 from imagegen.store import Store
 
+Grown = Callable[[Sequence[Layer]], None]
 
-def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+
+def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, grown: Grown = lambda _: None) -> Image:
     """Make every layer that the store lacks, then config and manifest.
 
-    Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever was finished before.
+    `grown` is called, from any thread, with the image's bottom whenever there is more of it: an engine can load that
+    meanwhile. Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever was finished before.
     """
     plans = plan(lock)
-    found = {part.key: layer for part in plans if (layer := known(store, part.name, part.key)) is not None}
-    missing = [part for part in plans if part.key not in found]
+    bottom = base.key(lock.base)
+    stack = _Stack([bottom, *(part.key for part in plans)], grown)
+    for name, key in (("base", bottom), *((part.name, part.key) for part in plans)):
+        if (layer := known(store, name, key)) is not None:
+            stack.add(layer)
+    missing = [part for part in plans if part.key not in stack.found]
     if missing:
-        found |= _convert(missing, lock, store, settings, progress)
+        _convert(missing, lock, store, settings, progress, stack)
+    elif bottom not in stack.found:
+        stack.add(_base(lock, store, settings, progress))
     ownership.check(store, lock.wheels, lock.python)  # layers that are known one by one may still clash
-    bottom = _base(lock, store, settings, progress)
-    return keep(store, image(lock, [bottom, *(found[part.key] for part in plans)]))
+    return keep(store, image(lock, stack.layers()))
+
+
+class _Stack:
+    """The image's layers, added in any order; says when the part without gaps, from the bottom, has grown."""
+
+    def __init__(self, keys: Sequence[str], grown: Grown) -> None:
+        self._keys, self._grown = keys, grown
+        self.found: dict[str, Layer] = {}
+        self._height = 0
+        self._lock = threading.Lock()
+
+    def add(self, layer: Layer) -> None:
+        with self._lock:
+            self.found[layer.key] = layer
+            whole = list(itertools.takewhile(self.found.__contains__, self._keys))
+            if len(whole) > self._height:
+                self._height = len(whole)
+                self._grown([self.found[key] for key in whole])
+
+    def layers(self) -> list[Layer]:
+        return [self.found[key] for key in self._keys]
 
 
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
@@ -84,9 +114,9 @@ def _base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> L
 
 
 def _convert(
-    missing: list[LayerPlan], lock: Lock, store: Store, settings: Settings, progress: Progress
-) -> dict[str, Layer]:
-    """Layers by key. A layer is converted as soon as the last of its wheels is there.
+    missing: list[LayerPlan], lock: Lock, store: Store, settings: Settings, progress: Progress, stack: _Stack
+) -> None:
+    """Add what is missing. A layer is converted as soon as the last of its wheels is there.
 
     The first failure, of the base too, ends it all: nobody waits for gigabytes to hear of it.
     """
@@ -95,21 +125,28 @@ def _convert(
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(max(2, cores), thread_name_prefix="convert")
     rootfs = side.submit(base.rootfs, lock.base, store, settings, progress)
-    futures: dict[str, Future[Layer]] = {}
+    work: list[Future[Any]] = [rootfs, side.submit(lambda: stack.add(_base(lock, store, settings, progress)))]
     with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
+
+        def make(part: LayerPlan) -> None:
+            if part.wheels:
+                stack.add(wheels_layer(store, part, lock, compiler))
+            else:
+                stack.add(skeleton_layer(store, part, lock))
+
         try:
             with closing(fetch_each(needed, store, settings, progress)) as arrivals:
                 for part in _as_ready(missing, arrivals):
-                    work = partial(wheels_layer, compiler=compiler) if part.wheels else skeleton_layer
-                    futures[part.key] = pool.submit(work, store, part, lock)
-                    _raise_failed(rootfs, *futures.values())
-            return {key: future.result() for key, future in futures.items()}
+                    work.append(pool.submit(make, part))
+                    _raise_failed(work)
+            for future in work:
+                future.result()
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)
 
 
-def _raise_failed(*futures: Future[Any]) -> None:
+def _raise_failed(futures: Iterable[Future[Any]]) -> None:
     for future in futures:
         if future.done():
             future.result()

@@ -5,22 +5,81 @@ from __future__ import annotations
 import struct
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from imagegen.errors import SandboxError
-from imagegen.sandbox import Sandbox
+import zstandard
 
+from imagegen.errors import SandboxError
+from imagegen.layers.codec import LEVEL
+from imagegen.sandbox import Sandbox
+from imagegen.store import Store
+
+_RECORD = "bytecode"
+_READ = 1 << 18
 # Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
 FILES_PER_REQUEST = 64
 
 Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
 
 
-def requests(sources: Sequence[Source]) -> list[Sequence[Source]]:
-    """Cut a wheel's sources, in their sorted order, into the units that are compiled together."""
-    return [sources[start : start + FILES_PER_REQUEST] for start in range(0, len(sources), FILES_PER_REQUEST)]
+class ByteCode:
+    """The byte-code of one wheel: compiled while its sources are given, or as the store kept it from the last time.
+
+    A wheel that shares its layer is converted again whenever a neighbour changes; with `key`, a digest of all that
+    decides its byte-code, compiling, most of the work, is not done again.
+    """
+
+    def __init__(self, compiler: Compiler, store: Store, key: str | None) -> None:
+        self._compiler, self._store, self._key = compiler, store, key
+        record = store.recall(_RECORD, key) if key else None
+        self._kept = record["digest"] if record and store.has(record["digest"], record["size"]) else None
+        self._paths: list[str] = []
+        self._sources: list[Source] = []
+        self._pending: list[Future[list[bytes]]] = []
+
+    def add(self, path: str, source: bytes) -> None:
+        """The next source, in sorted order."""
+        self._paths.append(path)
+        if self._kept is None:
+            self._sources.append((path, source))
+            if len(self._sources) == FILES_PER_REQUEST:
+                self._submit()
+
+    def pycs(self) -> Iterator[tuple[str, bytes]]:
+        """(path of the source, pyc) for each source that compiles, in the order in which they were given."""
+        if self._sources:
+            self._submit()
+        pycs = self._compiled() if self._kept is None else self._read(self._kept)
+        yield from ((path, pyc) for path, pyc in zip(self._paths, pycs, strict=True) if pyc)
+
+    def _submit(self) -> None:
+        self._pending.append(self._compiler.submit(tuple(self._sources)))
+        self._sources.clear()
+
+    def _compiled(self) -> Iterator[bytes]:
+        if self._key is None:
+            for future in self._pending:
+                yield from future.result()
+            return
+        with self._store.writer() as blob:
+            compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
+            for future in self._pending:
+                for pyc in future.result():
+                    blob.write(compressor.compress(struct.pack(">I", len(pyc)) + pyc))
+                    yield pyc
+            blob.write(compressor.flush())
+            self._store.remember(_RECORD, self._key, {"digest": blob.commit(), "size": blob.size})
+
+    def _read(self, digest: str) -> Iterator[bytes]:
+        with (
+            self._store.open(digest) as blob,
+            zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ) as stream,  # type: ignore[arg-type]
+        ):
+            for _ in self._paths:
+                yield stream.read(struct.unpack(">I", stream.read(4))[0])
+            stream.read(1)  # to the end, where the store verifies what was read
 
 
 class Compiler:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from imagegen.errors import WheelError
 from imagegen.layers import ownership
-from imagegen.layers.bytecode import Compiler, Source, requests
+from imagegen.layers.bytecode import ByteCode, Compiler
 from imagegen.layers.codec import CODEC, LayerSink
 from imagegen.layers.install import Installed, installation, pyc_path, site_packages, skeleton
-from imagegen.layers.plan import LayerPlan, digest_of_json
+from imagegen.layers.plan import LayerPlan, digest_of_json, layer_key
 from imagegen.layers.tar import TarWriter
 from imagegen.layers.wheel import Wheel
 from imagegen.lock.model import Lock
@@ -53,7 +52,9 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 ownership.remember(store, locked, files, lock.python)
                 own = [file for file in files if not _shared(written, file, wheel)]
-                _write_wheel(tar, own, lock.python, compiler)
+                sources = [file.path for file in own if _is_source(file, lock.python)]
+                key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
+                _write_wheel(tar, own, lock.python, ByteCode(compiler, store, key))
 
     return _make(store, plan.name, plan.key, fill)
 
@@ -97,31 +98,21 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) 
             return _finish(store, name, key, sink, blob)
 
 
-def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, compiler: Compiler) -> None:
+def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_code: ByteCode) -> None:
     """Files in sorted order, then their byte-code in the same order, compiled while the files are being written."""
-    site = site_packages(python) + "/"
-    sources: list[Source] = []
-    pending: list[tuple[list[str], Future[list[bytes]]]] = []
-
-    def submit(*, everything: bool) -> None:
-        cut = requests(sources)
-        for request in cut if everything else cut[:-1]:
-            pending.append(([path for path, _ in request], compiler.submit(request)))
-            del sources[: len(request)]
-
     for file in files:
-        if file.path.endswith(".py") and file.path.startswith(site):
+        if _is_source(file, python):
             content = b"".join(file.chunks())
             tar.file(file.path, file.size, [content], executable=file.executable)
-            sources.append((file.path, content))
-            submit(everything=False)
+            byte_code.add(file.path, content)
         else:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
-    submit(everything=True)
-    for paths, future in pending:
-        for path, pyc in zip(paths, future.result(), strict=True):
-            if pyc:
-                tar.file(pyc_path(path, python), len(pyc), [pyc])
+    for path, pyc in byte_code.pycs():
+        tar.file(pyc_path(path, python), len(pyc), [pyc])
+
+
+def _is_source(file: Installed, python: str) -> bool:
+    return file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
 
 
 def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:

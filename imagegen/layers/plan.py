@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     parts: list[tuple[str, tuple[LockedWheel, ...]]] = [("venv", ())]
     parts += [(wheel.name, (wheel,)) for wheel in heavy]
     parts += [(f"group-{bucket}", tuple(groups[bucket])) for bucket in sorted(groups)]
-    return tuple(LayerPlan(name, wheels, _key(lock, wheels)) for name, wheels in parts)
+    return tuple(LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts)
 
 
 def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
@@ -55,7 +56,7 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
     return len(_FOUNDATION), wheel.name
 
 
-def _key(lock: Lock, wheels: tuple[LockedWheel, ...]) -> str:
+def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
     """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format."""
     version = lock.python
     interpreter = [

@@ -23,7 +23,7 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
 
 
 def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Generator[LockedWheel]:
-    """Each wheel of the lock as soon as it is in the store: what is there first, then the others, biggest first.
+    """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
 
     Raises FetchError at the end, naming all files that could not be had and every source that was tried for each.
     """
@@ -35,7 +35,6 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
             missing.append(wheel)
     if not missing:
         return
-    missing.sort(key=lambda wheel: -sum(wanted.file.size for wanted in _parts(wheel)))
     workshop = workshop_of(lock.base, store, settings, progress)
     total = sum(wanted.file.size for wheel in missing for wanted in _parts(wheel))
     with (

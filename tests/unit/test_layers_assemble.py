@@ -136,3 +136,46 @@ def test_a_compiler_that_dies_is_named_and_replaced(tmp_path: Path) -> None:
         with pytest.raises(SandboxError, match="the byte-code compiler stopped"):
             compiler.submit([source]).result()
         assert compiler.submit([source]).result() == first
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_byte_code_is_kept_for_when_a_neighbour_changes(
+    store: Store, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"pack{number}" for number in range(12)]
+    stay, move, *_ = next(
+        part.wheels
+        for part in plan(lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b"x = 1\n"}) for name in names)))
+        if len(part.wheels) > 1
+    )
+    changed = locked(store, tmp_path, move.name, {f"{move.name}.py": b"y = 2\n"})
+    compiled: list[str] = []
+    submit = Compiler.submit
+
+    def counted(self: Compiler, sources: Any) -> Any:
+        compiled.extend(path.rpartition("/")[2] for path, _ in sources)
+        return submit(self, sources)
+
+    monkeypatch.setattr(Compiler, "submit", counted)
+    assembling.assemble(lock_of(stay, move), store, settings, Quiet())
+    assert sorted(compiled) == sorted([f"{stay.name}.py", f"{move.name}.py"])
+    compiled.clear()
+    second = assembling.assemble(lock_of(stay, changed), store, settings, Quiet())
+    assert compiled == [f"{move.name}.py"]
+
+    other = Store(tmp_path / "other")
+    for wheel in (stay, changed):
+        other.write(store.read(wheel.file.digest))
+    other.write(bytes(1024))
+    assert assembling.assemble(lock_of(stay, changed), other, settings, Quiet()).digest == second.digest
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_the_bottom_without_gaps_is_told_as_it_grows(store: Store, tmp_path: Path, settings: Settings) -> None:
+    lock = lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")))
+    told: list[list[str]] = []
+    built = assembling.assemble(lock, store, settings, Quiet(), lambda layers: told.append([x.name for x in layers]))
+    whole = [layer.name for layer in built.layers]
+    assert told[-1] == whole
+    assert all(names == whole[: len(names)] for names in told)
+    assert [len(names) for names in told] == sorted({len(names) for names in told})
