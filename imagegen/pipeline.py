@@ -33,9 +33,11 @@ def tags(lock: Lock) -> tuple[str, str]:
     return f"{repository}:{rest}", f"{repository}:{rest}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"
 
 
-def to_store(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+def to_store(
+    lock: Lock, store: Store, settings: Settings, progress: Progress, grown: layers.Grown = lambda _: None
+) -> Image:
     """Assemble and hold the result to the lock's record. ReproducibilityError when it is another image."""
-    built = layers.assemble(lock, store, settings, progress)
+    built = layers.assemble(lock, store, settings, progress, grown)
     remark = layers.compare(lock, built)
     if remark:
         progress.say(f"note: {remark}")
@@ -69,8 +71,11 @@ def to_engine(
     moving, fixed = tags(lock)
     digest = lock.record.digest if lock.record else None
     if digest is None or engine.image_digest(fixed) != digest:
-        digest = to_store(lock, store, settings, progress).digest
-        engine.load(store, digest, fixed, progress)
+        with engine.loading(store) as loading:
+            digest = to_store(
+                lock, store, settings, progress, lambda bottom: loading.offer(layers.image(lock, bottom))
+            ).digest
+            loading.finish(digest, fixed, progress)
     report = None
     if test:
         report = smoke.run(engine, fixed, lock, imports, require_gpu=require_gpu, progress=progress)

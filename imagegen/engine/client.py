@@ -22,6 +22,7 @@ from imagegen.engine.connection import open_client
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.engine.load import image_digest, load, tag_image
+from imagegen.engine.loading import Loading
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store
@@ -134,6 +135,10 @@ class Engine:
         image has exactly this digest. Raises EngineError when the engine refuses, StoreError when the store is damaged.
         """
         load(self.client, store, digest, tag, progress or Quiet())
+
+    def loading(self, store: Store) -> Loading:
+        """Load an image from the bottom while its top is being made: see `Loading`."""
+        return Loading(self.client, store)
 
     def tag(self, ref: str, tag: str) -> None:
         """Give an image that the engine has a further tag, taking it from any other image, as `docker tag` does."""

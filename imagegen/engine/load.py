@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,8 @@ _SHORT = 12  # hex digits of a digest in the engine's progress events
 
 
 @dataclass(frozen=True)
-class _Image:
-    """What is to be loaded: a manifest of the store, its config and layers, each blob once."""
+class Loadable:
+    """What is to be loaded: a manifest, its config and layers, each blob once."""
 
     store: Store
     manifest: Descriptor
@@ -45,9 +46,16 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
         tag_image(client, digest, tag)
     else:
         image = _image(store, digest)
-        if not _pull(client, image, tag, progress):
+        with progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter:
+            name = pull(client, image, meter.advance)
+        if name is None:
             progress.say("the engine cannot reach this machine's loopback: loading an archive instead")
             _load_archive(client, image, tag, progress)
+        else:
+            try:
+                tag_image(client, name, tag)
+            finally:
+                forget(client, name)
     after = image_digest(client, tag)
     if after != digest:
         raise EngineError(f"the engine holds another image under {tag}", why=f"expected {digest}, found {after}")
@@ -63,7 +71,7 @@ def image_digest(client: docker.DockerClient, ref: str) -> str | None:
             return None
 
 
-def _image(store: Store, digest: str) -> _Image:
+def _image(store: Store, digest: str) -> Loadable:
     """Read the manifest. StoreError when a blob that it names is missing."""
     data = store.read(digest)
     manifest = json.loads(data)
@@ -77,40 +85,42 @@ def _image(store: Store, digest: str) -> _Image:
             why=", ".join(missing),
             fix="build again",
         )
-    return _Image(store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values()))
+    return Loadable(
+        store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())
+    )
 
 
-def _pull(client: docker.DockerClient, image: _Image, tag: str, progress: Progress) -> bool:
-    """Pull from loopback; False when the engine never came. The engine fetches only the blobs that it lacks."""
+def pull(
+    client: docker.DockerClient, image: Loadable, advance: Callable[[int], None], stop: threading.Event | None = None
+) -> str | None:
+    """Pull from loopback and return the image's name there; None when the engine never came.
+
+    The engine fetches only the blobs that it lacks; `advance` hears of bytes that were sent or are there. Raises
+    EngineError when it fails or `stop` is set, StoreError when the store is to blame.
+    """
     manifest, blobs = image.manifest, image.blobs
-    total = sum(blob.size for blob in blobs)
-    with (
-        progress.meter(f"load {tag}", total) as meter,
-        serving(image.store, manifest, blobs, meter.advance) as registry,
-    ):
+    with serving(image.store, manifest, blobs, advance) as registry:
         held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in blobs}
 
         def seen(event: dict[str, Any]) -> None:
+            if stop is not None and stop.is_set():
+                raise EngineError("loading was stopped")
             if event.get("status") == "Already exists":
-                meter.advance(held.pop(str(event.get("id")), 0))
+                advance(held.pop(str(event.get("id")), 0))
 
-        try:
-            with explained(f"loading {tag}"):
-                _follow(client.api.pull(registry.repository, manifest.digest, stream=True, decode=True), tag, seen)
-        except EngineError:
-            if not registry.reached.is_set():
-                return False
-            _check_blobs(image.store, blobs)
-            raise
         name = f"{registry.repository}@{manifest.digest}"
         try:
-            tag_image(client, name, tag)
-        finally:
-            _forget(client, name)
-    return True
+            with explained(f"loading {manifest.digest}"):
+                _follow(client.api.pull(registry.repository, manifest.digest, stream=True, decode=True), name, seen)
+        except EngineError:
+            if not registry.reached.is_set():
+                return None
+            _check_blobs(image.store, blobs)
+            raise
+        return name
 
 
-def _load_archive(client: docker.DockerClient, image: _Image, tag: str, progress: Progress) -> None:
+def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progress: Progress) -> None:
     """Send an OCI archive without the blobs that the engine holds as parts of other images of this store."""
     name = f"imagegen.invalid/{secrets.token_hex(16)}:load"
     held = _held(client, image.store)
@@ -123,12 +133,12 @@ def _load_archive(client: docker.DockerClient, image: _Image, tag: str, progress
                     _follow(events, tag, lambda _: None)
                 tag_image(client, name, tag)
             except EngineError as error:
-                _forget(client, name)
+                forget(client, name)
                 if len(lacking) == len(image.blobs):
                     raise
                 progress.say(f"the engine lacks more than it seemed to ({error.why}): sending all of the image")
             else:
-                _forget(client, name)
+                forget(client, name)
                 return
 
 
@@ -201,7 +211,8 @@ def _follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], No
 def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
     """After a failed pull: StoreError when it is the store that is damaged."""
     for blob in blobs:
-        store.verify(blob.digest)
+        if blob.data is None:
+            store.verify(blob.digest)
 
 
 def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:
@@ -211,7 +222,7 @@ def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:
         client.api.tag(ref, repository, label or "latest")
 
 
-def _forget(client: docker.DockerClient, ref: str) -> None:
+def forget(client: docker.DockerClient, ref: str) -> None:
     """Remove a name that was only needed for loading; the image stays under its tag."""
     with explained(f"removing the name {ref}"):
         try:

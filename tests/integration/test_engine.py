@@ -8,19 +8,22 @@ import os
 import secrets
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagegen.config import Settings
-from imagegen.engine import Engine, load, private, processes
+from imagegen.engine import Engine, load, loading, private, processes
 from imagegen.engine.floor import SUITE
 from imagegen.engine.registry import Registry
-from imagegen.errors import EngineError, StoreError
+from imagegen.errors import EngineError, StoreError, WheelError
+from imagegen.layers import Image, Layer
 from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.store import Store, digest_of
 from tests.tiny_image import tiny_image
 
 pytestmark = pytest.mark.integration
@@ -104,6 +107,64 @@ def test_an_engine_that_cannot_reach_loopback_gets_an_archive(
     assert said.totals[-1] < 1000, "only the config and the changed layer are sent"
     with engine.container(tag, ["cat", "/n"]) as container:
         assert (container.wait(30), container.logs()) == (0, (b"2", b""))
+
+
+def part_of(store: Store, digest: str, layers: int) -> Image:
+    """The bottom of an image of the store, as it would be offered while the rest is being made."""
+    manifest = json.loads(store.read(digest))
+    config = json.loads(store.read(manifest["config"]["digest"]))
+    config["rootfs"]["diff_ids"] = config["rootfs"]["diff_ids"][:layers]
+    config_bytes = json.dumps(config).encode()
+    manifest["layers"] = manifest["layers"][:layers]
+    manifest["config"] |= {"digest": digest_of(config_bytes), "size": len(config_bytes)}
+    manifest_bytes = json.dumps(manifest).encode()
+    made = tuple(Layer("x", "", "", layer["digest"], layer["size"], 0) for layer in manifest["layers"])
+    return Image(digest_of(manifest_bytes), manifest_bytes, config_bytes, made)
+
+
+def test_the_bottom_is_loaded_while_the_top_is_made(
+    engine: Engine, store: Store, busybox: bytes, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = tiny_image(store, busybox + secrets.token_bytes(8), {"n": secrets.token_bytes(8)})
+    bottom, top = json.loads(store.read(digest))["layers"]
+    pulls: list[list[str]] = []
+    plain = load.pull
+
+    def counted(*arguments: Any) -> str | None:
+        sent: list[str] = []
+        pulls.append(sent)
+        real = Store.path
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "path", lambda self, digest: sent.append(digest) or real(self, digest))
+            return plain(*arguments)
+
+    monkeypatch.setattr(load, "pull", counted)
+    monkeypatch.setattr(loading, "pull", counted)
+    with engine.loading(store) as early:
+        early.offer(part_of(store, digest, 1))
+        while engine.image_digest(part_of(store, digest, 1).digest) is None:
+            time.sleep(0.05)
+        early.finish(digest, tag, Quiet())
+    first, last = pulls
+    assert bottom["digest"] in first and top["digest"] not in first
+    assert top["digest"] in last and bottom["digest"] not in last, "what the engine has is not sent again"
+    assert engine.image_digest(tag) == digest
+    assert engine.client.images.get(digest).tags == [tag]
+    assert engine.image_digest(part_of(store, digest, 1).digest) is None, "the part's name is gone"
+
+
+def test_a_build_that_fails_leaves_nothing_of_its_parts(engine: Engine, store: Store, busybox: bytes) -> None:
+    digest = tiny_image(store, busybox, {"n": secrets.token_bytes(8)})
+    part = part_of(store, digest, 1)
+
+    def fail() -> None:
+        with engine.loading(store) as early:
+            early.offer(part)
+            raise WheelError("the top cannot be made")
+
+    with pytest.raises(WheelError):
+        fail()
+    assert engine.image_digest(part.digest) is None
 
 
 def test_a_damaged_store_is_named_and_nothing_is_loaded(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:

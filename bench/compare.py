@@ -1,0 +1,258 @@
+"""One lock, five ways to an environment, side by side: pip and uv in a Dockerfile, uv alone, imagegen.
+
+    python bench/compare.py [--project DIR] [--repeat N] [--ways NAME,...] [--no-byte-code] [CELL]
+
+Each way starts cold (nothing of Python's is fetched yet; the base, which none of them makes, is at hand), then has one
+small pin changed, then nothing. Byte-code is compiled on all sides, or with --no-byte-code on none. Medians; ratios to
+the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
+packages. Needs an engine (`imagegen engine up --if-needed`) and removes what it put there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import uv
+from machine import Cost, run
+from packaging.version import Version
+from pypi_simple import PyPISimple
+
+from imagegen import base, layers, lock
+from imagegen.cli.app import App
+from imagegen.engine import Engine
+from imagegen.layers.layer import known
+from imagegen.lock.model import File, Lock, LockedWheel
+from imagegen.store import Store
+
+PIN = "filelock"  # small, pure Python, in a layer that it shares
+TAG = "imagegen-bench"
+CA = os.environ.get("SSL_CERT_FILE", "/dev/null")
+PIP = """\
+FROM base
+RUN --mount=type=bind,from=wheels,target=/mnt/wheels --mount=type=bind,target=/mnt/context --mount=type=secret,id=ca \\
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \\
+    {interpreter} -m venv --without-pip /opt/venv && /opt/venv/bin/python /mnt/context/{pip}/pip install {options} \\
+    --no-cache-dir --no-deps --require-hashes --find-links /mnt/wheels -r /mnt/context/requirements.txt
+"""
+# What imagegen does when byte-code is off on all sides: nothing but this differs.
+PLAIN = "from imagegen.layers import layer; layer._is_source = lambda *_: False; "
+
+
+class Bench:
+    """The rooms of one benchmark: what every way needs before it starts."""
+
+    def __init__(self, room: Path, app: App, cell: str, *, byte_code: bool) -> None:
+        self.room, self.byte_code = room, byte_code
+        (self.cell,) = app.matrix.select(cell)
+        self.lock = app.fresh_lock(self.cell)
+        self.settings = replace(app.sources(self.cell), store=room / "warm" / "imagegen" / "store")
+        self.warm = Store(self.settings.store)
+        self.matrices = app.project / "matrices"
+        self.engine = Engine.connect(app.settings, app.progress)
+        host = self.engine.private.docker_host if self.engine.private else os.environ.get("DOCKER_HOST")
+        self.shell = self.engine.buildx_line("")
+        self.env = dict(os.environ) | ({"DOCKER_HOST": host} if host else {})
+        sdists = tuple(wheel for wheel in self.lock.wheels if wheel.sdist)
+        pip = tuple(wheel for wheel in self.lock.wheels if wheel.name == "pip")
+        lock.fetch(replace(self.lock, wheels=(*sdists, *pip)), self.warm, self.settings, app.progress)
+        layers.assemble_base(self.lock, self.warm, self.settings, app.progress)
+        base.rootfs(self.lock.base, self.warm, self.settings, app.progress)
+        self.sdists = sdists
+        self.projects = {
+            "cold": self._project("cold", self.lock),
+            "pin": self._project("pin", _repinned(self.lock)),
+            "sibling": self._project("sibling", _sibling(self.lock)),
+        }
+        self._contexts(pip)
+
+    def seeded(self, cache: Path) -> Path:
+        """A cache whose store has the base and the wheels that no index serves, and nothing else."""
+        fresh = Store(cache / "imagegen" / "store")
+        key = base.key(self.lock.base)
+        bottom = known(self.warm, "base", key)
+        made = self.warm.recall("base", key)
+        assert bottom and made
+        fresh.remember("base", key, made)
+        for digest in (made["diff_id"], bottom.digest, *(wheel.file.digest for wheel in self.sdists)):
+            os.link(self.warm.path(digest), fresh.path(digest))
+        for folder in ("records/layer", "rootfs"):
+            shutil.copytree(self.warm.root / folder, fresh.root / folder, symlinks=True, dirs_exist_ok=True)
+        return cache
+
+    def imagegen(self, cache: Path, kind: str, *arguments: str) -> Cost:
+        program = ("" if self.byte_code else PLAIN) + "from imagegen.cli import main; main()"
+        command = [sys.executable, "-c", program, "--project", str(self.projects[kind]), *arguments]
+        return run(command, {**self.env, "XDG_CACHE_HOME": str(cache)}, watch=True)[0]
+
+    def buildx(self, arguments: str, directory: Path) -> Cost:
+        return run(["sh", "-c", self.shell + arguments], self.env, cwd=directory)[0]
+
+    def _project(self, kind: str, wanted: Lock) -> Path:
+        project = self.room / kind
+        if self.matrices.is_dir():
+            shutil.copytree(self.matrices, project / "matrices")
+        lock.write(wanted, project / "locks" / f"{self.cell.id}.toml")
+        return project
+
+    def _contexts(self, pip: Sequence[LockedWheel]) -> None:
+        """A folder per Dockerfile and lock, as `imagegen render -o` writes it; pip's with its own Dockerfile."""
+        for kind in ("cold", "pin"):
+            self.imagegen(self.room / "warm", kind, "render", self.cell.id, "-o", str(self.room / f"uv-{kind}"))
+            folder = self.room / f"uv-{kind}" / self.cell.id
+            text = (folder / "Dockerfile").read_text()
+            requirements = text.split('<<"REQUIREMENTS" /requirements.txt\n')[1].split("\nREQUIREMENTS")[0]
+            (folder / "requirements.txt").write_text(requirements + "\n")
+            if not self.byte_code:
+                (folder / "Dockerfile").write_text(text.replace("    --compile-bytecode", "   "))
+            context = self.room / f"pip-{kind}" / self.cell.id
+            shutil.copytree(folder, context, copy_function=os.link)
+            (context / "Dockerfile").unlink()
+            for wheel in pip:
+                os.link(self.warm.path(wheel.file.digest), context / wheel.file.filename)
+                options = "" if self.byte_code else "--no-compile"
+                values = {"interpreter": self.lock.base.interpreter, "pip": wheel.file.filename, "options": options}
+                (context / "Dockerfile").write_text(PIP.format(**values))
+
+
+def dockerfile(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
+    """`pip` exports as Docker does by default; `uv` with zstd, as the rendered command has it."""
+    output = "--load" if way == "pip" else "--output type=docker,oci-mediatypes=true,compression=zstd"
+    arguments = (
+        f"build -t {TAG}-{way} --build-context base=oci-layout://./base --build-context wheels=./wheels"
+        f" --secret id=ca,src={CA} --provenance=false {output} ."
+    )
+    _clean(bench)
+    for what, kind in (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin")):
+        yield what, bench.buildx(arguments, bench.room / f"{way}-{kind}" / bench.cell.id)
+    _clean(bench)
+
+
+def uv_alone(bench: Bench) -> Iterator[tuple[str, Cost]]:
+    with tempfile.TemporaryDirectory(dir=bench.room) as name:
+        env = {**bench.env, "UV_CACHE_DIR": f"{name}/cache", "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}
+        for what, kind in (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin")):
+            folder, venv = bench.room / f"uv-{kind}" / bench.cell.id, f"{name}/venv"
+            if what != "unchanged":
+                shutil.rmtree(venv, ignore_errors=True)
+                run([uv.find_uv_bin(), "venv", "--python", bench.lock.python, venv], env)
+            options = ["--python", venv, "--no-deps", "--require-hashes", "--find-links", folder / "wheels"]
+            options += ["--compile-bytecode"] if bench.byte_code else []
+            command = [uv.find_uv_bin(), "pip", "install", *options, "--requirements", folder / "requirements.txt"]
+            yield what, run(command, env, watch=True)[0]
+
+
+def imagegen(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
+    with tempfile.TemporaryDirectory(dir=bench.room) as name:
+        cache = bench.seeded(Path(name) / "cache")
+        runs = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"), ("sibling", "sibling"))
+        for what, kind in runs:
+            to_store = ("--output", f"oci:{name}/{what}") if way == "store" else ("--no-test",)
+            yield what, bench.imagegen(cache, kind, "build", bench.cell.id, *to_store)
+    _clean(bench)
+
+
+WAYS: dict[str, Callable[[Bench], Iterator[tuple[str, Cost]]]] = {
+    "pip": partial(dockerfile, way="pip"),
+    "uv": partial(dockerfile, way="uv"),
+    "uv-install": uv_alone,
+    "store": partial(imagegen, way="store"),
+    "docker": partial(imagegen, way="docker"),
+}
+TITLES = {
+    "pip": "(a) Dockerfile, pip",
+    "uv": "(b) Dockerfile, uv, zstd",
+    "uv-install": "(c) uv pip install",
+    "store": "(d) imagegen to a store",
+    "docker": "(e) imagegen into Docker",
+}
+
+
+def _clean(bench: Bench) -> None:
+    """Take from the engine what this benchmark put there."""
+    client = bench.engine.client
+    for image in client.images.list():
+        if any(tag.startswith((TAG, f"imagegen/{bench.lock.image}:")) for tag in image.tags):
+            client.images.remove(image.id, force=True)
+    bench.engine.client.api.prune_builds(all=True)
+
+
+def _repinned(locked: Lock) -> Lock:
+    """The lock with the release of one package that comes before the locked one."""
+    (old,) = (wheel for wheel in locked.wheels if wheel.name == PIN)
+    with PyPISimple() as client:
+        packages = client.get_project_page(PIN).packages
+    earlier = [
+        (Version(package.version), package)
+        for package in packages
+        if package.package_type == "wheel" and package.version and Version(package.version) < Version(old.version)
+    ]
+    version, package = max((pair for pair in earlier if not pair[0].is_prerelease), key=lambda pair: pair[0])
+    size = _size(package.url)
+    file = File(package.filename, package.digests["sha256"], size, old.file.index)
+    fresh = replace(old, version=str(version), file=file)
+    return replace(locked, wheels=tuple(fresh if wheel is old else wheel for wheel in locked.wheels), record=None)
+
+
+def _size(url: str) -> int:
+    with PyPISimple() as client:
+        return int(client.s.head(url, allow_redirects=True).headers["Content-Length"])
+
+
+def _sibling(locked: Lock) -> Lock:
+    """As another image of the same stack would have it: three small packages less."""
+    small = [wheel for wheel in locked.wheels if wheel.file.size < 1_000_000 and wheel.name != PIN][:3]
+    return replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel not in small), record=None)
+
+
+def table(results: dict[tuple[str, str], list[Cost]]) -> str:
+    """Markdown: medians and ratios, bytes in GB."""
+
+    def seconds(way: str, what: str) -> float | None:
+        costs = results.get((way, what))
+        return statistics.median(cost.seconds for cost in costs) if costs else None
+
+    lines = ["| way | run | seconds | all | to (b) cold | to (c) cold | peak MB | received GB | written GB |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    for (way, what), costs in results.items():
+        middle = seconds(way, what) or 0.0
+        ratios = [f"{middle / other:.3f}" if (other := seconds(name, "cold")) else "-" for name in ("uv", "uv-install")]
+        every = " ".join(f"{cost.seconds:.1f}" for cost in costs)
+        rest = [statistics.median(getattr(cost, name) for cost in costs) for name in ("peak", "received", "written")]
+        peak = f"{rest[0] / 1e6:.0f}" if rest[0] else "-"
+        row = [TITLES[way], what, f"{middle:.2f}", every, *ratios, peak, f"{rest[1] / 1e9:.2f}", f"{rest[2] / 1e9:.2f}"]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cell", nargs="?", default="cpu-grpo")
+    parser.add_argument("--project", type=Path, default=Path())
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--no-byte-code", action="store_true")
+    chosen = parser.parse_args()
+    app = App(dict(os.environ), chosen.project)
+    results: dict[tuple[str, str], list[Cost]] = {}
+    with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
+        bench = Bench(Path(name), app, chosen.cell, byte_code=not chosen.no_byte_code)
+        for _ in range(chosen.repeat):
+            for way in chosen.ways.split(","):
+                for what, cost in WAYS[way](bench):
+                    results.setdefault((way, what), []).append(cost)
+                    print(json.dumps({"way": way, "run": what, **vars(cost)}), file=sys.stderr, flush=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

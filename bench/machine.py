@@ -1,0 +1,105 @@
+"""What a run costs this machine: seconds, memory of its process tree, bytes over the network and onto the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Cost:
+    """Of one run. `peak` is the process tree's memory in bytes (PSS: shared pages once); 0 where it was not watched.
+
+    `received` and `written` are bytes of the whole machine (the default route's interface, all disks): engine and
+    containers are in them, and so is whatever else runs beside.
+    """
+
+    seconds: float = 0.0
+    peak: int = 0
+    received: int = 0
+    written: int = 0
+
+
+def run(
+    command: Sequence[str | Path], env: Mapping[str, str], *, cwd: Path | None = None, watch: bool = False
+) -> tuple[Cost, str]:
+    """(cost, stderr) of a command; ends the benchmark with its output if it fails."""
+    with metered() as cost:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        watcher = threading.Thread(target=_watch, args=(process, cost))
+        if watch:
+            watcher.start()
+        said = process.communicate()[1]
+    if watch:
+        watcher.join()
+    if process.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{said}")
+    return cost, said
+
+
+@contextmanager
+def metered() -> Iterator[Cost]:
+    """Time, network and disk of the block; what was not yet on the disk before does not count."""
+    os.sync()
+    cost, start, received, written = Cost(), time.monotonic(), _received(), _written()
+    yield cost
+    cost.seconds = time.monotonic() - start
+    os.sync()
+    cost.received, cost.written = _received() - received, _written() - written
+
+
+def _watch(process: subprocess.Popen[str], cost: Cost) -> None:
+    while process.poll() is None:
+        cost.peak = max(cost.peak, _memory(process.pid))
+        time.sleep(0.1)
+
+
+def _memory(pid: int) -> int:
+    total = 0
+    for each in _tree(pid):
+        try:
+            rollup = Path(f"/proc/{each}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+    return total
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [each for child in task.read_text().split() for each in _tree(int(child))]
+        except OSError:
+            continue
+    return found
+
+
+def _received() -> int:
+    """Of the interface that the default route leaves through (proc(5): /proc/net/route, /proc/net/dev)."""
+    routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+    name = next(route[0] for route in routes if route[1] == "00000000")
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return int(next(line.split(":")[1].split()[0] for line in lines if line.strip().startswith(f"{name}:")))
+
+
+def _written() -> int:
+    """Sectors of 512 bytes onto whole disks (Documentation/admin-guide/iostats.rst, field 7)."""
+    rows = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
+    disks = {path.name for path in Path("/sys/block").iterdir() if not path.name.startswith("loop")}
+    return 512 * sum(int(row[9]) for row in rows if row[2] in disks)
