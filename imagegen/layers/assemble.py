@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -123,12 +124,15 @@ def _convert(
     needed = replace(lock, wheels=tuple(wheel for part in missing for wheel in part.wheels))
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
-    pool = ThreadPoolExecutor(max(2, cores), thread_name_prefix="convert")
+    pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
     rootfs = side.submit(base.rootfs, lock.base, store, settings, progress)
     work: list[Future[Any]] = [rootfs, side.submit(lambda: stack.add(_base(lock, store, settings, progress)))]
+    ready: queue.PriorityQueue[int] = queue.PriorityQueue()
     with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
 
-        def make(part: LayerPlan) -> None:
+        def make() -> None:
+            """Of what is ready, the layer nearest to the bottom: the engine takes them from there."""
+            part = missing[ready.get_nowait()]
             if part.wheels:
                 stack.add(wheels_layer(store, part, lock, compiler))
             else:
@@ -137,7 +141,8 @@ def _convert(
         try:
             with closing(fetch_each(needed, store, settings, progress)) as arrivals:
                 for part in _as_ready(missing, arrivals):
-                    work.append(pool.submit(make, part))
+                    ready.put(missing.index(part))
+                    work.append(pool.submit(make))
                     _raise_failed(work)
             for future in work:
                 future.result()
