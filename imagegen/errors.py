@@ -135,6 +135,10 @@ class NoGpuError(EngineError):
     """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
 
 
+class ContainerError(EngineError):
+    """A container ended under the programs that ran in it, and the engine goes on."""
+
+
 class ReproducibilityError(ImagegenError):
     """What was built is not what the lock recorded."""
 

@@ -28,6 +28,7 @@ from imagegen.progress import Progress, Quiet
 from imagegen.store import Store
 
 _PATIENCE = 20  # seconds for an engine to say who it is
+_SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
 
 
 class Engine:
@@ -39,25 +40,23 @@ class Engine:
         self.client = client
         self.private = endpoint
         self._settings = settings
-        # An engine may work on one request for minutes; wait for it, as Docker's own client does.
-        vars(client.api)["timeout"] = None
+        client.api.timeout = _SILENCE
 
     @classmethod
     def connect(cls, settings: Settings, progress: Progress | None = None) -> Self:
         """The engine to use: DOCKER_HOST if set, else the user's default if it will do, else imagegen's private one.
 
-        Says which one it is and why. Raises EngineError when there is none, or when DOCKER_HOST names one that will
-        not do: an explicit choice is never overruled.
+        Says which one it is and why. Raises EngineError when there is none, or when DOCKER_HOST or DOCKER_CONTEXT names
+        one that will not do: an explicit choice is never overruled.
         """
         progress = progress or Quiet()
-        explicit = settings.env.get("DOCKER_HOST")
-        endpoint = private.running_endpoint(settings)
-        if endpoint and explicit == endpoint.docker_host:
+        endpoint = private.recorded_endpoint(settings)
+        if endpoint and settings.env.get("DOCKER_HOST") == endpoint.docker_host:
             return cls._private(endpoint, settings)
         try:
             engine, reason = cls._users(settings), ""
         except EngineError as error:
-            if endpoint is None or explicit:
+            if _choice(settings) or endpoint is None:
                 raise
             engine, reason = cls._private(endpoint, settings), f", since {error.why}"
         progress.say(f"engine: {engine.describe()}{reason}")
@@ -65,18 +64,17 @@ class Engine:
 
     @classmethod
     def _users(cls, settings: Settings) -> Self:
-        explicit = settings.env.get("DOCKER_HOST")
-        where = f"DOCKER_HOST={explicit}" if explicit else None
-        fix = "start Docker, or run `imagegen engine up` for a private engine"
-        fix = "start that engine, or unset DOCKER_HOST" if explicit else fix
+        where = _choice(settings)
+        unset = f"unset {where.partition('=')[0]}" if where else None
+        own = "run `imagegen engine up` for a private engine"
         try:
             client = open_client(_place(settings), _PATIENCE)
-        except DockerException as error:
-            why = "no Docker engine answers" if not explicit else str(error)
-            raise EngineError("no container engine", where=where, why=why, fix=fix) from error
+        except EngineError as error:
+            fix = f"{error.fix}, or {unset or own}"
+            raise EngineError(error.what, where=where or error.where, why=error.why, fix=fix) from error
         try:
-            with explained("asking the engine for its version"):
-                problems = shortcomings(client.version(), client.info())
+            with explained("asking the engine what it is"):
+                problems = shortcomings(client.info())
         except BaseException:
             client.close()
             raise
@@ -88,22 +86,17 @@ class Engine:
                 why="; ".join(problems),
                 fix=f"Docker {ENGINE_FLOOR} or newer with "
                 '{"features": {"containerd-snapshotter": true}} in its daemon.json, '
-                f"or {'unset DOCKER_HOST and ' if explicit else ''}run `imagegen engine up` for a private engine",
+                f"or {f'{unset} and ' if unset else ''}{own}",
             )
         return cls(client, settings)
 
     @classmethod
     def _private(cls, endpoint: private.Endpoint, settings: Settings) -> Self:
         try:
-            client = open_client({"base_url": endpoint.docker_host}, _PATIENCE)
-        except DockerException as error:
-            raise EngineError(
-                "the private engine does not answer",
-                where=endpoint.docker_host,
-                why=str(error),
-                fix="`imagegen engine down`, then `imagegen engine up`",
-            ) from error
-        return cls(client, settings, endpoint=endpoint)
+            return cls(open_client({"base_url": endpoint.docker_host}, _PATIENCE), settings, endpoint=endpoint)
+        except EngineError as error:
+            what = "the private engine does not answer"
+            raise EngineError(what, where=error.where, why=error.why, fix="`imagegen engine up` restarts it") from error
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +141,6 @@ class Engine:
     def container(
         self,
         ref: str,
-        command: Sequence[str],
         *,
         files: bytes | Mapping[str, bytes] = b"",
         env: Mapping[str, str] | None = None,
@@ -156,23 +148,21 @@ class Engine:
         gpus: bool = False,
         shm_size: int | None = None,
     ) -> Iterator[Container]:
-        """A started container, removed at the end of the block in every case.
+        """A container to run programs in, removed at the end of the block, or when this process or the engine dies.
 
         Args:
-            ref: a tag or a digest that the engine has; nothing is pulled.
-            command: argv of the container's first process.
-            files: copied to / through the API before the start: a tar archive, or path -> content (mode 0644).
+            ref: a tag or a digest that the engine has, with `cat` in it; nothing is pulled.
+            files: copied to / through the API: a tar archive, or path -> content (mode 0644).
             env: added to the image's environment.
             network: the engine's default bridge; without it the container has loopback only.
             gpus: all of the host's GPUs.
             shm_size: bytes of /dev/shm; None is the engine's default (64 MiB).
 
-        Raises EngineError when the container cannot be made, started or removed.
+        Raises EngineError when the container cannot be made or started.
         """
         with running(
             self.client,
             ref,
-            command,
             files=files,
             env=env or {},
             network=network,
@@ -215,8 +205,23 @@ class Engine:
         )
 
 
+def _choice(settings: Settings) -> str | None:
+    """The variable by which the user has chosen an engine, "DOCKER_HOST=tcp://..."."""
+    names = ("DOCKER_HOST", "DOCKER_CONTEXT")
+    return next((f"{name}={settings.env[name]}" for name in names if settings.env.get(name)), None)
+
+
 def _place(settings: Settings) -> dict[str, Any]:
     """The SDK's arguments for the engine that Docker's own client would use: DOCKER_HOST, else the current context."""
     env = dict(settings.env)
-    found = dict(kwargs_from_env(env))
-    return found if "base_url" in found else {**ContextAPI.kwargs_from_context(environment=env), **found}
+    try:
+        found = dict(kwargs_from_env(env))
+        if "base_url" in found:
+            return found
+        if ContextAPI.get_context(env.get("DOCKER_CONTEXT")) is None:  # the SDK would take the default one
+            why = "there is no context of that name"
+            raise EngineError("no container engine", why=why, fix="choose one that `docker context ls` shows")
+        return {**ContextAPI.kwargs_from_context(environment=env), **found}
+    except (DockerException, OSError, ValueError) as error:
+        fix = "see `docker context ls` and the variables whose names begin with DOCKER_"
+        raise EngineError("Docker's settings cannot be used", why=str(error), fix=fix) from error

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 import docker
-from docker.errors import DockerException
+from requests import exceptions
+
+from imagegen.errors import EngineError
 
 _DEFAULT = "unix:///var/run/docker.sock"
+_NONE = "no container engine"
 
 
 def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
-    """A client that has spoken to the engine at `place` (the SDK's base_url and tls). DockerException otherwise.
+    """A client that has spoken to the engine at `place` (the SDK's base_url and tls). EngineError otherwise.
 
     `patience` is in seconds.
     """
     host = str(place.get("base_url") or _DEFAULT)
+    if host.startswith("ssh://"):
+        fix = f"`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock {host}` and DOCKER_HOST=unix:///tmp/engine.sock"
+        raise EngineError(_NONE, where=host, why="imagegen does not speak ssh", fix=fix)
     for scheme in ("unix://", "http+unix://"):
         if host.startswith(scheme):
             _knock("/" + host.removeprefix(scheme).lstrip("/"))
-    return docker.DockerClient(
-        **{**place, "base_url": host}, version="auto", timeout=patience, use_ssh_client=host.startswith("ssh://")
-    )
+    try:
+        return docker.DockerClient(**{**place, "base_url": host}, version="auto", timeout=patience)
+    except Exception as error:  # the SDK believes what it is told, and raises whatever comes of it
+        why = str(error).removeprefix("Error while fetching server API version: ")
+        cause = error.__cause__
+        if isinstance(cause, exceptions.Timeout):
+            why = f"it accepts connections and has not answered for {patience} s"
+        elif cause and not isinstance(cause, exceptions.ConnectionError):
+            why = f"what answers there is no Docker engine: {why}"
+        raise EngineError(_NONE, where=host, why=why, fix="start that engine") from error
 
 
 def _knock(path: str) -> None:
@@ -32,4 +47,8 @@ def _knock(path: str) -> None:
         try:
             probe.connect(path)
         except OSError as error:
-            raise DockerException(f"nothing listens at {path}: {error.strerror or error}") from error
+            fix = "start that engine"
+            if error.errno == errno.EACCES:
+                fix = f"join the group that may use it (`ls -l {path}` shows it)"
+            why = f"nothing listens at {path}" if error.errno != errno.EACCES else f"{path} is not yours to use"
+            raise EngineError(_NONE, where=path, why=f"{why}: {os.strerror(error.errno or 0)}", fix=fix) from error

@@ -1,6 +1,9 @@
 """Run one container and leave nothing behind, whatever happens in between.
 
-Source: Docker Engine API v1.44 (containers, exec, archive).
+The container's first process reads an input that this process holds open, and the engine removes the container when it
+ends. So it goes when this process is killed as well, and when the engine itself dies and comes back.
+
+Source: Docker Engine API v1.44 (containers, attach, exec, archive).
 """
 
 from __future__ import annotations
@@ -10,24 +13,25 @@ import secrets
 import signal
 import tarfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import docker
-import requests
-from docker.errors import APIError, ImageNotFound, NotFound
-from docker.models.containers import Container as DockerContainer
+from docker.errors import APIError, DockerException, ImageNotFound
 from docker.types import DeviceRequest
 from docker.utils.socket import STDERR, STDOUT, SocketError, frames_iter
+from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
 
 from imagegen.epoch import EPOCH
-from imagegen.errors import EngineError, NoGpuError
+from imagegen.errors import ContainerError, EngineError, NoGpuError
 
 LABEL = "imagegen"
-_GRACE = 10  # seconds for the output of a killed program to end
+_FIX = "see that the engine runs, and try again"
+_GRACE = 30  # seconds for a killed container to be gone
 
 
 @dataclass(frozen=True)
@@ -55,40 +59,22 @@ def signal_name(exit_code: int) -> str | None:
 class Container:
     """A running container; made by `Engine.container`. Raises EngineError when the engine fails."""
 
-    def __init__(self, client: docker.DockerClient, container: DockerContainer) -> None:
-        self._client = client
-        self._container = container
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code of the container's command. Raises TimeoutError, and kills it, after `timeout` seconds."""
-        start = time.monotonic()
-        with explained("waiting for a container"):
-            try:
-                return int(self._container.wait(timeout=timeout)["StatusCode"])
-            except requests.exceptions.RequestException as error:
-                # The SDK reports a timeout in several ways, some of them as a lost connection.
-                if timeout is None or time.monotonic() - start < timeout:
-                    raise
-                self.kill()
-                raise TimeoutError(f"still running after {timeout} s") from error
-
-    def logs(self) -> tuple[bytes, bytes]:
-        """(stdout, stderr) of the container's command so far."""
-        with explained("reading a container's output"):
-            out = self._container.logs(stdout=True, stderr=False)
-            return out, self._container.logs(stdout=False, stderr=True)
+    def __init__(self, client: docker.DockerClient, name: str) -> None:
+        self._api = client.api
+        self._name = name
 
     def exec(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
     ) -> Outcome:
-        """Run a further program and wait for it.
+        """Run a program and wait for it.
 
         Raises TimeoutError after `timeout` seconds. The API cannot end a single exec, so the whole container is
-        killed then: a program that hangs must not go on stealing time from the next one.
+        killed then: a program that hangs must not go on stealing time from the next one, which gets a ContainerError.
         """
-        api = self._client.api
-        with explained(f"running {argv[0]} in a container"):
-            created = api.exec_create(self._container.id, list(argv), environment=dict(env or {}))["Id"]
+        api = self._api
+        doing = f"running {argv[0]} in a container"
+        with explained(doing), _of_a_container(doing):
+            created = api.exec_create(self._name, list(argv), environment=dict(env or {}))["Id"]
             stream = api.exec_start(created, socket=True)
         output: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         broken: list[Exception] = []
@@ -112,27 +98,23 @@ class Container:
                 reader.join(_GRACE)
             _close(stream)
         if broken:
-            raise EngineError("lost the output of a program in a container", why=str(broken[0]))
-        with explained(f"running {argv[0]} in a container"):
+            raise EngineError(f"{doing}: its output is lost", why=str(broken[0]), fix=_FIX)
+        with explained(doing), _of_a_container(doing):
             code = api.exec_inspect(created)["ExitCode"]
+        if code is None:  # the stream ended and the program has not
+            raise EngineError(f"{doing}: the engine closed its output", fix=_FIX)
         return Outcome(int(code), b"".join(output[STDOUT]), b"".join(output[STDERR]))
 
     def kill(self) -> None:
         """End the container now; nothing happens when it has ended."""
-        try:
-            self._container.kill()
-        except NotFound:
-            return
-        except APIError as error:
-            if error.status_code != 409:  # 409: it is not running
-                raise EngineError("cannot kill a container", why=_message(error)) from error
+        with _tidying(self._api, "killing a container"):
+            self._api.kill(self._name)
 
 
 @contextmanager
 def running(
     client: docker.DockerClient,
     ref: str,
-    command: Sequence[str],
     *,
     files: bytes | Mapping[str, bytes],
     env: Mapping[str, str],
@@ -141,27 +123,35 @@ def running(
     shm_size: int | None,
 ) -> Iterator[Container]:
     """See `Engine.container`."""
+    api = client.api
     # The name is chosen here, so that an interrupt between the engine's "created" and ours still finds the container.
     name = f"imagegen-{secrets.token_hex(6)}"
-    try:
-        with explained(f"starting a container of {ref}"):
-            container = client.containers.create(
-                ref,
-                list(command),
-                name=name,
-                environment=dict(env),
-                network_mode=None if network else "none",
-                device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
-                shm_size=shm_size,
-                labels={LABEL: "container"},
-            )
-            archive = files if isinstance(files, bytes) else tar_of(files)
-            if archive:
-                container.put_archive("/", archive)
-            container.start()
-        yield Container(client, container)
-    finally:
-        _remove(client, name)
+    with ExitStack() as held:
+        try:
+            with explained(f"starting a container of {ref}"):
+                api.create_container(
+                    ref,
+                    ["cat"],
+                    name=name,
+                    stdin_open=True,
+                    environment=dict(env),
+                    host_config=api.create_host_config(
+                        auto_remove=True,
+                        network_mode=None if network else "none",
+                        device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else [],
+                        shm_size=shm_size,
+                    ),
+                    labels={LABEL: "container"},
+                )
+                held.callback(_close, api.attach_socket(name, {"stdin": 1, "stream": 1}))
+                api.start(name)
+                archive = files if isinstance(files, bytes) else tar_of(files)
+                if archive:
+                    api.put_archive(name, "/", archive)
+            yield Container(client, name)
+        finally:
+            with suppress(EngineError), _tidying(api, "removing a container"):  # else it goes when its input ends
+                api.remove_container(name, force=True, v=True)
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -188,14 +178,26 @@ def _close(stream: Any) -> None:
     sock.close()
 
 
-def _remove(client: docker.DockerClient, name: str) -> None:
+@contextmanager
+def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
+    """For requests to end or remove a container: quick or given up; that it has ended already is no error."""
+    before, api.timeout = api.timeout, _GRACE
     try:
-        client.api.remove_container(name, force=True, v=True)
-    except NotFound:
-        return
+        with explained(doing), suppress(ContainerError), _of_a_container(doing):
+            yield
+    finally:
+        api.timeout = before
+
+
+@contextmanager
+def _of_a_container(doing: str) -> Iterator[None]:
+    """For requests to a container that is thought to run. ContainerError when it has ended or ends just now."""
+    try:
+        yield
     except APIError as error:
-        if error.status_code != 409:  # 409: its removal is under way
-            raise EngineError(f"cannot remove the container {name}", why=_message(error)) from error
+        if error.status_code not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+            raise
+        raise ContainerError(f"{doing}: the container has ended", why=_message(error)) from error
 
 
 @contextmanager
@@ -208,8 +210,8 @@ def explained(doing: str) -> Iterator[None]:
     except APIError as error:
         kind = NoGpuError if "could not select device driver" in _message(error) else EngineError
         raise kind(f"{doing}: the engine refused", why=_message(error)) from error
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise EngineError(f"{doing}: no answer from the engine", why=str(error)) from error
+    except (DockerException, RequestException, HTTPError, OSError) as error:
+        raise EngineError(f"{doing}: no answer from the engine", why=str(error), fix=_FIX) from error
 
 
 def _message(error: APIError) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -17,16 +16,18 @@ ENGINE_FLOOR = Version("26.1")
 BUILDX_FLOOR = Version("0.13")
 
 
-def shortcomings(version: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why an engine cannot be used, as sentences; empty when it can. The arguments are the API's /version and /info."""
+def shortcomings(info: Any) -> tuple[str, ...]:
+    """Why an engine cannot be used, as sentences; empty when it can. `info` is what the API's /info gives."""
+    if not isinstance(info, dict) or "ServerVersion" not in info:
+        return ("it does not say what it is, as a Docker engine would",)
     found = []
-    name = (version.get("Platform") or {}).get("Name") or "Docker"
-    text = str(version.get("Version", "unknown"))
+    text = str(info["ServerVersion"])
     if not _at_least(text, ENGINE_FLOOR):
-        found.append(f"it is {name} {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed")
+        found.append(f"it is version {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed")
     if info.get("OSType") != "linux":
         found.append(f"it runs {info.get('OSType')} containers; images are for linux")
-    if ["driver-type", "io.containerd.snapshotter.v1"] not in (info.get("DriverStatus") or []):
+    status = info.get("DriverStatus")
+    if not isinstance(status, list) or ["driver-type", "io.containerd.snapshotter.v1"] not in status:
         found.append(
             f"it keeps images in the classic store ({info.get('Driver')}), which can neither export OCI images nor "
             "keep a manifest's digest"

@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from docker.errors import APIError, DockerException
+from docker.errors import APIError
 from filelock import FileLock
 
 from imagegen.config import Settings
@@ -80,6 +80,12 @@ class _Places:
     def endpoint(self) -> Endpoint:
         plugins = self.packages / "usr/libexec/docker/cli-plugins"
         return Endpoint(f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home)
+
+
+def recorded_endpoint(settings: Settings) -> Endpoint | None:
+    """The private engine of this user's cache directory, if it was brought up; it may have died since."""
+    places = _places(settings)
+    return places.endpoint() if places.state.exists() else None
 
 
 def running_endpoint(settings: Settings) -> Endpoint | None:
@@ -239,7 +245,7 @@ def _await(places: _Places) -> None:
 def _answers(places: _Places) -> bool:
     try:
         open_client({"base_url": places.endpoint().docker_host}, 5).close()
-    except DockerException:
+    except EngineError:
         return False
     return True
 

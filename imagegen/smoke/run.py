@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from imagegen.errors import EngineError, NoGpuError
+from imagegen.errors import ContainerError, NoGpuError
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock
 from imagegen.progress import Progress
@@ -37,14 +37,18 @@ class Container(Protocol):
     """What the checks need of imagegen.engine.Container."""
 
     def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
-        """Run a program and wait. Raises TimeoutError after `timeout` seconds, EngineError when the engine fails."""
+        """Run a program and wait.
+
+        Raises TimeoutError after `timeout` seconds, ContainerError when the container has ended, EngineError when the
+        engine fails.
+        """
 
 
 class Engine(Protocol):
     """What the checks need of imagegen.engine.Engine."""
 
     def container(
-        self, ref: str, command: Sequence[str], *, files: Mapping[str, bytes], gpus: bool, shm_size: int
+        self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int
     ) -> AbstractContextManager[Container]:
         """A started container without network, with `files` (path -> content) in it; removed afterwards."""
 
@@ -68,7 +72,8 @@ def run(
         require_gpu: count a check that is skipped for want of a GPU as failed.
         progress: told of each result as it comes.
 
-    Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all.
+    Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
+    the engine fails: that says nothing about the image.
     """
     checks = applicable({wheel.name for wheel in lock.wheels})
     results = []
@@ -83,13 +88,12 @@ def run(
 
 def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, bytes], *, gpus: bool) -> Container:
     """A container with all GPUs where they are wanted and the engine has them, else one without."""
-    command = ["sleep", "infinity"]
     if gpus:
         try:
-            return stack.enter_context(engine.container(ref, command, files=programs, gpus=True, shm_size=SHM_BYTES))
+            return stack.enter_context(engine.container(ref, files=programs, gpus=True, shm_size=SHM_BYTES))
         except NoGpuError:
             pass  # the checks that need one say that there is none
-    return stack.enter_context(engine.container(ref, command, files=programs, gpus=False, shm_size=SHM_BYTES))
+    return stack.enter_context(engine.container(ref, files=programs, gpus=False, shm_size=SHM_BYTES))
 
 
 def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:
@@ -122,7 +126,7 @@ def _run_one(container: Container, check: Check) -> Result:
     start = time.monotonic()
     try:
         outcome = container.exec(argv, timeout=check.timeout + GRACE)
-    except (TimeoutError, EngineError) as error:
+    except (TimeoutError, ContainerError) as error:
         return Result(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
     return parse(check.name, outcome, time.monotonic() - start)
 

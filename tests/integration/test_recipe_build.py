@@ -98,9 +98,10 @@ def test_the_printed_command_makes_an_image_that_passes(
     assert report.passed, [(result.check, result.reason, result.log) for result in report.results if result.failed]
 
     mounted = [word for path in ("/dev", "/proc", "/sys") for word in ("-path", path, "-prune", "-o")]
-    with engine.container(tag, ["find", "/", "-xdev", *mounted, "-print"]) as container:
-        assert container.wait(60) == 0
-        found = set(container.logs()[0].decode().splitlines())
+    with engine.container(tag) as container:
+        outcome = container.exec(["find", "/", "-xdev", *mounted, "-print"])
+    assert outcome.exit_code == 0
+    found = set(outcome.stdout.decode().splitlines())
     extra = {path for path in found - paths_of(directory / "base") if not path.startswith("/opt/venv")}
     ours, engines = {"/workspace"}, {"/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
     assert ours <= extra <= ours | engines, "the installation left something behind"
@@ -146,9 +147,10 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     assert dict(each.split("=", 1) for each in config["Env"]) == environment(locked)
     assert config["Labels"] == labels(locked)
     assert (config["Cmd"], config["WorkingDir"]) == (["/bin/bash"], "/workspace")
-    with engine.container(tag, ["cat", "/proc/self/environ", "/requirements.txt"]) as container:
-        assert container.wait(30) == 0
-        *variables, pins = container.logs()[0].decode().split("\0")
+    with engine.container(tag) as container:
+        *variables, pins = (
+            container.exec(["cat", "/proc/self/environ", "/requirements.txt"]).stdout.decode().split("\0")
+        )
     assert environment(locked).items() <= dict(each.split("=", 1) for each in variables).items()
     comments, requirements = pins.splitlines()[::2], pins.splitlines()[1::2]
     assert comments == [f"# {wheel.because}" for wheel in wheels]

@@ -27,20 +27,20 @@ CLASSIC = {"OSType": "linux", "Driver": "overlay2", "DriverStatus": [["Backing F
 
 @pytest.mark.parametrize("version", ["26.1.5+dfsg1", "26.1.0", "28.5.2", "29.0.0-rc.1", "29.4.0+dfsg1"])
 def test_an_engine_at_or_above_the_floor_will_do(version: str) -> None:
-    assert shortcomings({"Version": version}, GOOD) == ()
+    assert shortcomings({"ServerVersion": version, **GOOD}) == ()
 
 
 @pytest.mark.parametrize("version", ["20.10.24+dfsg1", "25.0.5", "26.0.2", "unknown", ""])
 def test_an_engine_below_the_floor_will_not(version: str) -> None:
-    (problem,) = shortcomings({"Version": version}, GOOD)
+    (problem,) = shortcomings({"ServerVersion": version, **GOOD})
     assert version in problem
     assert str(floor.ENGINE_FLOOR) in problem
 
 
 def test_the_classic_store_and_windows_will_not() -> None:
-    (problem,) = shortcomings({"Version": "28.5.2"}, CLASSIC)
+    (problem,) = shortcomings({"ServerVersion": "28.5.2", **CLASSIC})
     assert "classic store (overlay2)" in problem
-    assert len(shortcomings({"Version": "24.0.0"}, {**CLASSIC, "OSType": "windows"})) == 3
+    assert len(shortcomings({"ServerVersion": "24.0.0", **CLASSIC, "OSType": "windows"})) == 3
 
 
 def test_buildx_says_its_version_in_several_ways() -> None:
@@ -66,7 +66,8 @@ def pretending(version: str, info: dict[str, Any]) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             info_asked = self.path.endswith("/info")
-            body = json.dumps(info if info_asked else {"Version": version, "ApiVersion": "1.45"}).encode()
+            said = {**info, "ServerVersion": version} if info_asked else {"Version": version, "ApiVersion": "1.45"}
+            body = json.dumps(said).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import smoke
-from imagegen.errors import EngineError, NoGpuError
+from imagegen.errors import ContainerError, EngineError, NoGpuError
 from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
@@ -49,9 +49,7 @@ class FakeEngine:
         self.asked: dict[str, object] = {}
 
     @contextmanager
-    def container(
-        self, ref: str, command: Sequence[str], *, files: Mapping[str, bytes], gpus: bool, shm_size: int
-    ) -> Iterator[FakeEngine]:
+    def container(self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int) -> Iterator[FakeEngine]:
         if gpus and not self.has_gpus:
             raise NoGpuError("none here")
         self.asked = {"ref": ref, "gpus": gpus, "shm_size": shm_size}
@@ -100,10 +98,16 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
-    for error in (TimeoutError("still running after 180 s"), EngineError("it has gone")):
+    for error in (TimeoutError("still running after 180 s"), ContainerError("it has gone")):
         report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
         assert [result.status for result in report.results] == ["fail"] * 4
         assert str(error) in report.results[0].reason
+
+
+def test_an_engine_that_dies_says_nothing_about_the_image(tmp_path: Path) -> None:
+    engine = FakeEngine(tmp_path, EngineError("no answer from the engine"))
+    with pytest.raises(EngineError, match="no answer"):
+        smoke.run(engine, "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
 
 
 @given(st.integers(-1, 255), st.binary(), st.binary())
