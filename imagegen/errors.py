@@ -135,6 +135,10 @@ class NoGpuError(EngineError):
     """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
 
 
+class LostEngineError(EngineError):
+    """The engine no longer answers: nothing more can be asked of it, not even to tidy up."""
+
+
 class ContainerError(EngineError):
     """A container ended under the programs that ran in it, and the engine goes on."""
 

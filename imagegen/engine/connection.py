@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import docker
@@ -15,6 +17,7 @@ from imagegen.errors import EngineError
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _NONE = "no container engine"
+_PULSE = 30  # seconds of silence before an engine is pinged, and for its answer
 
 
 def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
@@ -52,3 +55,37 @@ def _knock(path: str) -> None:
                 fix = f"join the group that may use it (`ls -l {path}` shows it)"
             why = f"nothing listens at {path}" if error.errno != errno.EACCES else f"{path} is not yours to use"
             raise EngineError(_NONE, where=path, why=f"{why}: {os.strerror(error.errno or 0)}", fix=fix) from error
+
+
+def while_alive(client: docker.DockerClient, ask: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The events that `ask()` gives, for as long as the engine answers a ping when it has been silent for a while.
+
+    An engine says nothing for minutes while it unpacks, and the SDK waits for the events of a pull without any limit.
+    Raises what `ask` raises, and the SDK's errors of the ping.
+    """
+    arrived: SimpleQueue[Any] = SimpleQueue()
+
+    def read() -> None:
+        try:
+            for event in ask():
+                arrived.put((event, None))
+            arrived.put((None, StopIteration()))
+        except Exception as error:  # noqa: BLE001 - it is raised where the events are read
+            arrived.put((None, error))
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            event, error = arrived.get(timeout=_PULSE)
+        except Empty:
+            before, client.api.timeout = client.api.timeout, _PULSE
+            try:
+                client.ping()
+            finally:
+                client.api.timeout = before
+            continue
+        if isinstance(error, StopIteration):
+            return
+        if error:
+            raise error
+        yield event

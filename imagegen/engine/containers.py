@@ -27,7 +27,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from imagegen.epoch import EPOCH
-from imagegen.errors import ContainerError, EngineError, NoGpuError
+from imagegen.errors import ContainerError, EngineError, LostEngineError, NoGpuError
 
 LABEL = "imagegen"
 _FIX = "see that the engine runs, and try again"
@@ -134,6 +134,7 @@ def running(
                     ["cat"],
                     name=name,
                     stdin_open=True,
+                    stop_signal="SIGKILL",  # else an engine that comes back waits for it, ten seconds
                     environment=dict(env),
                     host_config=api.create_host_config(
                         auto_remove=True,
@@ -202,7 +203,7 @@ def _of_a_container(doing: str) -> Iterator[None]:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn the SDK's errors into EngineError."""
+    """Turn the SDK's errors into EngineError; LostEngineError where there was no answer."""
     try:
         yield
     except ImageNotFound as error:
@@ -210,8 +211,8 @@ def explained(doing: str) -> Iterator[None]:
     except APIError as error:
         kind = NoGpuError if "could not select device driver" in _message(error) else EngineError
         raise kind(f"{doing}: the engine refused", why=_message(error)) from error
-    except (DockerException, RequestException, HTTPError, OSError) as error:
-        raise EngineError(f"{doing}: no answer from the engine", why=str(error), fix=_FIX) from error
+    except (DockerException, RequestException, HTTPError) as error:
+        raise LostEngineError(f"{doing}: no answer from the engine", why=str(error), fix=_FIX) from error
 
 
 def _message(error: APIError) -> str:

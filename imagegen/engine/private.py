@@ -270,7 +270,7 @@ def _empty(places: _Places) -> None:
     """Remove containers and users' networks, whose processes and bridges would outlive the engine."""
     client = open_client({"base_url": places.endpoint().docker_host}, _PATIENCE)
     try:
-        for container in client.containers.list(all=True):
+        for container in client.containers.list(all=True, ignore_removed=True):
             container.remove(force=True, v=True)
         client.networks.prune()
     except APIError as error:
