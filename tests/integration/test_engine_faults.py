@@ -148,7 +148,7 @@ def stopped(daemon: Daemon) -> Iterator[None]:
 def test_killed_while_loading(daemon: Daemon, store: Store, small: str, big: str, tmp_path: Path) -> None:
     with Engine.connect(at(daemon, tmp_path)) as engine:
         engine.load(store, small, "lost:1")
-        with stopped(daemon), pytest.raises(EngineError, match="loading lost:1: no answer from the engine"):
+        with stopped(daemon), pytest.raises(EngineError, match=r"loading .*: no answer from the engine"):
             engine.load(store, big, "lost:1", Trigger(lambda: daemon.signal("KILL")))
         assert engine.image_digest("lost:1") == small
         assert_clean(engine, "lost:1")
@@ -176,10 +176,10 @@ def test_hung_while_loading(
         Engine.connect(at(daemon, tmp_path)) as engine,
     ):
         engine.load(store, small, "hung:1")
-        wake = threading.Timer(8, daemon.signal, ["CONT"])  # so that the test ends, and fails, where nobody notices
+        wake = threading.Timer(4, daemon.signal, ["CONT"])  # so that the test ends, and fails, where nobody notices
         with stopped(daemon):
             wake.start()
-            with pytest.raises(EngineError, match="loading hung:1: no answer from the engine"):
+            with pytest.raises(EngineError, match=r"loading .*: no answer from the engine"):
                 engine.load(store, big, "hung:1", Trigger(lambda: daemon.signal("STOP")))
             wake.cancel()
         assert engine.image_digest("hung:1") == small
@@ -293,6 +293,30 @@ with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, eng
         done = subprocess.run([sys.executable, "-c", program], check=False)
         assert done.returncode == -signal.SIGKILL
         assert_clean(engine, "killed:1")
+
+
+@pytest.mark.xfail(strict=True, reason="names of a killed build's parts stay in the engine, and hold their layers")
+@pytest.mark.fault("Killed and damaged", "imagegen is killed while Docker loads", "the next build takes its names away")
+def test_killed_while_parts_are_loaded(daemon: Daemon, store: Store, big: str, small: str, tmp_path: Path) -> None:
+    program = f"""
+import os, signal, time
+from pathlib import Path
+from imagegen.store import Store
+from tests.integration.test_engine import part_of
+from tests.integration.test_engine_faults import Engine, at
+store = Store(Path({str(store.root)!r}))
+part = part_of(store, {big!r}, 1)
+with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, engine.loading(store) as early:
+    early.offer(part)
+    while engine.image_digest(part.digest) is None:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with Engine.connect(at(daemon, tmp_path)) as engine:
+        engine.load(store, small, "next:1")
+        assert_clean(engine, "next:1")
 
 
 @pytest.mark.fault("Engine", "DOCKER_HOST is tcp://", "works as a local engine does")
