@@ -78,11 +78,11 @@ def to_engine(
             loading.finish(digest, fixed, progress)
     report = None
     if test:
-        report = smoke.run(engine, fixed, lock, imports, require_gpu=require_gpu, progress=progress)
+        report = smoke.run(engine, digest, lock, imports, require_gpu=require_gpu, progress=progress)
         if not report.passed:
             names = ", ".join(result.check for result in report.results if result.failed)
             raise SmokeFailed(f"smoke checks failed: {names}", report, fix=f"the image is kept as {fixed}")
-    engine.tag(fixed, moving)
+    engine.tag(digest, moving)
     return Built(digest, (moving, fixed), report)
 
 

@@ -17,7 +17,7 @@ from imagegen.errors import EngineError
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _NONE = "no container engine"
-_PULSE = 30  # seconds of silence before an engine is pinged, and for its answer
+_PULSE = 10  # seconds of silence before an engine is pinged, and for its answer
 
 
 def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
@@ -57,11 +57,13 @@ def _knock(path: str) -> None:
             raise EngineError(_NONE, where=path, why=f"{why}: {os.strerror(error.errno or 0)}", fix=fix) from error
 
 
-def while_alive(client: docker.DockerClient, ask: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+def while_alive(
+    client: docker.DockerClient, ask: Callable[[], Iterable[Any]], silent: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
     """The events that `ask()` gives, for as long as the engine answers a ping when it has been silent for a while.
 
     An engine says nothing for minutes while it unpacks, and the SDK waits for the events of a pull without any limit.
-    Raises what `ask` raises, and the SDK's errors of the ping.
+    `silent` is called after each such ping. Raises what the two raise, and the SDK's errors of the ping.
     """
     arrived: SimpleQueue[Any] = SimpleQueue()
 
@@ -83,6 +85,7 @@ def while_alive(client: docker.DockerClient, ask: Callable[[], Iterable[Any]]) -
                 client.ping()
             finally:
                 client.api.timeout = before
+            silent()
             continue
         if isinstance(error, StopIteration):
             return

@@ -6,25 +6,31 @@ Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (
 from __future__ import annotations
 
 import json
+import re
 import secrets
+import socket
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import docker
 from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
+from imagegen.engine.connection import while_alive
 from imagegen.engine.containers import explained
 from imagegen.engine.registry import Descriptor, serving
-from imagegen.errors import EngineError, StoreError
+from imagegen.errors import EngineError, LostEngineError, StoreError
 from imagegen.progress import Progress
 from imagegen.store import Store
 from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE
 
 _SHORT = 12  # hex digits of a digest in the engine's progress events
+_LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image while it is loaded; see `serving`
 
 
 @dataclass(frozen=True)
@@ -45,17 +51,17 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
     if image_digest(client, digest) is not None:
         tag_image(client, digest, tag)
     else:
+        sweep(client)
         image = _image(store, digest)
-        with progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter:
-            name = pull(client, image, meter.advance)
+        with (
+            progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter,
+            pulled(client, image, meter.advance) as name,
+        ):
+            if name is not None:
+                tag_image(client, name, tag)
         if name is None:
             progress.say("the engine cannot reach this machine's loopback: loading an archive instead")
             _load_archive(client, image, tag, progress)
-        else:
-            try:
-                tag_image(client, name, tag)
-            finally:
-                forget(client, name)
     after = image_digest(client, tag)
     if after != digest:
         raise EngineError(f"the engine holds another image under {tag}", why=f"expected {digest}, found {after}")
@@ -90,17 +96,20 @@ def _image(store: Store, digest: str) -> Loadable:
     )
 
 
-def pull(
+@contextmanager
+def pulled(
     client: docker.DockerClient, image: Loadable, advance: Callable[[int], None], stop: threading.Event | None = None
-) -> str | None:
-    """Pull from loopback and return the image's name there; None when the engine never came.
+) -> Iterator[str | None]:
+    """Pull from loopback; the block has the image under its name there, or None when the engine never came.
 
-    The engine fetches only the blobs that it lacks; `advance` hears of bytes that were sent or are there. Raises
-    EngineError when it fails or `stop` is set, StoreError when the store is to blame.
+    The engine fetches only the blobs that it lacks; `advance` hears of bytes that were sent or are there. Afterwards
+    the name is gone; as long as it lives, its port answers. Raises EngineError when the pull fails or `stop` is set,
+    StoreError when the store is to blame.
     """
     manifest, blobs = image.manifest, image.blobs
     with serving(image.store, manifest, blobs, advance) as registry:
         held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in blobs}
+        name = f"{registry.repository}@{manifest.digest}"
 
         def seen(event: dict[str, Any]) -> None:
             if stop is not None and stop.is_set():
@@ -108,16 +117,42 @@ def pull(
             if event.get("status") == "Already exists":
                 advance(held.pop(str(event.get("id")), 0))
 
-        name = f"{registry.repository}@{manifest.digest}"
-        try:
-            with explained(f"loading {manifest.digest}"):
-                _follow(client.api.pull(registry.repository, manifest.digest, stream=True, decode=True), name, seen)
-        except EngineError:
+        def silent() -> None:
             if not registry.reached.is_set():
-                return None
-            _check_blobs(image.store, blobs)
-            raise
-        return name
+                raise EngineError("the engine does not come")
+
+        events = partial(client.api.pull, registry.repository, manifest.digest, stream=True, decode=True)
+        try:
+            try:
+                with explained(f"loading {manifest.digest}"):
+                    _follow(while_alive(client, events, silent), name, seen)
+            except LostEngineError:
+                raise
+            except EngineError:
+                if registry.reached.is_set():
+                    _check_blobs(image.store, blobs)
+                    raise
+                yield None
+            else:
+                yield name
+        finally:
+            with suppress(EngineError):  # the engine may be what failed
+                forget(client, name)
+
+
+def sweep(client: docker.DockerClient) -> None:
+    """Take away the names that killed builds left, and that hold layers: those whose port nobody listens at."""
+    with explained("listing images"):
+        names = {name for image in client.api.images() for name in image.get("RepoDigests") or ()}
+    for name in names:
+        if (found := _LOADED.match(name)) and not _listens(int(found[1])):
+            with suppress(EngineError):
+                forget(client, name)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progress: Progress) -> None:
@@ -129,9 +164,11 @@ def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progre
             try:
                 with explained(f"loading {tag}"):
                     archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
-                    events = client.api.load_image(archive, quiet=True)  # type: ignore[no-untyped-call]
-                    _follow(events, tag, lambda _: None)
+                    events = partial(client.api.load_image, archive, quiet=True)
+                    _follow(while_alive(client, events), tag, lambda _: None)
                 tag_image(client, name, tag)
+            except LostEngineError:
+                raise
             except EngineError as error:
                 forget(client, name)
                 if len(lacking) == len(image.blobs):

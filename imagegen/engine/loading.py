@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
 import docker
 
-from imagegen.engine.load import Loadable, forget, load, pull
+from imagegen.engine.load import Loadable, load, pulled, sweep
 from imagegen.engine.registry import Descriptor
 from imagegen.errors import EngineError, StoreError
 from imagegen.layers import Image
@@ -31,7 +31,7 @@ class Loading:
     def __init__(self, client: docker.DockerClient, store: Store) -> None:
         self._client, self._store = client, store
         self._newest: Image | None = None
-        self._names: list[str] = []
+        self._part = ExitStack()  # holds what the engine has so far
         self._changed = threading.Condition()
         self._over = False
         self._stop = threading.Event()
@@ -47,9 +47,7 @@ class Loading:
         if error is not None:
             self._stop.set()
         self._settle()
-        for name in self._names:
-            with suppress(EngineError):  # the engine may be what failed
-                forget(self._client, name)
+        self._part.close()
 
     def offer(self, bottom: Image) -> None:
         """An image of the layers that are there by now; an earlier one that was not begun yet is dropped."""
@@ -71,14 +69,19 @@ class Loading:
         self._thread.join()
 
     def _follow(self) -> None:
+        with suppress(EngineError):
+            sweep(self._client)
         while (bottom := self._next()) is not None:
+            part = ExitStack()
             try:
-                name = pull(self._client, _in_memory(self._store, bottom), lambda _: None, self._stop)
+                image = _in_memory(self._store, bottom)
+                name = part.enter_context(pulled(self._client, image, lambda _: None, self._stop))
             except (EngineError, StoreError):
                 return
+            self._part.close()  # the new part holds all that the one before it held
+            self._part = part
             if name is None:
                 return
-            self._names.append(name)
 
     def _next(self) -> Image | None:
         with self._changed:

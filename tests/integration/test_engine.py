@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +128,21 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
     digest = tiny_image(store, busybox + secrets.token_bytes(8), {"n": secrets.token_bytes(8)})
     bottom, top = json.loads(store.read(digest))["layers"]
     pulls: list[list[str]] = []
-    plain = load.pull
+    plain = load.pulled
 
-    def counted(*arguments: Any) -> str | None:
+    @contextmanager
+    def counted(*arguments: Any) -> Iterator[str | None]:
         sent: list[str] = []
         pulls.append(sent)
         real = Store.path
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Store, "path", lambda self, digest: sent.append(digest) or real(self, digest))
-            return plain(*arguments)
+        with ExitStack() as stack:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Store, "path", lambda self, digest: sent.append(digest) or real(self, digest))
+                name = stack.enter_context(plain(*arguments))
+            yield name
 
-    monkeypatch.setattr(load, "pull", counted)
-    monkeypatch.setattr(loading, "pull", counted)
+    monkeypatch.setattr(load, "pulled", counted)
+    monkeypatch.setattr(loading, "pulled", counted)
     with engine.loading(store) as early:
         early.offer(part_of(store, digest, 1))
         while engine.image_digest(part_of(store, digest, 1).digest) is None:

@@ -157,7 +157,6 @@ def test_killed_while_loading(daemon: Daemon, store: Store, small: str, big: str
         assert_clean(engine, "lost:1")
 
 
-@pytest.mark.xfail(strict=True, reason="loading waits for ever: it has to read its events through `while_alive`")
 @pytest.mark.parametrize("own_network", [False, True], ids=["pull", "archive"])
 @pytest.mark.fault("Engine", "it hangs while it loads an image", "an error after a minute; the next build loads it")
 def test_hung_while_loading(
@@ -243,9 +242,6 @@ class AfterChecks(Quiet):
                 pytest.mark.fault(
                     "Engine", "another image takes the tag during the checks", "only the proven one is tagged"
                 ),
-                pytest.mark.xfail(
-                    strict=True, reason="the pipeline tags what a tag names, not the digest it has proven"
-                ),
             ],
         ),
     ],
@@ -295,7 +291,6 @@ with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, eng
         assert_clean(engine, "killed:1")
 
 
-@pytest.mark.xfail(strict=True, reason="names of a killed build's parts stay in the engine, and hold their layers")
 @pytest.mark.fault("Killed and damaged", "imagegen is killed while Docker loads", "the next build takes its names away")
 def test_killed_while_parts_are_loaded(daemon: Daemon, store: Store, big: str, small: str, tmp_path: Path) -> None:
     program = f"""
