@@ -11,15 +11,18 @@ import configparser
 import csv
 import hashlib
 import io
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from imagegen.errors import WheelError
+from imagegen.layers.archive import MAX_PART
 from imagegen.layers.wheel import Member, Wheel
 
 PREFIX = "/opt/venv"
+# Bytes. Compiling takes 50 times a source's size, a hostile one's 700 times; the longest of the field's has 4 MB. The
+# interpreter compiles longer ones itself, when they are imported.
+MAX_SOURCE = 8 << 20
 _SCRIPT = """\
 #!{python}
 import sys
@@ -66,6 +69,13 @@ def pyc_path(path: str, python: str) -> str:
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
+def compiles(file: Installed, python: str) -> bool:
+    """Whether a file gets byte-code: a source in site-packages for which a file system can hold it."""
+    name = pyc_path(file.path, python).rpartition("/")[2]
+    is_source = file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
+    return is_source and file.size <= MAX_SOURCE and len(name.encode()) <= MAX_PART
+
+
 def installation(wheel: Wheel, python: str) -> list[Installed]:
     """Every file that installing this wheel creates, sorted by path. WheelError where two of them have one path."""
     site = site_packages(python)
@@ -77,11 +87,37 @@ def installation(wheel: Wheel, python: str) -> list[Installed]:
     files = [file for file in files if file.path != record]
     files.append(_file(record, _record(files, record, site)))
     files.sort(key=lambda file: file.path)
-    for before, after in itertools.pairwise(files):
-        if before.path == after.path:
-            where = f"{wheel.filename}: {after.path}"
-            raise WheelError("two files of the wheel are installed at one path", where=where)
+    _check_paths(wheel, files, python)
     return files
+
+
+def parents(path: str) -> Iterator[str]:
+    """The directories above an absolute path, nearest first, without the root."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _check_paths(wheel: Wheel, files: Iterable[Installed], python: str) -> None:
+    """Each path is one file, no file is another's directory, and the environment itself stays as it is."""
+    links = set(skeleton(python))
+    taken = {directory for path in (*links, f"{site_packages(python)}/x") for directory in parents(path)}
+    paths: set[str] = set()
+    directories: set[str] = set()
+    for file in files:
+        where = f"{wheel.filename}: {file.path}"
+        above = set()
+        for directory in parents(file.path):
+            if directory in directories:
+                break
+            above.add(directory)
+        directories |= above
+        if file.path in links or file.path in taken or above & links:
+            raise WheelError("a wheel replaces a part of the environment itself", where=where)
+        if file.path in paths:
+            raise WheelError("two files of the wheel are installed at one path", where=where)
+        paths.add(file.path)
+    for path in sorted(paths & directories):
+        raise WheelError("a path is a file and a directory", where=f"{wheel.filename}: {path}")
 
 
 def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
@@ -104,12 +140,11 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
                 where = f"{wheel.filename}: {member.name}"
                 raise WheelError("a wheel's data belongs to an unknown scheme", where=where)
             target = f"{schemes[scheme]}/{rest}"
+            if target.startswith(f"{PREFIX}/lib64/"):  # a link to lib, which installers write through
+                target = f"{PREFIX}/lib/{target.removeprefix(f'{PREFIX}/lib64/')}"
             if scheme == "scripts":
                 yield _script(wheel, member, target)
                 continue
-        if target in skeleton(python) or target.startswith(f"{PREFIX}/lib64/"):
-            where = f"{wheel.filename}: {member.name}"
-            raise WheelError("a wheel replaces a part of the environment itself", where=where)
         chunks = _reader(wheel, member.name)
         yield Installed(target, member.size, member.executable, member.sha256, chunks)
 
@@ -120,10 +155,22 @@ def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
 
 def _script(wheel: Wheel, member: Member, target: str) -> Installed:
     """A script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 asks. Programs stay."""
-    if not next(iter(wheel.chunks(member.name)), b"").startswith(b"#!python"):
+    head = next(wheel.chunks(member.name), b"")
+    if not head.startswith(b"#!python"):
         return Installed(target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name))
-    rest = wheel.read(member.name).removeprefix(b"#!python").removeprefix(b"w")
-    return _file(target, f"#!{PREFIX}/bin/python".encode() + rest, executable=True)
+    old = b"#!pythonw" if head.startswith(b"#!pythonw") else b"#!python"
+    new = f"#!{PREFIX}/bin/python".encode()
+
+    def chunks() -> Iterator[bytes]:
+        stream = wheel.chunks(member.name)
+        yield new + next(stream).removeprefix(old)
+        yield from stream
+
+    digest = hashlib.sha256()
+    for chunk in chunks():
+        digest.update(chunk)
+    size = member.size - len(old) + len(new)
+    return Installed(target, size, executable=True, sha256=digest.hexdigest(), chunks=chunks)
 
 
 def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:

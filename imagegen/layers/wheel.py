@@ -1,42 +1,34 @@
 """Reading a wheel: every member validated before it is believed, every byte inflated once.
 
-A wheel is hostile until proven otherwise. What is refused: absolute or escaping member names, links and devices,
-duplicate or case-colliding members, encrypted or oddly compressed members, members that RECORD lacks or contradicts,
-sizes beyond the limits, metadata of another distribution than the file name's. Sources of the format: PEP 427, the
-"Binary distribution format" of packaging.python.org, APPNOTE.TXT of the ZIP format.
+A wheel is hostile until proven otherwise. Beyond what `archive` refuses of ZIP files, refused are: members that RECORD
+lacks or contradicts, RECORD's names that the wheel lacks, metadata of another release than the file name's, a wheel
+format that is not 1.x. Member names that differ only in case are two files, as on any Linux. Sources: PEP 427, PEP 376,
+"Binary distribution format" and "Recording installed projects" of packaging.python.org.
 """
 
 from __future__ import annotations
 
 import base64
 import csv
+import email.parser
 import hashlib
 import io
-import re
-import stat
-import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from installer.records import InvalidRecordEntry, parse_record_file
-from isal import isal_zlib
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from imagegen.errors import WheelError
+from imagegen.layers.archive import Archive, ArchiveError
 
-_CHUNK = 1 << 18
-_INFLATED = 1 << 20  # bytes at a time: 256 kB of a bomb would be 256 MB
+# Bytes of members that are read whole; the field's longest have a tenth of that.
+MAX_TEXT = 4 << 20
+MAX_RECORD = 64 << 20
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # files of .dist-info that RECORD need not hash
-
-_UNPORTABLE = re.compile(r"[\\\x00-\x1f\x7f]")
-
-# Bounds far above any wheel of the field (the largest hold 4 GB in 20 000 members) and far below a full disk.
-MAX_UNPACKED = 24 << 30
-MAX_MEMBERS = 400_000
-MAX_RATIO = 1100  # DEFLATE cannot exceed 1032:1, so more than this is a lie
+_HASHES = ("sha256", "sha384", "sha512")  # "sha256 or better"
 
 
 @dataclass(frozen=True)
@@ -58,172 +50,164 @@ class Wheel:
     def __init__(self, path: Path, filename: str) -> None:
         self.filename = filename
         try:
-            parsed = parse_wheel_filename(filename)
+            distribution, version, _, _ = parse_wheel_filename(filename)
         except InvalidWheelFilename as error:
             raise WheelError("not a wheel's file name", where=filename, why=str(error)) from error
-        self.distribution, self.version = str(parsed[0]), str(parsed[1])
-        self.members: Mapping[str, Member] = {}  # until RECORD, itself a member, has been read
-        with ExitStack() as stack:
-            self._file: BinaryIO = stack.enter_context(path.open("rb"))
-            try:
-                self._zip = stack.enter_context(zipfile.ZipFile(self._file))
-            except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-                raise self._error("not a readable zip file", None, str(error)) from error
-            self._infos = self._table()
+        self.distribution, self.version = str(distribution), str(version)
+        try:
+            self._archive = Archive(path)
+        except ArchiveError as error:
+            raise self._error(error.what, error.member, error.why) from error
+        try:
             self.dist_info = self._dist_info()
-            self.members = self._members()
-            self._open = stack.pop_all()
+            self._check_metadata()
+            record = self._record()
+            self.members: Mapping[str, Member] = self._members(record)
+        except BaseException:
+            self._archive.close()
+            raise
 
     def __enter__(self) -> Wheel:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._open.close()
+        self._archive.close()
 
     def read(self, name: str) -> bytes:
-        """A whole member, verified."""
+        """A whole member, verified; WheelError where that is more than MAX_TEXT."""
+        self._check_length(name, MAX_TEXT)
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The member's bytes, verified against size, CRC-32 and RECORD: an error comes after the last good chunk."""
-        info = self._infos.get(name)
-        if info is None:
-            raise self._error("the wheel lacks a file", name)
-        member = self.members.get(name)
-        crc, size, digest = 0, 0, hashlib.sha256()
-        for chunk in self._inflate(info):
-            crc, size = isal_zlib.crc32(chunk, crc), size + len(chunk)
-            if size > info.file_size:
-                break
+        member = self.members[name]
+        digest = hashlib.sha256()
+        for chunk in self._raw(name):
             digest.update(chunk)
             yield chunk
-        if size != info.file_size or crc != info.CRC:
-            raise self._error("the member is damaged", name, "its size or CRC-32 is not the directory's")
-        if member is not None and member.sha256 not in (None, digest.hexdigest()):
-            why = f"RECORD promises sha256 {member.sha256}, the member has {digest.hexdigest()}"
-            raise self._error("the member is not what RECORD says", name, why)
+        if member.sha256 not in (None, digest.hexdigest()):
+            raise self._lie(name, f"sha256 {member.sha256}", digest.hexdigest())
 
     def optional(self, name: str) -> bytes | None:
         """A file of .dist-info that need not be there: entry_points.txt."""
         member = f"{self.dist_info}/{name}"
-        return self.read(member) if member in self._infos else None
+        return self.read(member) if member in self.members else None
+
+    def _raw(self, name: str) -> Iterator[bytes]:
+        """The member's bytes, verified against the zip file alone."""
+        try:
+            yield from self._archive.chunks(self._archive.files[name])
+        except ArchiveError as error:
+            raise self._error(error.what, error.member or name, error.why) from error
+
+    def _text(self, file: str, limit: int = MAX_TEXT) -> str:
+        """A file of .dist-info that is needed before RECORD is known."""
+        name = f"{self.dist_info}/{file}"
+        if name not in self._archive.files:
+            raise self._error("the wheel lacks a file", name)
+        self._check_length(name, limit)
+        try:
+            return b"".join(self._raw(name)).decode()
+        except UnicodeDecodeError as error:
+            raise self._error(f"{file} cannot be read", name, str(error)) from error
+
+    def _check_length(self, name: str, limit: int) -> None:
+        if self._archive.files[name].size > limit:
+            raise self._error("the member is too long to be read whole", name, f"more than {limit} bytes")
 
     def _error(self, what: str, member: str | None, why: str | None = None) -> WheelError:
         where = self.filename if member is None else f"{self.filename}: {member}"
         fix = "do not install this wheel; report it to its project or lock another version"
         return WheelError(what, where=where, why=why, fix=fix)
 
-    def _table(self) -> dict[str, zipfile.ZipInfo]:
-        infos: dict[str, zipfile.ZipInfo] = {}
-        folded: dict[str, str] = {}
-        unpacked = 0
-        if len(self._zip.infolist()) > MAX_MEMBERS:
-            raise self._error("the wheel holds too many members", None, f"more than {MAX_MEMBERS}")
-        for info in self._zip.infolist():
-            name = info.orig_filename
-            self._check_name(name)
-            mode = info.external_attr >> 16
-            if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise self._error("a wheel holds regular files only", name, "the member is a link, device or pipe")
-            if name.endswith("/"):
-                continue
-            if info.flag_bits & 0x1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise self._error("the member is encrypted or compressed in another way than DEFLATE", name)
-            other = folded.setdefault(name.casefold(), name)
-            if other != name or name in infos:
-                raise self._error("two members have one name", name, f"the other is {other}")
-            unpacked += info.file_size
-            if info.file_size > MAX_RATIO * max(info.compress_size, 1) or unpacked > MAX_UNPACKED:
-                raise self._error("the wheel unpacks to more than it can hold", name, "a zip bomb")
-            infos[name] = info
-        return infos
-
-    def _check_name(self, name: str) -> None:
-        parts = name.removesuffix("/").split("/")
-        if name.startswith("/") or ".." in parts or "." in parts or "" in parts:
-            raise self._error("a member's name leaves the wheel's tree", name)
-        if _UNPORTABLE.search(name) or ":" in parts[0]:
-            raise self._error("a member's name is not portable", repr(name))
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise self._error("a member's name is not UTF-8", repr(name)) from error
+    def _lie(self, name: str, promised: str, found: str) -> WheelError:
+        return self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {found}")
 
     def _dist_info(self) -> str:
-        found = {name.split("/")[0] for name in self._infos if name.split("/")[0].endswith(".dist-info")}
+        found = {top for name in self._archive.files if (top := name.partition("/")[0]).endswith(".dist-info")}
         if len(found) != 1:
             raise self._error("a wheel has one .dist-info directory", None, f"found {sorted(found) or 'none'}")
         name = found.pop()
-        distribution = name.removesuffix(".dist-info").partition("-")[0]
-        if canonicalize_name(distribution) != self.distribution:
-            raise self._error("the wheel holds another distribution than its file name says", name)
-        for required in ("METADATA", "WHEEL", "RECORD"):
-            if f"{name}/{required}" not in self._infos:
-                raise self._error("the wheel lacks a file", f"{name}/{required}")
+        distribution, _, version = name.removesuffix(".dist-info").partition("-")
+        self._check_release(name, distribution, version)
         return name
 
-    def _members(self) -> Mapping[str, Member]:
-        record = self._record()
+    def _check_metadata(self) -> None:
+        """METADATA and WHEEL must be of this release and of a format that is known here."""
+        headers = email.parser.HeaderParser()
+        metadata = headers.parsestr(self._text("METADATA"))
+        self._check_release(f"{self.dist_info}/METADATA", str(metadata["Name"]), str(metadata["Version"]))
+        version = str(headers.parsestr(self._text("WHEEL"))["Wheel-Version"])
+        if version.partition(".")[0] != "1":
+            why = f"Wheel-Version is {version}, this imagegen knows 1.x"
+            raise self._error("the wheel has a format that is not known here", f"{self.dist_info}/WHEEL", why)
+
+    def _check_release(self, member: str, name: str, version: str) -> None:
+        """Name and version must be the file name's, which alone may have a local label: a build's, added later."""
+        told = Version(self.version)
+        try:
+            same = Version(version) in (told, Version(told.public))
+        except InvalidVersion:
+            same = False
+        if canonicalize_name(name) != self.distribution or not same:
+            why = f"there it is {name} {version}"
+            raise self._error("the wheel holds another release than its file name says", member, why)
+
+    def _members(self, record: Mapping[str, tuple[str, str]]) -> Mapping[str, Member]:
+        unsigned = {f"{self.dist_info}/{file}" for file in _UNSIGNED}
         members = {}
-        for name, info in sorted(self._infos.items()):
-            unsigned = name in {f"{self.dist_info}/{file}" for file in _UNSIGNED}
-            if name not in record and not unsigned:
+        for name, entry in sorted(self._archive.files.items()):
+            if name not in record and name not in unsigned:
                 raise self._error("RECORD lacks a member", name)
-            promised = record.get(name)
-            if promised is None and not unsigned:
+            algorithm, promised = record.get(name, ("", ""))
+            if algorithm not in _HASHES and name not in unsigned:
                 raise self._error("RECORD gives no sha256 for a member", name)
-            executable = bool(info.external_attr >> 16 & 0o111)
-            members[name] = Member(name, info.file_size, executable, promised)
-        missing = sorted(set(record) - set(members))
-        if missing:
-            raise self._error("RECORD names a member that the wheel lacks", missing[0])
+            sha256 = promised if algorithm == "sha256" else self._rehash(name, algorithm, promised)
+            members[name] = Member(name, entry.size, bool(entry.mode & 0o111), sha256)
         return members
 
-    def _record(self) -> dict[str, str | None]:
-        """Member name -> hex sha256, or None where RECORD gives no (usable) hash."""
-        name = f"{self.dist_info}/RECORD"
-        record: dict[str, str | None] = {}
+    def _rehash(self, name: str, algorithm: str, promised: str) -> str | None:
+        """The sha256 of a member for which RECORD gives a longer hash: what files are known by here. Reads it."""
+        if algorithm not in _HASHES:
+            return None
+        longer, sha256 = hashlib.new(algorithm), hashlib.sha256()
+        for chunk in self._raw(name):
+            longer.update(chunk)
+            sha256.update(chunk)
+        if longer.hexdigest() != promised:
+            raise self._lie(name, f"{algorithm} {promised}", longer.hexdigest())
+        return sha256.hexdigest()
+
+    def _record(self) -> dict[str, tuple[str, str]]:
+        """Member name -> algorithm and hex digest, both empty where RECORD gives no (usable) hash."""
+        record: dict[str, tuple[str, str]] = {}
+        text = io.StringIO(self._text("RECORD", MAX_RECORD), newline="")
         try:
-            text = self.read(name).decode("utf-8", "strict")
-            rows = list(parse_record_file(io.StringIO(text, newline="")))
-        except (UnicodeDecodeError, InvalidRecordEntry, csv.Error) as error:
-            raise self._error("RECORD cannot be read", name, str(error)) from error
-        for path, hash_, _size in rows:
-            if path.endswith("/"):
-                continue
-            algorithm, _, encoded = hash_.partition("=")
-            if path in record:
-                raise self._error("RECORD names a member twice", path)
-            record[path] = _hex(encoded) if algorithm == "sha256" else None
+            for path, hash_, size in parse_record_file(text):
+                if path.endswith("/"):
+                    continue
+                entry = self._archive.files.get(path)
+                if entry is None:
+                    raise self._error("RECORD names a member that the wheel lacks", path)
+                algorithm, _, encoded = hash_.partition("=")
+                row = (algorithm, _hex(algorithm, encoded))
+                if record.setdefault(path, row) != row:
+                    raise self._error("RECORD names a member twice, with different hashes", path)
+                if size and size != str(entry.size):
+                    raise self._lie(path, f"{size} bytes", str(entry.size))
+        except (InvalidRecordEntry, csv.Error) as error:
+            raise self._error("RECORD cannot be read", f"{self.dist_info}/RECORD", str(error)) from error
         return record
 
-    def _inflate(self, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """The member's bytes as they come. isal inflates twice as fast as zlib and, like it, releases the GIL."""
-        self._file.seek(info.header_offset)
-        header = self._file.read(30)
-        if header[:4] != b"PK\x03\x04":
-            raise self._error("the member's header is damaged", info.orig_filename)
-        skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        self._file.seek(skip, io.SEEK_CUR)
-        left = info.compress_size
-        inflate = isal_zlib.decompressobj(-15) if info.compress_type == zipfile.ZIP_DEFLATED else None
-        try:
-            while left and (data := self._file.read(min(left, _CHUNK))):
-                left -= len(data)
-                if inflate is None:
-                    yield data
-                while inflate and data:
-                    yield inflate.decompress(data, _INFLATED)
-                    data = inflate.unconsumed_tail
-            if inflate:
-                yield inflate.flush()
-        except isal_zlib.error as error:  # type: ignore[misc]  # a class, which isal's stub declares as an instance
-            raise self._error("the member is damaged", info.orig_filename, str(error)) from error
 
+def _hex(algorithm: str, encoded: str) -> str:
+    """RECORD's hash, base64url without padding (PEP 376), as hex; empty when it is none.
 
-def _hex(encoded: str) -> str | None:
-    """RECORD's hash, base64url without padding (PEP 376); None when it is none."""
+    Some wheels (gmsh 4.15) write hex, which is longer than base64 and so cannot be mistaken.
+    """
+    if algorithm in _HASHES and len(encoded) == 2 * hashlib.new(algorithm).digest_size:
+        return encoded
     try:
         return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
     except ValueError:
-        return None
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import stat
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagegen.errors import WheelError
-from imagegen.layers.install import installation
+from imagegen.layers import archive
+from imagegen.layers.install import MAX_SOURCE, compiles, installation
 from imagegen.layers.wheel import Wheel
-from tests.wheels import FILENAME, INFO, make_wheel, record_line
+from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
 GOOD: Mapping[str, bytes] = {"demo/__init__.py": b"x = 1\n", "demo/data.bin": bytes(range(256)) * 50}
 
@@ -31,6 +33,10 @@ def test_every_byte_of_a_good_wheel_comes_out(tmp_path: Path) -> None:
     assert {name: data for name, data in open_all(path).items() if name in GOOD} == GOOD
 
 
+WHOLE = "refused: names the wheel and the member"
+
+
+@pytest.mark.fault("Wheels", "absolute, escaping, Windows' and control-character member names", WHOLE)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -39,30 +45,42 @@ def test_every_byte_of_a_good_wheel_comes_out(tmp_path: Path) -> None:
         ("demo/../../evil.py", "leaves the wheel's tree"),
         ("demo//x.py", "leaves the wheel's tree"),
         ("demo/./x.py", "leaves the wheel's tree"),
+        ("../evil/", "leaves the wheel's tree"),
         ("demo\\x.py", "not portable"),
         ("C:evil.py", "not portable"),
         ("demo/new\nline.py", "not portable"),
-        ("demo/__INIT__.py", "two members have one name"),
+        ("demo/\x7f.py", "not portable"),
     ],
 )
 def test_hostile_names_are_refused_with_the_member(tmp_path: Path, name: str, said: str) -> None:
-    path = make_wheel(tmp_path, {**GOOD, name: b"pass\n"})
+    path = make_wheel(tmp_path, {**GOOD, name: b""})
     with pytest.raises(WheelError, match=said) as caught:
         open_all(path)
     assert FILENAME in str(caught.value)
-    assert name.rsplit("/", maxsplit=1)[-1].rsplit("\\", maxsplit=1)[-1].split("\n", maxsplit=1)[0] in str(caught.value)
+    assert name.rstrip("/").rsplit("/", 1)[-1].rsplit("\\", 1)[-1].split("\n")[0].strip("\x7f") in str(caught.value)
 
 
-def add_symlink(archive: zipfile.ZipFile) -> None:
-    info = zipfile.ZipInfo("demo/link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    archive.writestr(info, "/etc/passwd")
+@pytest.mark.fault("Wheels", "member names too long for a file system", WHOLE)
+@pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "/".join(["x" * 100] * 11)])
+def test_names_that_no_file_system_holds_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(WheelError, match="too long for a file system"):
+        open_all(make_wheel(tmp_path, {**GOOD, name: b""}))
 
 
-def add_device(archive: zipfile.ZipFile) -> None:
-    info = zipfile.ZipInfo("demo/null")
-    info.external_attr = (stat.S_IFCHR | 0o666) << 16
-    archive.writestr(info, "")
+@pytest.mark.fault("Wheels", "member names that differ only in case or Unicode form", "kept apart, as on any Linux")
+def test_names_that_differ_in_case_are_two_files(tmp_path: Path) -> None:
+    files = {"demo/xt_MARK.h": b"1", "demo/xt_mark.h": b"2", "demo/\u00e9": b"3", "demo/e\u0301": b"4"}
+    found = open_all(make_wheel(tmp_path, files))
+    assert {name: found[name] for name in files} == files
+
+
+def add_kind(kind: int) -> Callable[[zipfile.ZipFile], None]:
+    def add(archive: zipfile.ZipFile) -> None:
+        info = zipfile.ZipInfo("demo/odd")
+        info.external_attr = (kind | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+
+    return add
 
 
 def add_duplicate(archive: zipfile.ZipFile) -> None:
@@ -75,31 +93,107 @@ def add_unrecorded(archive: zipfile.ZipFile) -> None:
 
 
 def add_bomb(archive: zipfile.ZipFile) -> None:
-    archive.writestr("demo/zeros", b"\0" * 50_000_000, zipfile.ZIP_DEFLATED)
-    archive.filelist[-1].file_size = 1 << 40
+    # 60 MB of zeros, written once, of which the directory says that they are 1.2 GB.
+    archive.writestr("demo/zeros", bytes(60_000_000), zipfile.ZIP_DEFLATED)
+    archive.filelist[-1].file_size *= 20
 
 
 def add_lzma(archive: zipfile.ZipFile) -> None:
     archive.writestr("demo/odd", b"data", zipfile.ZIP_LZMA)
 
 
+def add_encrypted(archive: zipfile.ZipFile) -> None:
+    archive.filelist[0].flag_bits |= 1
+
+
+def add_file_that_is_a_directory(archive: zipfile.ZipFile) -> None:
+    archive.writestr("demo/data.bin/x", b"")
+
+
+def add_directory_with_data(archive: zipfile.ZipFile) -> None:
+    archive.writestr("demo/odd/", b"data")
+
+
 @pytest.mark.parametrize(
     ("add", "said"),
     [
-        (add_symlink, "regular files only"),
-        (add_device, "regular files only"),
-        (add_duplicate, "two members have one name"),
-        (add_unrecorded, "RECORD lacks a member"),
-        (add_bomb, "unpacks to more than it can hold"),
-        (add_lzma, "another way than DEFLATE"),
+        *(
+            pytest.param(
+                add_kind(kind),
+                "regular files only",
+                marks=pytest.mark.fault("Wheels", "links, devices, pipes and sockets as members", WHOLE),
+                id=f"kind-{kind:o}",
+            )
+            for kind in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFDIR)
+        ),
+        pytest.param(
+            add_duplicate,
+            "two members have one name",
+            marks=pytest.mark.fault("Wheels", "two members of one name", WHOLE),
+        ),
+        pytest.param(
+            add_unrecorded,
+            "RECORD lacks a member",
+            marks=pytest.mark.fault("Wheels", "a member that RECORD lacks", WHOLE),
+        ),
+        pytest.param(
+            add_bomb,
+            "unpacks to more than it can hold",
+            marks=pytest.mark.fault("Wheels", "a bomb: more than 1 GiB and more than 50 times the wheel", WHOLE),
+        ),
+        pytest.param(
+            add_lzma,
+            "another way than DEFLATE",
+            marks=pytest.mark.fault("Wheels", "encrypted members and other compressions than DEFLATE", WHOLE),
+        ),
+        pytest.param(
+            add_encrypted,
+            "encrypted or compressed",
+            marks=pytest.mark.fault("Wheels", "encrypted members and other compressions than DEFLATE", WHOLE),
+        ),
+        pytest.param(
+            add_file_that_is_a_directory,
+            "a file and a directory",
+            marks=pytest.mark.fault("Wheels", "a file that is another member's directory", WHOLE),
+        ),
+        pytest.param(
+            add_directory_with_data,
+            "cannot hold data",
+            marks=pytest.mark.fault("Wheels", "a directory with data in it", WHOLE),
+        ),
     ],
 )
 def test_hostile_members_are_refused(tmp_path: Path, add: Callable[[zipfile.ZipFile], None], said: str) -> None:
     path = make_wheel(tmp_path, GOOD, add)
-    with pytest.raises(WheelError, match=said):
+    with pytest.raises(WheelError, match=said) as caught:
         open_all(path)
+    assert FILENAME in str(caught.value)
 
 
+@pytest.mark.fault("Wheels", "more members than any wheel has", "refused before the directory is read into memory")
+def test_a_bomb_of_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
+    deep = {"/".join("abcdefghijklmnopqrs") + "/x": b""}  # 19 directories that are only implied
+    for files in ({f"demo/{number}": b"" for number in range(20)}, deep):
+        with pytest.raises(WheelError, match="too many members"):
+            open_all(make_wheel(tmp_path, files))
+
+
+@pytest.mark.fault("Wheels", "a member that inflates a thousandfold", "read in pieces of 1 MiB, whatever its size")
+def test_a_member_of_zeros_never_lies_in_memory(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"demo/zeros": bytes(100 << 20)})
+    with Wheel(path, FILENAME) as wheel:
+        tracemalloc.start()
+        try:
+            size = sum(len(chunk) for chunk in wheel.chunks("demo/zeros"))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert size == 100 << 20
+    assert peak < 8 << 20
+
+
+@pytest.mark.fault("Wheels", "RECORD with another hash, size or two hashes for a member", WHOLE)
 def test_record_that_lies_is_refused(tmp_path: Path) -> None:
     wrong = base64.urlsafe_b64encode(hashlib.sha256(b"other").digest()).rstrip(b"=").decode()
     record = f"demo/__init__.py,sha256={wrong},6\n"
@@ -109,18 +203,77 @@ def test_record_that_lies_is_refused(tmp_path: Path) -> None:
     assert "demo/__init__.py" in str(caught.value)
 
 
+@pytest.mark.fault("Wheels", "RECORD with another hash, size or two hashes for a member", WHOLE)
+@pytest.mark.parametrize("row", ["demo/__init__.py,{},7", "demo/__init__.py,{},6\ndemo/__init__.py,sha256=AAAA,6"])
+def test_record_that_contradicts_the_zip_file_or_itself_is_refused(tmp_path: Path, row: str) -> None:
+    right = "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(b"x = 1\n").digest()).rstrip(b"=").decode()
+    path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, record=row.format(right) + "\n")
+    with pytest.raises(WheelError, match=r"what RECORD says|twice"):
+        open_all(path)
+
+
+@pytest.mark.fault("Wheels", "RECORD without a hash, or with md5 or sha1", WHOLE)
+@pytest.mark.parametrize("algorithm", ["", "md5", "sha1"])
+def test_hashes_that_prove_nothing_are_refused(tmp_path: Path, algorithm: str) -> None:
+    hash_ = algorithm and f"{algorithm}={hashlib.new(algorithm, b'x').hexdigest()}"
+    with pytest.raises(WheelError, match="gives no sha256"):
+        open_all(make_wheel(tmp_path, {"demo/x": b"x"}, record=f"demo/x,{hash_},1\n"))
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+@pytest.mark.parametrize("encode", [bytes.hex, lambda digest: base64.urlsafe_b64encode(digest).rstrip(b"=").decode()])
+def test_longer_hashes_and_hex_are_verified(tmp_path: Path, algorithm: str, encode: Callable[[bytes], str]) -> None:
+    for data, said in ((b"x", None), (b"y", "what RECORD says")):
+        row = f"demo/x,{algorithm}={encode(hashlib.new(algorithm, b'x').digest())},1\n"
+        path = make_wheel(tmp_path, {"demo/x": data}, record=row)
+        if said is None:
+            assert open_all(path)["demo/x"] == data
+            with Wheel(path, FILENAME) as wheel:
+                assert wheel.members["demo/x"].sha256 == hashlib.sha256(data).hexdigest()
+        else:
+            with pytest.raises(WheelError, match=said):
+                open_all(path)
+
+
+@pytest.mark.fault("Wheels", "RECORD with a member that the wheel lacks", WHOLE)
 def test_record_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, GOOD, extra_record=record_line("demo/gone.py", b""))
     with pytest.raises(WheelError, match="names a member that the wheel lacks"):
         open_all(path)
 
 
-def test_metadata_of_another_distribution_is_refused(tmp_path: Path) -> None:
-    path = make_wheel(tmp_path, GOOD, info="other-1.0.dist-info")
-    with pytest.raises(WheelError, match="another distribution"):
-        open_all(path)
+@pytest.mark.fault("Wheels", "name or version in the metadata unlike the file name's", WHOLE)
+@pytest.mark.parametrize("info", ["other-1.0.dist-info", "demo-1.1.dist-info", "demo-evil.dist-info", "demo.dist-info"])
+def test_a_dist_info_of_another_release_is_refused(tmp_path: Path, info: str) -> None:
+    with pytest.raises(WheelError, match="another release") as caught:
+        open_all(make_wheel(tmp_path, GOOD, info=info))
+    assert info in str(caught.value)
 
 
+@pytest.mark.fault("Wheels", "name or version in the metadata unlike the file name's", WHOLE)
+@pytest.mark.parametrize(
+    "text", ["Name: other\nVersion: 1.0\n", "Name: demo\nVersion: 1.1\n", "Name: demo\n", "\nbody\n"]
+)
+def test_metadata_of_another_release_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(WheelError, match="another release") as caught:
+        open_all(make_wheel(tmp_path, GOOD, metadata={"METADATA": text}))
+    assert "METADATA" in str(caught.value)
+
+
+def test_a_build_may_add_its_label_to_the_file_name_alone(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, GOOD, filename="demo-1.0+cpu-py3-none-any.whl", metadata={"METADATA": METADATA})
+    with Wheel(path, path.name) as wheel:
+        assert wheel.version == "1.0+cpu"
+
+
+@pytest.mark.fault("Wheels", "a wheel of a future format", WHOLE)
+@pytest.mark.parametrize("text", ["Wheel-Version: 2.0\n", "Root-Is-Purelib: true\n", ""])
+def test_a_wheel_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(WheelError, match="not known here"):
+        open_all(make_wheel(tmp_path, GOOD, metadata={"WHEEL": text}))
+
+
+@pytest.mark.fault("Wheels", "entry points with shell metacharacters, paths or code", "refused: names the line")
 def test_entry_points_cannot_smuggle_code_into_scripts(tmp_path: Path) -> None:
     for line in ("x = os;system('id'):main", "x = demo:main()", "a/../../b = demo:main", "x; rm -rf / = demo:main"):
         path = make_wheel(tmp_path, {**GOOD, f"{INFO}/entry_points.txt": f"[console_scripts]\n{line}\n".encode()})
@@ -153,11 +306,68 @@ def test_data_schemes_land_where_a_venv_has_them(tmp_path: Path) -> None:
     assert sorted(record.splitlines()) == record.splitlines()
 
 
-@pytest.mark.parametrize("name", ["pyvenv.cfg", "bin/python", "bin/python3.11", "lib64/x.so"])
+ENVIRONMENT = ["pyvenv.cfg", "bin/python", "bin/python3.11", "bin/python/x", "bin", "lib", "lib64", "lib/python3.11"]
+
+
+@pytest.mark.fault(
+    "Wheels", "data, scripts or entry points that replace the environment's python or directories", WHOLE
+)
+@pytest.mark.parametrize("name", ENVIRONMENT)
 def test_a_wheel_cannot_replace_the_environment(tmp_path: Path, name: str) -> None:
     path = make_wheel(tmp_path, {**GOOD, f"demo-1.0.data/data/{name}": b"evil"})
     with Wheel(path, FILENAME) as wheel, pytest.raises(WheelError, match="part of the environment"):
         installation(wheel, "3.11")
+
+
+@pytest.mark.fault(
+    "Wheels", "data, scripts or entry points that replace the environment's python or directories", WHOLE
+)
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"demo-1.0.data/scripts/python": b"#!/bin/sh\n"},
+        {"demo-1.0.data/scripts/python3": b"#!python\n"},
+        {f"{INFO}/entry_points.txt": b"[console_scripts]\npython = demo:main\n"},
+    ],
+)
+def test_a_script_cannot_replace_the_interpreter(tmp_path: Path, files: Mapping[str, bytes]) -> None:
+    with (
+        Wheel(make_wheel(tmp_path, {**GOOD, **files}), FILENAME) as wheel,
+        pytest.raises(WheelError, match="part of the environment"),
+    ):
+        installation(wheel, "3.11")
+
+
+@pytest.mark.fault("Wheels", "data of an unknown scheme, or two files for one installed path", WHOLE)
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"demo-1.0.data/etc/x": b""}, "unknown scheme"),
+        ({"demo-1.0.data/x": b""}, "unknown scheme"),
+        ({"demo-1.0.data/purelib/demo/data.bin": b""}, "installed at one path"),
+        ({"demo-1.0.data/platlib/demo/data.bin/x": b""}, "a file and a directory"),
+        ({"demo-1.0.data/scripts/x": b"", f"{INFO}/entry_points.txt": b"[gui_scripts]\nx = d:m\n"}, "at one path"),
+    ],
+)
+def test_data_that_clash_when_installed_are_refused(tmp_path: Path, files: Mapping[str, bytes], said: str) -> None:
+    path = make_wheel(tmp_path, {**GOOD, **files})
+    with Wheel(path, FILENAME) as wheel, pytest.raises(WheelError, match=said):
+        installation(wheel, "3.11")
+
+
+def test_lib64_is_lib_and_pth_files_are_files(tmp_path: Path) -> None:
+    files = {**GOOD, "demo-1.0.data/data/lib64/x.so": b"1", "demo.pth": b"import demo\n"}
+    with Wheel(make_wheel(tmp_path, files), FILENAME) as wheel:
+        paths = {file.path for file in installation(wheel, "3.11")}
+    assert {"/opt/venv/lib/x.so", "/opt/venv/lib/python3.11/site-packages/demo.pth"} <= paths
+
+
+@pytest.mark.fault("Wheels", "a source of megabytes, or whose byte-code's name is too long", "kept, without byte-code")
+def test_what_cannot_have_byte_code_has_none(tmp_path: Path) -> None:
+    files = {"a.py": b"", "long.py": bytes(MAX_SOURCE + 1), f"{'x' * 240}.py": b"", "demo-1.0.data/scripts/s.py": b""}
+    with Wheel(make_wheel(tmp_path, files), FILENAME) as wheel:
+        found = [file.path for file in installation(wheel, "3.11") if compiles(file, "3.11")]
+    assert found == ["/opt/venv/lib/python3.11/site-packages/a.py"]
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
