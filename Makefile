@@ -1,12 +1,13 @@
 # `make` lists what there is. Everything runs from .venv; nothing is installed twice.
 
 PYTHON ?= python3
+SECONDS ?= 900
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow faults lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow faults fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -55,6 +56,12 @@ test-slow: setup  ## the slow tests: several GB, many minutes
 
 faults: setup  ## play every fault and attack, and write docs/faults.md
 	@$(call with_engine,$(BIN)/pytest -m fault --fault-table docs/faults.md)
+
+fuzz: setup  ## fuzz the wheel reader for SECONDS=900 each way (atheris)
+	@$(BIN)/python -m pip install -q --group fuzz
+	@for way in "" --structured; do \
+	    $(BIN)/python tests/fuzz/wheel_reader.py $$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \
+	done
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/ruff check

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 FILENAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
 METADATA = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 def record_line(name: str, data: bytes) -> str:
@@ -44,7 +45,7 @@ def make_wheel(
     name, version = filename.split("-")[:2]
     texts = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "WHEEL": WHEEL,
         **(metadata or {}),
     }
     own = {f"{info}/{file}": text.encode() for file, text in texts.items()}
