@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from imagegen.errors import ErrorGroup, Location, LockError
-from imagegen.lock.model import LOCK_VERSION, Lock
+from imagegen.lock.model import LOCK_VERSION, Lock, winners_among
 from imagegen.lock.schema import LockFile, to_table
 from imagegen.matrix.model import Cell
 from imagegen.store import digest_of
@@ -105,7 +105,10 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     """
     new = {name for name in cell.inputs if not name.startswith("sdist ")}
     names = lock.inputs.keys() | new
-    return tuple(sorted(name for name in names if lock.inputs.get(name) != cell.inputs.get(name)))
+    moved = {name for name in names if lock.inputs.get(name) != cell.inputs.get(name)}
+    if lock.winners != winners_among(cell.winners, lock.wheels):
+        moved.add("winners")
+    return tuple(sorted(moved))
 
 
 def _render(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:

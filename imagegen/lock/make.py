@@ -22,7 +22,7 @@ from imagegen.errors import FetchError, ImagegenError, LockError
 from imagegen.lock import indexes, sdist
 from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
-from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
+from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel, winners_among
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
@@ -72,6 +72,7 @@ def make(
         base=locked_base,
         wheels=wheels,
         env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+        winners=winners_among(cell.winners, wheels),
     )
     return previous if previous is not None and replace(previous, record=None) == made else made
 

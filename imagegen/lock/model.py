@@ -6,10 +6,11 @@ are called digest, diff_id or key. Sizes are bytes. Times are RFC 3339 in UTC wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from imagegen.base.model import Deb, LockedBase
+from imagegen.matrix.rule import WinnerRule
 
 __all__ = [
     "LOCK_VERSION",
@@ -22,6 +23,8 @@ __all__ = [
     "LockedWheel",
     "Record",
     "RecordedLayer",
+    "Winner",
+    "winners_among",
 ]
 
 LOCK_VERSION = 1
@@ -75,6 +78,17 @@ class LockedEnv:
 
 
 @dataclass(frozen=True)
+class Winner:
+    """Of the files at `paths`, `distribution`'s are installed; those in `over` leave theirs out."""
+
+    rule: str  # id in the matrix
+    distribution: str
+    over: tuple[str, ...]  # sorted, each in the lock
+    paths: str  # glob over absolute paths in the image; `*` goes over slashes
+    because: str
+
+
+@dataclass(frozen=True)
 class RecordedLayer:
     """Descriptor of one layer, in the image's order from the bottom up."""
 
@@ -107,6 +121,7 @@ class Lock:
     wheels: tuple[LockedWheel, ...]  # sorted by name
     env: tuple[LockedEnv, ...]  # sorted by name
     record: Record | None = None
+    winners: tuple[Winner, ...] = ()  # sorted by rule
 
     @property
     def platform(self) -> str:
@@ -115,3 +130,14 @@ class Lock:
     @property
     def python(self) -> str:
         return self.axes["python"]
+
+
+def winners_among(rules: Iterable[WinnerRule], wheels: Iterable[LockedWheel]) -> tuple[Winner, ...]:
+    """What the matrix's winners mean for these wheels: those whose winner and at least one loser are there."""
+    names = {wheel.name for wheel in wheels}
+    found = []
+    for rule in rules:
+        over = tuple(name for name in rule.over if name in names)
+        if over and rule.winner in names:
+            found.append(Winner(rule.id, rule.winner, over, rule.paths, rule.because))
+    return tuple(sorted(found, key=lambda each: each.rule))

@@ -33,6 +33,7 @@ from imagegen.lock.model import (
     LockedWheel,
     Record,
     RecordedLayer,
+    Winner,
 )
 
 
@@ -104,6 +105,7 @@ AxisValue = Annotated[str, _form(r"[a-z0-9][a-z0-9._/-]*", "value of an axis")]
 FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "file name")]
 EnvName = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable")]
 Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
+PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
 DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]+", "Debian package name")]
 DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
 
@@ -209,6 +211,14 @@ class _Env(_Table):
     because: Text
 
 
+class _Winner(_Table):
+    rule: Word
+    distribution: Package
+    over: list[Package]
+    paths: PathGlob
+    because: Text
+
+
 class _Layer(_Table):
     name: Word
     size: Size
@@ -237,6 +247,7 @@ class LockFile(_Table):
     base: _Base
     env: list[_Env] = []
     wheel: list[_Wheel] = []
+    winner: list[_Winner] = []
     record: _Record | None = None
 
     @model_validator(mode="after")
@@ -247,11 +258,16 @@ class LockFile(_Table):
         for kind, names in (
             ("wheels", [wheel.name for wheel in self.wheel]),
             ("env", [env.name for env in self.env]),
+            ("winners", [winner.rule for winner in self.winner]),
             ("debs", [deb.name for deb in self.base.debs]),
         ):
             if names != sorted(set(names)):
                 out = next((b for a, b in itertools.pairwise(names) if b <= a), "")
                 raise ValueError(f"{kind} are not sorted by name, each once: see {out!r}")
+        known = {wheel.name for wheel in self.wheel}
+        for winner in self.winner:
+            if unknown := {winner.distribution, *winner.over} - known:
+                raise ValueError(f"winner {winner.rule} speaks of {min(unknown)}, which the lock has not")
         return self
 
     def to_model(self) -> Lock:
@@ -274,6 +290,7 @@ class LockFile(_Table):
             wheels=tuple(wheel.to_model() for wheel in self.wheel),
             env=tuple(LockedEnv(**env.model_dump()) for env in self.env),
             record=_record(self.record) if self.record else None,
+            winners=tuple(Winner(**each.model_dump() | {"over": tuple(each.over)}) for each in self.winner),
         )
 
 
@@ -303,6 +320,8 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "env": [_fields(env, _Env) for env in lock.env],
         "wheel": [_wheel_table(wheel) for wheel in lock.wheels],
     }
+    if lock.winners:
+        table["winner"] = [_fields(each, _Winner) | {"over": list(each.over)} for each in lock.winners]
     if lock.record:
         table["record"] = {
             "layer-format": lock.record.layer_format,

@@ -11,7 +11,7 @@ from imagegen.matrix.cells import Matrix, cell_id
 from imagegen.matrix.hashes import inputs
 from imagegen.matrix.model import Base, Cell, Component, EnvVar, Index, Requirement, Sdist
 from imagegen.matrix.references import Entries, Found, check_references
-from imagegen.matrix.rule import Rule
+from imagegen.matrix.rule import Rule, WinnerRule
 from imagegen.matrix.schema import SURROUNDINGS, AxisEntry, ImageEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
@@ -34,6 +34,7 @@ class _Completion:
         self.indexes = self._indexes()
         self.components = self._components()
         self.rules = tuple(self._rule(found) for found in self._sound("rules"))
+        self.winners = tuple(_winner(found) for found in self._sound("winners"))
 
     def matrix(self) -> Matrix:
         cells: dict[str, Cell] = {}
@@ -163,9 +164,15 @@ class _Completion:
                 EnvVar(name, each.value, each.because) for name, each in sorted({**base.env, **entry.env}.items())
             ),
             inputs={},
+            winners=self.winners,
         )
         return inputs(draft, self.rules)
 
 
 def _sdist(entry: Any) -> Sdist | None:
     return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires)) if entry else None
+
+
+def _winner(found: Found) -> WinnerRule:
+    fields = found.entry.model_dump(exclude={"override"})
+    return WinnerRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from imagegen.matrix.rule import WinnerRule
+
 
 @dataclass(frozen=True)
 class Index:
@@ -96,6 +98,7 @@ class Cell:
     inputs: Mapping[
         str, str
     ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
+    winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
 
     @property
     def python(self) -> str:

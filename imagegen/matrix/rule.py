@@ -1,4 +1,4 @@
-"""A compatibility rule as data, complete and frozen: its names are resolved, its sense is left to imagegen.compat."""
+"""Rules as data, complete and frozen: names are resolved, the sense is left to imagegen.compat and the layers."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ class Rule:
     def names(self) -> frozenset[str]:
         """Every package and surrounding that the rule speaks of."""
         return frozenset({*self.when, *self.then, *self.conflict})
+
+
+@dataclass(frozen=True)
+class WinnerRule:
+    """Of files that several distributions bring, each with other contents, the winner's are installed."""
+
+    id: str
+    winner: str  # normalised name of a distribution
+    over: tuple[str, ...]  # those that leave these files out, sorted
+    paths: str  # glob over absolute paths in the image; `*` goes over slashes
+    because: str
+    source: str
+    date: str  # as in Rule

@@ -132,6 +132,7 @@ EnvName = Annotated[str, _string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env
 EnvValue = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_env_value)]
 # No credentials, and nothing that a shell or a Dockerfile could read as more than an address.
 Url = Annotated[str, _string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?", 300)]
+PathGlob = Annotated[str, _string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
 Date = Annotated[str, _string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
 # A component's version range; or "+cpu": its build for that local version label; or a surrounding's value.
 Condition = Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)]
@@ -246,6 +247,23 @@ class RuleEntry(_Entry):
         return self
 
 
+class WinnerEntry(_Entry):
+    """Of the files at `paths`, the winner's are installed; the packages in `over` leave theirs out."""
+
+    winner: Distribution
+    over: Annotated[list[Distribution], Field(min_length=1)]
+    paths: PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
+    because: Text
+    source: Text
+    date: Date
+
+    @model_validator(mode="after")
+    def _not_over_itself(self) -> Self:
+        if self.winner in self.over:
+            raise ValueError(f"{self.winner} cannot win over itself")
+        return self
+
+
 class MatrixFile(_Strict):
     """One YAML file of a matrix; each entry by name."""
 
@@ -255,6 +273,7 @@ class MatrixFile(_Strict):
     components: dict[Distribution, ComponentEntry] = {}
     images: dict[Name, ImageEntry] = {}
     rules: dict[Name, RuleEntry] = {}
+    winners: dict[Name, WinnerEntry] = {}
 
 
 SECTIONS = tuple(MatrixFile.model_fields)

@@ -1,0 +1,168 @@
+"""Two packages, one path: kept once, given to the winner, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.errors import LockError
+from imagegen.layers.ownership import OwnershipErrors, left_out, losers
+from imagegen.lock import file as lock_file
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
+from imagegen.matrix.rule import WinnerRule
+from tests.unit.matrix_samples import SMALL, complaint, load
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+REFUSED = "refused: names the path and both packages"
+RULE = WinnerRule("cv2-headless", "headless", ("full",), "*/site-packages/cv2/*", "b", "s", "2026-11-21")
+WINNERS = """\
+winners:
+  cv2-headless:
+    winner: headless
+    over: [full]
+    paths: "*/site-packages/cv2/*"
+    because: b
+    source: s
+    date: "2026-11-21"
+"""
+
+
+def lock_of(*names: str, winners: tuple[Winner, ...] = ()) -> Lock:
+    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+    uv, *wheels = (
+        LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+        for name in ("uv", *sorted(names))
+    )
+    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, tuple(wheels), (), None, winners)
+
+
+@pytest.mark.fault("Wheels", "two packages with one path, the same bytes and mode", "kept once")
+def test_the_same_file_twice_is_kept_once() -> None:
+    same = {f"{SITE}/shared/__init__.py": "aa -"}
+    assert losers(lock_of("one", "two"), {"one": same, "two": same}) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "why"),
+    [
+        pytest.param(
+            {"x.py": "aa -"},
+            {"x.py": "bb -"},
+            "different contents",
+            marks=pytest.mark.fault("Wheels", "two packages with one path and other bytes or mode", REFUSED),
+        ),
+        pytest.param(
+            {"x": "aa -"},
+            {"x": "aa x"},
+            "different contents",
+            marks=pytest.mark.fault("Wheels", "two packages with one path and other bytes or mode", REFUSED),
+        ),
+        pytest.param(
+            {"x": "aa -"},
+            {"x/y/z": "bb -"},
+            "file where the other installs a directory",
+            marks=pytest.mark.fault("Wheels", "a package's file where another has a directory", REFUSED),
+        ),
+        pytest.param(
+            {"x.py": "aa -"},
+            {"__pycache__/x.cpython-311.pyc": "bb -"},
+            "byte-code for the other's source",
+            marks=pytest.mark.fault("Wheels", "byte-code for another package's source", REFUSED),
+        ),
+    ],
+)
+def test_packages_that_do_not_go_together(one: dict[str, str], two: dict[str, str], why: str) -> None:
+    contents = {
+        name: {f"{SITE}/{path}": what for path, what in files.items()} for name, files in (("one", one), ("two", two))
+    }
+    for order in (contents, dict(reversed(contents.items()))):
+        with pytest.raises(OwnershipErrors, match=why) as caught:
+            losers(lock_of("one", "two"), order)
+        assert "one" in str(caught.value) and "two" in str(caught.value) and SITE in str(caught.value)
+
+
+def test_a_thousand_clashes_of_two_packages_are_one_error() -> None:
+    contents = {name: {f"{SITE}/{number}": name for number in range(1000)} for name in ("one", "two")}
+    with pytest.raises(OwnershipErrors, match="and 999 more paths") as caught:
+        losers(lock_of("one", "two"), contents)
+    assert len(caught.value.errors) == 1
+
+
+@pytest.mark.fault(
+    "Wheels", "two packages with one path, and a sourced rule", "the winner's file alone is in the image"
+)
+def test_a_rule_names_the_winner() -> None:
+    contents = {
+        "full": {f"{SITE}/cv2/__init__.py": "aa -", f"{SITE}/other.py": "cc -"},
+        "headless": {f"{SITE}/cv2/__init__.py": "bb -", f"{SITE}/cv2/more.py": "dd -"},
+    }
+    lock = lock_of(*contents)
+    with pytest.raises(OwnershipErrors):
+        losers(lock, contents)
+    lock = replace(lock, winners=winners_among([RULE], lock.wheels))
+    assert losers(lock, contents) == {"full": frozenset({f"{SITE}/cv2/__init__.py"})}
+    assert left_out(lock, "full", contents["full"]) == losers(lock, contents)["full"]
+    assert left_out(lock, "headless", contents["headless"]) == frozenset()
+
+
+@pytest.mark.fault("Wheels", "a winner rule that covers files which the winner lacks", "refused: they would be nowhere")
+def test_a_rule_cannot_lose_files() -> None:
+    contents = {"full": {f"{SITE}/cv2/only.py": "aa -"}, "headless": {f"{SITE}/cv2/__init__.py": "bb -"}}
+    lock = lock_of(*contents)
+    lock = replace(lock, winners=winners_among([RULE], lock.wheels))
+    with pytest.raises(OwnershipErrors, match="would be in no package") as caught:
+        losers(lock, contents)
+    assert "only.py" in str(caught.value) and "cv2-headless" in str(caught.value)
+    back = replace(RULE, id="back", winner="full", over=("headless",))
+    lock = replace(lock, winners=winners_among([RULE, back], lock.wheels))
+    with pytest.raises(OwnershipErrors, match="would be in no package"):
+        losers(lock, {name: {f"{SITE}/cv2/x": name} for name in ("full", "headless")})
+
+
+def test_a_lock_holds_the_winners_that_it_needs(tmp_path: Path) -> None:
+    assert winners_among([RULE], lock_of("headless", "other").wheels) == ()
+    cell = load(tmp_path, SMALL, WINNERS).cells()[0]
+    assert cell.winners == (RULE,)
+    without = replace(lock_of("full"), inputs=cell.inputs)
+    assert "winner" not in lock_file.dumps(without)
+    assert lock_file.stale(without, cell) == ()
+    lock = replace(lock_of("full", "headless"), inputs=cell.inputs)
+    assert lock_file.stale(lock, cell) == ("winners",)
+    lock = replace(lock, winners=winners_among(cell.winners, lock.wheels))
+    assert lock_file.stale(lock, cell) == ()
+    text = lock_file.dumps(lock)
+    assert lock_file.loads(text) == lock
+    assert 'over = ["full"]' in text
+    assert lock_file.inputs_hash(lock) != lock_file.inputs_hash(replace(lock, winners=()))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"headless"', '"absent"'), ('over = ["full"]', 'over = ["absent"]'), ('"*/site', '"site'), ('"cv2-', '"../')],
+)
+def test_a_winner_written_by_hand_is_checked(before: str, after: str) -> None:
+    lock = lock_of("full", "headless", winners=(Winner("cv2-headless", "headless", ("full",), RULE.paths, "b"),))
+    head, winner, tail = lock_file.dumps(lock).partition("[[winner]]")
+    assert before in tail
+    with pytest.raises(LockError):
+        lock_file.loads(head + winner + tail.replace(before, after, 1))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("over: [full]", "over: [headless]", "cannot win over itself"),
+        ("over: [full]", "over: []", "at least 1"),
+        ("over: [full]", "over: [Full]", "must match"),
+        ('"*/site', '"site', "must match"),
+        ('"*/site', '"*/si\\nte', "must match"),
+        ("source: s", "from: s", "unknown key"),
+    ],
+)
+def test_a_faulty_rule_is_refused_with_its_line(tmp_path: Path, before: str, after: str, said: str) -> None:
+    told = complaint(tmp_path, SMALL, WINNERS.replace(before, after))
+    assert said in told
+    assert "1.yaml:" in told
