@@ -6,6 +6,13 @@ Protocol on stdin and stdout, all integers 4 bytes big-endian:
 
 Each request is compiled in a fresh fork, since CPython's marshalled bytes depend on what the process has interned
 before (cpython#129724). The pycs are unchecked-hash ones (PEP 552): no times in them, and no stat at import.
+
+Whether a file has byte-code depends on the file alone. What the interpreter refuses, for whatever reason, has none, as
+with installers; but where memory was short, or a request took too long, the request fails and with it the build: on a
+larger machine it might have gone well, and the image's digest may not depend on that.
+
+A name in this file is interned when the sources are compiled, which shows in their marshalled bytes. So no name may
+come in that the interpreter does not have already: that changes layers, as raising LAYER_FORMAT does.
 """
 
 import importlib._bootstrap_external as bootstrap
@@ -16,7 +23,7 @@ import struct
 import sys
 import warnings
 
-SECONDS_PER_REQUEST = 300
+SECONDS_PER_REQUEST = 300  # of processor time, so that load does not count
 
 
 def read_exactly(stream, count):
@@ -33,9 +40,12 @@ def read_block(stream):
 def compile_one(path, source):
     try:
         code = compile(source, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, OverflowError):
+        return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))
+    except Exception:
+        # The parser raises MemoryError for deep nesting too: short of memory is who has used much, in KiB.
+        if int(open("/proc/self/status").read().split("VmPeak:")[1].split()[0]) > 512 << 10:  # noqa: SIM115
+            raise
         return b""
-    return bytes(bootstrap._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))
 
 
 def answer(files):
@@ -43,7 +53,7 @@ def answer(files):
     for path, source in files:
         pyc = compile_one(path, source)
         out.write(struct.pack(">I", len(pyc)) + pyc)
-    out.flush()
+        out.flush()  # so that whoever reads knows which file was the last
 
 
 def main():
@@ -54,12 +64,13 @@ def main():
         files = [(read_block(stdin).decode(), read_block(stdin)) for _ in range(count)]
         child = os.fork()
         if child == 0:
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_PER_REQUEST, SECONDS_PER_REQUEST))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_PER_REQUEST, SECONDS_PER_REQUEST + 1))
             answer(files)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
-            sys.exit(f"compiling {files[0][0]} and {count - 1} more: wait status {status}")
+            code = "no more processor time" if status & 127 == 24 else f"wait status {status}"  # 24 is SIGXCPU
+            sys.exit(f"compiling {files[0][0]} and {count - 1} more: {code}")
 
 
 if __name__ == "__main__":
