@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from imagegen.errors import ErrorGroup, WheelError
 from imagegen.layers.install import Installed, installation, parents, pyc_path
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.layers.wheel import Wheel
+from imagegen.layers.wheel import open_locked
 from imagegen.lock.model import Lock, LockedWheel, Winner
 from imagegen.store import Store
 
@@ -73,7 +73,7 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
     found: dict[str, str] | None = store.recall("files", _key(locked, python))
     if found is not None:
         return found
-    with Wheel(store.path(locked.file.digest), locked.file.filename) as wheel:
+    with open_locked(store, locked) as wheel:
         return remember(store, locked, installation(wheel, python), python)
 
 

@@ -23,6 +23,8 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen.errors import WheelError
 from imagegen.layers.archive import Archive, ArchiveError
+from imagegen.lock.model import LockedWheel
+from imagegen.store import Store
 
 # Bytes of members that are read whole; the field's longest have a tenth of that.
 MAX_TEXT = 4 << 20
@@ -41,14 +43,22 @@ class Member:
     sha256: str | None
 
 
+def open_locked(store: Store, locked: LockedWheel) -> Wheel:
+    """The wheel of a lock, which must be in the store."""
+    path = store.path(locked.file.digest)
+    return Wheel(path, locked.file.filename, misrecorded=locked.misrecorded is not None)
+
+
 class Wheel:
     """An open wheel whose table of contents has been validated. A context manager.
 
+    With `misrecorded`, RECORD's hashes and sizes are not believed, its names are: all members are read to hash them.
     Raises WheelError, naming wheel and member, for everything that a well-made wheel does not do.
     """
 
-    def __init__(self, path: Path, filename: str) -> None:
+    def __init__(self, path: Path, filename: str, *, misrecorded: bool = False) -> None:
         self.filename = filename
+        self._misrecorded = misrecorded
         try:
             distribution, version, _, _ = parse_wheel_filename(filename)
         except InvalidWheelFilename as error:
@@ -121,7 +131,9 @@ class Wheel:
         return WheelError(what, where=where, why=why, fix=fix)
 
     def _lie(self, name: str, promised: str, found: str) -> WheelError:
-        return self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {found}")
+        error = self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {found}")
+        error.fix = "lock another version; or, if its project means it so, say so under `misrecorded:` in the matrix"
+        return error
 
     def _dist_info(self) -> str:
         found = {top for name in self._archive.files if (top := name.partition("/")[0]).endswith(".dist-info")}
@@ -162,6 +174,9 @@ class Wheel:
             algorithm, promised = record.get(name, ("", ""))
             if algorithm not in _HASHES and name not in unsigned:
                 raise self._error("RECORD gives no sha256 for a member", name)
+            if self._misrecorded and name not in unsigned:
+                algorithm = "sha256"
+                promised = self._hashed(name, algorithm)[0]
             sha256 = promised if algorithm == "sha256" else self._rehash(name, algorithm, promised)
             members[name] = Member(name, entry.size, bool(entry.mode & 0o111), sha256)
         return members
@@ -170,13 +185,17 @@ class Wheel:
         """The sha256 of a member for which RECORD gives a longer hash: what files are known by here. Reads it."""
         if algorithm not in _HASHES:
             return None
-        longer, sha256 = hashlib.new(algorithm), hashlib.sha256()
+        longer, sha256 = self._hashed(name, algorithm, "sha256")
+        if longer != promised:
+            raise self._lie(name, f"{algorithm} {promised}", longer)
+        return sha256
+
+    def _hashed(self, name: str, *algorithms: str) -> list[str]:
+        hashes = [hashlib.new(algorithm) for algorithm in algorithms]
         for chunk in self._raw(name):
-            longer.update(chunk)
-            sha256.update(chunk)
-        if longer.hexdigest() != promised:
-            raise self._lie(name, f"{algorithm} {promised}", longer.hexdigest())
-        return sha256.hexdigest()
+            for each in hashes:
+                each.update(chunk)
+        return [each.hexdigest() for each in hashes]
 
     def _record(self) -> dict[str, tuple[str, str]]:
         """Member name -> algorithm and hex digest, both empty where RECORD gives no (usable) hash."""
@@ -193,7 +212,7 @@ class Wheel:
                 row = (algorithm, _hex(algorithm, encoded))
                 if record.setdefault(path, row) != row:
                     raise self._error("RECORD names a member twice, with different hashes", path)
-                if size and size != str(entry.size):
+                if size and size != str(entry.size) and not self._misrecorded:
                     raise self._lie(path, f"{size} bytes", str(entry.size))
         except (InvalidRecordEntry, csv.Error) as error:
             raise self._error("RECORD cannot be read", f"{self.dist_info}/RECORD", str(error)) from error

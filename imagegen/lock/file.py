@@ -108,6 +108,8 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     moved = {name for name in names if lock.inputs.get(name) != cell.inputs.get(name)}
     if lock.winners != winners_among(cell.winners, lock.wheels):
         moved.add("winners")
+    if any(wheel.misrecorded != cell.misrecorded.get(wheel.file.sha256) for wheel in lock.wheels):
+        moved.add("misrecorded")
     return tuple(sorted(moved))
 
 

@@ -155,7 +155,11 @@ class _Maker:
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         locked = self._files(found, question.routes, sdists)
         return tuple(
-            replace(wheel, because=requirements[wheel.name].because) if wheel.name in requirements else wheel
+            replace(
+                wheel,
+                because=requirements[wheel.name].because if wheel.name in requirements else None,
+                misrecorded=self.cell.misrecorded.get(wheel.file.sha256),
+            )
             for wheel in locked
         )
 

@@ -68,6 +68,7 @@ class LockedWheel:
     via: tuple[str, ...]  # who asks for it: names of distributions; empty for a requirement of the cell itself
     because: str | None = None  # the matrix's reason, for a requirement of the cell
     sdist: LockedSdist | None = None
+    misrecorded: str | None = None  # why its RECORD is not believed; None: it is, as it should be
 
 
 @dataclass(frozen=True)

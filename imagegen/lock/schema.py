@@ -155,6 +155,7 @@ class _Wheel(_Distribution):
     because: Text | None = None
     via: list[Package] = []
     sdist: _Sdist | None = None
+    misrecorded: Text | None = None
 
     @model_validator(mode="after")
     def _is_a_wheel(self) -> _Wheel:
@@ -170,6 +171,7 @@ class _Wheel(_Distribution):
             via=tuple(self.via),
             because=self.because,
             sdist=self.sdist.to_model() if self.sdist else None,
+            misrecorded=self.misrecorded,
         )
 
 
@@ -343,6 +345,8 @@ def _wheel_table(wheel: LockedWheel) -> dict[str, Any]:
     if wheel.via:
         table["via"] = list(wheel.via)
     table |= _file_table(wheel.file)
+    if wheel.misrecorded is not None:
+        table["misrecorded"] = wheel.misrecorded
     if wheel.sdist:
         table["sdist"] = {
             "name": wheel.name,

@@ -35,6 +35,7 @@ class _Completion:
         self.components = self._components()
         self.rules = tuple(self._rule(found) for found in self._sound("rules"))
         self.winners = tuple(_winner(found) for found in self._sound("winners"))
+        self.misrecorded = {found.entry.sha256: found.entry.because for found in self._sound("misrecorded")}
 
     def matrix(self) -> Matrix:
         cells: dict[str, Cell] = {}
@@ -164,6 +165,7 @@ class _Completion:
                 EnvVar(name, each.value, each.because) for name, each in sorted({**base.env, **entry.env}.items())
             ),
             inputs={},
+            misrecorded=self.misrecorded,
             winners=self.winners,
         )
         return inputs(draft, self.rules)

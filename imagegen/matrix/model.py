@@ -98,6 +98,7 @@ class Cell:
     inputs: Mapping[
         str, str
     ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
+    misrecorded: Mapping[str, str] = field(default_factory=dict)  # sha256 of a wheel whose RECORD is wrong -> because
     winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
 
     @property

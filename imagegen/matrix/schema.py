@@ -264,6 +264,16 @@ class WinnerEntry(_Entry):
         return self
 
 
+class MisrecordedEntry(_Entry):
+    """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
+
+    file: Annotated[str, _string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
+    sha256: Annotated[str, _string(r"[0-9a-f]{64}")]
+    because: Text
+    source: Text
+    date: Date
+
+
 class MatrixFile(_Strict):
     """One YAML file of a matrix; each entry by name."""
 
@@ -274,6 +284,7 @@ class MatrixFile(_Strict):
     images: dict[Name, ImageEntry] = {}
     rules: dict[Name, RuleEntry] = {}
     winners: dict[Name, WinnerEntry] = {}
+    misrecorded: dict[Name, MisrecordedEntry] = {}
 
 
 SECTIONS = tuple(MatrixFile.model_fields)

@@ -122,6 +122,17 @@ def test_a_rule_cannot_lose_files() -> None:
         losers(lock, {name: {f"{SITE}/cv2/x": name} for name in ("full", "headless")})
 
 
+def test_a_lock_says_whose_record_is_not_believed(tmp_path: Path) -> None:
+    wheel = f"{{file: x-1.0-py3-none-any.whl, sha256: '{'0' * 64}', because: b, source: s, date: '2026-11-21'}}"
+    cell = load(tmp_path, SMALL, f"misrecorded:\n  x: {wheel}\n").cells()[0]
+    lock = replace(lock_of("x"), inputs=cell.inputs)
+    assert lock_file.stale(lock, cell) == ("misrecorded",)
+    lock = replace(lock, wheels=(replace(lock.wheels[0], misrecorded="b"),))
+    assert lock_file.stale(lock, cell) == ()
+    assert lock_file.loads(lock_file.dumps(lock)) == lock
+    assert 'misrecorded = "b"' in lock_file.dumps(lock)
+
+
 def test_a_lock_holds_the_winners_that_it_needs(tmp_path: Path) -> None:
     assert winners_among([RULE], lock_of("headless", "other").wheels) == ()
     cell = load(tmp_path, SMALL, WINNERS).cells()[0]

@@ -235,6 +235,23 @@ def test_longer_hashes_and_hex_are_verified(tmp_path: Path, algorithm: str, enco
                 open_all(path)
 
 
+@pytest.mark.fault("Wheels", "RECORD that lies, as a sourced rule says of this wheel", "kept: RECORD is written anew")
+def test_a_rule_may_say_that_a_record_is_not_to_be_believed(tmp_path: Path) -> None:
+    record = "demo/__init__.py,sha256=AAAA,7\n"
+    path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, record=record)
+    with pytest.raises(WheelError, match=r"`misrecorded:` in the matrix"):
+        open_all(path)
+    digest = hashlib.sha256(b"x = 1\n").digest()
+    with Wheel(path, FILENAME, misrecorded=True) as wheel:
+        assert wheel.members["demo/__init__.py"].sha256 == digest.hex()
+        assert wheel.read("demo/__init__.py") == b"x = 1\n"
+        files = {file.path.rpartition("/")[2]: b"".join(file.chunks()) for file in installation(wheel, "3.11")}
+    assert base64.urlsafe_b64encode(digest).rstrip(b"=") in files["RECORD"]
+    path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, add_unrecorded)
+    with pytest.raises(WheelError, match="RECORD lacks a member"):
+        Wheel(path, FILENAME, misrecorded=True)
+
+
 @pytest.mark.fault("Wheels", "RECORD with a member that the wheel lacks", WHOLE)
 def test_record_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, GOOD, extra_record=record_line("demo/gone.py", b""))
