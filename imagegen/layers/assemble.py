@@ -46,7 +46,7 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, g
         _convert(missing, lock, store, settings, progress, stack)
     elif bottom not in stack.found:
         stack.add(_base(lock, store, settings, progress))
-    ownership.check(store, lock.wheels, lock.python)  # layers that are known one by one may still clash
+    ownership.check(store, lock)  # layers that are known one by one may still clash
     return keep(store, image(lock, stack.layers()))
 
 

@@ -115,19 +115,21 @@ class Compiler:
         for path, source in sources:
             name = path.encode()
             parts += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
+        pycs: list[bytes] = []
         try:
             process.stdin.write(b"".join(parts))
             process.stdin.flush()
-            return [self._block(process) for _ in sources]
+            pycs.extend(self._block(process) for _ in sources)
         except (BrokenPipeError, EOFError) as error:
             self._local.process = None  # the thread's next request gets a new worker
             process.kill()
             stderr = process.communicate()[1] if process.stderr else b""
             raise SandboxError(
                 "the byte-code compiler stopped",
-                where=sources[0][0],
+                where=sources[len(pycs)][0],
                 why=stderr.decode(errors="replace").strip()[-500:] or f"exit status {process.returncode}",
             ) from error
+        return pycs
 
     def _block(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout  # noqa: S101

@@ -9,10 +9,10 @@ from imagegen.errors import WheelError
 from imagegen.layers import ownership
 from imagegen.layers.bytecode import ByteCode, Compiler
 from imagegen.layers.codec import CODEC, LayerSink
-from imagegen.layers.install import Installed, installation, pyc_path, site_packages, skeleton
+from imagegen.layers.install import Installed, compiles, installation, pyc_path, site_packages, skeleton
 from imagegen.layers.plan import LayerPlan, digest_of_json, layer_key
 from imagegen.layers.tar import TarWriter
-from imagegen.layers.wheel import Wheel
+from imagegen.layers.wheel import Wheel, open_locked
 from imagegen.lock.model import Lock
 from imagegen.store import Store
 from imagegen.store.layout import BlobWriter
@@ -46,13 +46,13 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
     def fill(tar: TarWriter) -> None:
         written: dict[str, Installed] = {}
         for locked in plan.wheels:
-            path = store.path(locked.file.digest)
-            with Wheel(path, locked.file.filename) as wheel:
+            with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 ownership.remember(store, locked, files, lock.python)
-                own = [file for file in files if not _shared(written, file, wheel)]
-                sources = [file.path for file in own if _is_source(file, lock.python)]
+                left = ownership.left_out(lock, locked.name, (file.path for file in files))
+                own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
+                sources = [file.path for file in own if compiles(file, lock.python)]
                 key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
                 _write_wheel(tar, own, lock.python, ByteCode(compiler, store, key))
 
@@ -101,7 +101,7 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) 
 def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_code: ByteCode) -> None:
     """Files in sorted order, then their byte-code in the same order, compiled while the files are being written."""
     for file in files:
-        if _is_source(file, python):
+        if compiles(file, python):
             content = b"".join(file.chunks())
             tar.file(file.path, file.size, [content], executable=file.executable)
             byte_code.add(file.path, content)
@@ -109,10 +109,6 @@ def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_c
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
     for path, pyc in byte_code.pycs():
         tar.file(pyc_path(path, python), len(pyc), [pyc])
-
-
-def _is_source(file: Installed, python: str) -> bool:
-    return file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
 
 
 def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:

@@ -51,14 +51,9 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
     return out
 
 
-def check(store: Store, wheels: Iterable[LockedWheel], python: str) -> None:
-    """Raise OwnershipErrors unless each path of the stack has one content, winners aside.
-
-    A wheel that no layer of this store was made of must itself be in the store.
-    """
-    errors = _clashes({wheel.name: table(store, wheel, python) for wheel in wheels})
-    if errors:
-        raise OwnershipErrors(list(errors))
+def check(store: Store, lock: Lock) -> None:
+    """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
+    losers(lock, {wheel.name: table(store, wheel, lock.python) for wheel in lock.wheels})
 
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> Contents:

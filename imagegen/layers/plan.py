@@ -57,13 +57,15 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
 
 
 def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
-    """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format."""
+    """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format, winners."""
     version = lock.python
     interpreter = [
         [deb.name, deb.sha256]
         for deb in lock.base.debs
         if deb.name.startswith((f"python{version}", f"libpython{version}"))
     ]
+    names = {wheel.name for wheel in wheels}
+    left_out = [[name, each.paths] for each in lock.winners for name in each.over if name in names]
     return digest_of_json(
         {
             "format": LAYER_FORMAT,
@@ -71,6 +73,7 @@ def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
             "python": version,
             "interpreter": [lock.base.interpreter, *interpreter],
             "wheels": [wheel.file.sha256 for wheel in wheels],
+            **({"left out": left_out} if left_out else {}),
         }
     )
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import io
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from imagegen.base import BaseLayer
 from imagegen.config import Settings
@@ -21,7 +25,7 @@ from imagegen.layers import bytecode
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.ownership import OwnershipErrors
 from imagegen.layers.plan import plan
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.wheels import make_wheel
@@ -179,3 +183,25 @@ def test_the_bottom_without_gaps_is_told_as_it_grows(store: Store, tmp_path: Pat
     assert told[-1] == whole
     assert all(names == whole[: len(names)] for names in told)
     assert [len(names) for names in told] == sorted({len(names) for names in told})
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_the_winners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, settings: Settings) -> None:
+    wheels = [locked(store, tmp_path, name, {"s.py": name.encode(), f"{name}.py": b""}) for name in ("one", "two")]
+    lock = lock_of(*wheels)
+    with pytest.raises(OwnershipErrors):
+        assembling.assemble(lock, store, settings, Quiet())
+    keys = {part.key for part in plan(lock)}
+    lock = replace(lock, winners=(Winner("r", "two", ("one",), "*/site-packages/s.py", "b"),))
+    assert len({part.key for part in plan(lock)} - keys) == 1, "the layer that leaves out, and no other, is another"
+    built = assembling.assemble(lock, store, settings, Quiet())
+    found: dict[str, bytes] = {}
+    for layer in built.layers[1:]:
+        raw = zstandard.ZstdDecompressor().stream_reader(store.path(layer.digest).read_bytes(), read_across_frames=True)
+        with tarfile.open(fileobj=io.BytesIO(raw.read())) as tar:
+            for member in tar:
+                if member.isreg() and "/s." in member.name:
+                    assert member.name not in found
+                    found[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+    assert found.pop("opt/venv/lib/python3.11/site-packages/s.py") == b"two"
+    assert list(found) == ["opt/venv/lib/python3.11/site-packages/__pycache__/s.cpython-311.pyc"]
