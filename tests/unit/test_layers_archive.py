@@ -92,6 +92,11 @@ LIES = [
         "contra",
     ),
     (
+        "data behind the compressed data, declared",
+        wheel(Part("demo/x.bin", b"1", local={"packed": 9}, central={"packed": 9}, behind=b"123456")),
+        "end early or too late",
+    ),
+    (
         "sizes behind the data that lie",
         wheel(Part("demo/x.bin", b"12", streamed=True, central={"crc": 3})),
         "contradicts",
