@@ -16,6 +16,8 @@ from urllib.request import url2pathname
 
 from imagegen.errors import FetchError
 
+Origin = tuple[str, str, int]  # scheme, host, port
+
 
 @dataclass(frozen=True)
 class Address:
@@ -28,7 +30,7 @@ class Address:
     auth: tuple[str, str] | None
 
     @property
-    def origin(self) -> tuple[str, str, int]:
+    def origin(self) -> Origin:
         return self.scheme, self.host, self.port
 
 
@@ -48,7 +50,8 @@ def parse(url: str) -> Address:
 
 
 def redact(text: str) -> str:
-    """`text` with the credentials of every URL in it replaced: fit for errors and logs."""
+    """What others said, fit for errors and logs: no credentials in URLs, no control characters for terminals."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
     return re.sub(r"(?<=://)[^/\s'\"<>]*@", "***@", text)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import email.utils
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-from urllib.parse import urljoin
 
 import requests
 import urllib3.exceptions
@@ -20,22 +19,20 @@ import urllib3.exceptions
 from imagegen import __version__
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net.address import Address, file_path, is_file, netrc_auth, parse, proxy_for, redact
+from imagegen.net.address import Address, Origin, file_path, is_file, netrc_auth, parse, proxy_for, redact
+from imagegen.net.answer import MAX_WAIT, NotFoundError, TryAgainError, check_status, continues, redirected, whole_size
+from imagegen.net.lifeline import HeldAdapter, Lifeline
+from imagegen.net.page import DamagedError, Page, read_page
 from imagegen.net.partial import Partial, partial
 from imagegen.progress import Meter
 from imagegen.store import Store
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
 _MAX_REDIRECTS = 8
-_MAX_WAIT = 60.0  # seconds that a server may make us wait before the next try
-_MAX_PAGE = 256 << 20  # bytes; the longest pages of package indexes are tens of MB
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_MAX_REASON = 300  # characters of what others say
+_CHECK = "check network and proxy"
 
 T = TypeVar("T")
-
-
-class NotFoundError(FetchError):
-    """The source answered, and does not have the file."""
 
 
 class UnreachableError(FetchError):
@@ -43,26 +40,21 @@ class UnreachableError(FetchError):
 
 
 @dataclass(frozen=True)
-class Page:
-    """A document, and the address that it came from after redirects (without credentials)."""
+class _Answer:
+    """`origin` is whom we asked; `url` who answered after redirects, without credentials."""
 
+    origin: Origin
     url: str
-    body: bytes
-
-
-class _TryAgainError(Exception):
-    """A fault that may pass; `wait` is how many seconds the server asks for."""
-
-    def __init__(self, why: str, wait: float | None = None) -> None:
-        super().__init__(why)
-        self.wait = wait
+    response: requests.Response
+    line: Lifeline
 
 
 class Client:
     """One per run; thread-safe. Proxies, netrc and CA bundle come from `settings`, never from os.environ.
 
-    `timeout` is (seconds to connect, seconds without a byte); `attempts` counts tries in a row without headway;
-    `backoff` is the pause in seconds before the second try, and doubles.
+    `timeout` is (seconds to connect, seconds without a byte), `patience` the seconds for all headers, and again for
+    every 256 KiB of a body; `attempts` counts tries in a row without headway; `backoff` is the pause in seconds before
+    the second try, and doubles. A host that gave nothing at all in its tries is not asked again.
     """
 
     def __init__(
@@ -72,16 +64,20 @@ class Client:
         attempts: int = 5,
         timeout: tuple[float, float] = (15.0, 30.0),
         backoff: float = 0.5,
+        patience: float = 60.0,
     ) -> None:
         self._settings = settings
-        self._attempts, self._timeout, self._backoff = attempts, timeout, backoff
+        self._attempts, self._timeout, self._backoff, self._patience = attempts, timeout, backoff, patience
         self._known = _credentials(settings)
+        self._dead: dict[Origin, str] = {}  # why it is not asked again
+        self._alive: dict[Origin, float] = {}  # when it last gave something, by the monotonic clock
+        self._lines: set[Lifeline] = set()
         self._local = threading.local()
         self._stopped = threading.Event()
 
     def impatient(self) -> Client:
         """A client that tries once and gives up soon: to ask whether a source can be reached at all."""
-        return Client(self._settings, attempts=1, timeout=(5.0, 10.0))
+        return Client(self._settings, attempts=1, timeout=(5.0, 10.0), patience=20.0)
 
     def __enter__(self) -> Client:
         return self
@@ -90,8 +86,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Make downloads in other threads stop at their next chunk or pause."""
+        """Make downloads in other threads stop, wherever they wait."""
         self._stopped.set()
+        for line in tuple(self._lines):
+            line.cut()
 
     def get(self, url: str, *, accept: str | None = None) -> bytes:
         """A small document, whole. Raises FetchError (NotFoundError and UnreachableError among its kinds)."""
@@ -102,12 +100,13 @@ class Client:
         if is_file(url):
             path = file_path(url)
             with _opened(path / "index.html" if path.is_dir() else path) as file:
-                return Page(url, file.read(_MAX_PAGE))
+                return read_page(iter(lambda: file.read(_CHUNK), b""), "", url)
 
         def once() -> Page:
-            with self._answer("GET", url, {"Accept": accept} if accept else {}) as (final, response):
-                body = b"".join(_limited(response.raw.stream(_CHUNK, decode_content=True), final))
-                return Page(final, body)
+            headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {})
+            with self._answer("GET", url, headers) as answer:
+                encoding = answer.response.headers.get("Content-Encoding", "")
+                return read_page(self._chunks(answer), encoding, answer.url)
 
         return self._retry(url, once)
 
@@ -118,10 +117,10 @@ class Client:
                 return os.fstat(file.fileno()).st_size
 
         def once() -> int:
-            with self._answer("HEAD", url, {"Accept-Encoding": "identity"}) as (final, response):
-                length = response.headers.get("Content-Length", "")
+            with self._answer("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
+                length = answer.response.headers.get("Content-Length", "")
             if not length.isdecimal():
-                raise FetchError(f"{final} does not say its size", why="the answer has no Content-Length")
+                raise FetchError(f"{answer.url} does not say its size", why="the answer has no Content-Length")
             return int(length)
 
         return self._retry(url, once)
@@ -141,22 +140,18 @@ class Client:
         return digest
 
     def _fill(self, part: Partial, url: str, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
-        resumed = part.size > 0
         meter.advance(part.size)
+        again = False
         while True:
             if part.size < size:
                 self._retry(url, lambda: self._receive(part, url, size, meter), headway=lambda: part.size)
             if part.sha256 == sha256:
                 return part.commit(store)
-            wrong = part.sha256
+            wrong, pieced = part.sha256, part.pieces > 1
             _restart(part, meter)
-            if not resumed:
-                raise FetchError(
-                    f"{redact(url)} is not the expected file",
-                    why=f"expected sha256 {sha256}, got {wrong}",
-                    fix="do not trust this source; if the file was replaced on purpose, lock again",
-                )
-            resumed = False  # what an earlier run left may be at fault: once more, from the first byte
+            if again or not pieced:
+                raise _unexpected(url, f"sha256 {sha256}", wrong)
+            again = True  # an earlier run or another server may have given a piece: once more, from the first byte
 
     def _receive(self, part: Partial, url: str, size: int, meter: Meter) -> None:
         if is_file(url):
@@ -165,14 +160,17 @@ class Client:
                 self._append(part, iter(lambda: file.read(_CHUNK), b""), url, size, meter)
             return
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={part.size}-"} if part.size else {})
-        with self._answer("GET", url, headers) as (final, response):
-            if part.size and not _continues(response, part.size):
+        with self._answer("GET", url, headers) as answer:
+            if part.size and not continues(answer.response, part.size):
                 _restart(part, meter)
-                if response.status_code != HTTPStatus.OK:
-                    raise _TryAgainError("the server does not give the range that was asked for", wait=0)
-            self._append(part, response.raw.stream(_CHUNK, decode_content=False), final, size, meter)
+                if answer.response.status_code != HTTPStatus.OK:
+                    raise TryAgainError("the server does not give the range that was asked for", wait=0, local=True)
+            if (told := whole_size(answer.response)) not in (None, size):
+                raise _unexpected(answer.url, f"{size} bytes", f"{told} bytes")
+            part.pieces += 1
+            self._append(part, self._chunks(answer), answer.url, size, meter)
         if part.size < size:
-            raise _TryAgainError(f"the answer ended after {part.size} of {size} bytes")
+            raise TryAgainError(f"the answer ended after {part.size} of {size} bytes")
 
     def _append(self, part: Partial, chunks: Iterator[bytes], url: str, size: int, meter: Meter) -> None:
         for chunk in chunks:
@@ -184,55 +182,79 @@ class Client:
         if part.size > size or (part.size < size and is_file(url)):
             got = f"{part.size} bytes" if part.size < size else "more"
             _restart(part, meter)
-            raise FetchError(
-                f"{redact(url)} is not the expected file",
-                why=f"expected {size} bytes, got {got}",
-                fix="do not trust this source; if the file was replaced on purpose, lock again",
-            )
+            raise _unexpected(url, f"{size} bytes", got)
 
     def _retry(self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0) -> T:
         """Call `once` until it gives something; tries that leave `headway` where it was are counted."""
-        failures, best = 0, headway()
+        origin = None if is_file(url) else parse(url).origin
+        failures, best, start = 0, headway(), time.monotonic()
         while True:
             self._check_stopped(url)
+            if origin in self._dead:
+                raise UnreachableError(f"{redact(url)} cannot be fetched", why=self._dead[origin], fix=_CHECK)
             try:
                 return once()
-            except requests.exceptions.SSLError as error:
-                raise UnreachableError(
-                    f"{redact(url)} has no certificate that this machine trusts",
-                    why=redact(str(error)),
-                    fix="set SSL_CERT_FILE to the CA bundle of your network",
-                ) from error
-            except (requests.RequestException, urllib3.exceptions.HTTPError, _TryAgainError) as error:
-                failures, best = (0, headway()) if headway() > best else (failures + 1, best)
-                if failures >= self._attempts:
+            except ValueError as error:  # of requests and of urllib: an address that is none, ours or a redirect's
+                raise FetchError(f"{redact(url)} cannot be asked for", why=_reason(error)) from error
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
+                self._check_stopped(url)
+                if isinstance(_innermost(error), ssl.SSLCertVerificationError):
+                    raise UnreachableError(
+                        f"{redact(url)} has no certificate that this machine trusts",
+                        why=_reason(error),
+                        fix="set SSL_CERT_FILE to the CA bundle of your network",
+                    ) from error
+                came = headway()
+                # Less than a chunk is no headway, or a server that drips would be asked for ever.
+                failures, best = (0, came) if came >= best + _CHUNK else (failures + 1, best)
+                asked = error.wait if isinstance(error, TryAgainError) else None
+                if failures >= self._attempts or (asked or 0.0) > MAX_WAIT:
+                    local = isinstance(error, TryAgainError) and error.local
+                    if origin and not local and self._alive.get(origin, 0.0) < start:
+                        self._dead[origin] = f"{origin[1]}:{origin[2]} was given up: {_reason(error)}"
                     tries = f" ({failures} tries)" if failures > 1 else ""
                     raise UnreachableError(
-                        f"{redact(url)} cannot be fetched{tries}", why=_reason(error), fix="check network and proxy"
+                        f"{redact(url)} cannot be fetched{tries}", why=_reason(error), fix=_CHECK
                     ) from error
-                asked = error.wait if isinstance(error, _TryAgainError) else None
-                self._stopped.wait(
-                    min(_MAX_WAIT, self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
-                )
+                self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
 
     @contextmanager
-    def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, requests.Response]]:
-        """The final answer to a request and its address, redirects followed; its status is 2xx, or 416 to a range."""
-        address = parse(url)
-        own, given = address.origin, address.auth
+    def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[_Answer]:
+        """The final answer to a request, redirects followed; its status is 2xx, or 416 to a range."""
+        with Lifeline(self._patience) as line:
+            self._lines.add(line)
+            try:
+                with self._followed(method, parse(url), headers) as (final, response):
+                    yield _Answer(parse(url).origin, final, response, line)
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError):
+                if not line.was_cut:
+                    raise
+            finally:
+                self._lines.discard(line)
+        if line.was_cut:
+            raise TryAgainError(f"less than {_CHUNK >> 10} KiB came in {self._patience:.0f} s")
+
+    def _chunks(self, answer: _Answer) -> Iterator[bytes]:
+        for chunk in answer.response.raw.stream(_CHUNK, decode_content=False):
+            answer.line.renew()
+            self._alive[answer.origin] = time.monotonic()
+            yield chunk
+
+    @contextmanager
+    def _followed(
+        self, method: str, address: Address, headers: Mapping[str, str]
+    ) -> Iterator[tuple[str, requests.Response]]:
+        first = address
         for _ in range(_MAX_REDIRECTS + 1):
             # Credentials stay with the origin that they were given for.
-            auth = address.auth or (given if address.origin == own else None) or self._known.get(address.origin)
-            with self._send(method, address, headers, auth) as response:
+            auth = address.auth or (first.auth if address.origin == first.origin else None)
+            with self._send(method, address, headers, auth or self._known.get(address.origin)) as response:
                 if "Location" not in response.headers or not response.is_redirect:
-                    _check_status(response, address)
+                    check_status(response, address)
                     yield address.url, response
                     return
-                target = parse(urljoin(address.url, response.headers["Location"]))
-            if address.scheme == "https" and target.scheme == "http":
-                raise FetchError(f"{address.url} redirects to plain http", why=f"to {target.url}")
-            address = target
-        raise FetchError(f"{redact(url)} redirects more than {_MAX_REDIRECTS} times", why=f"last to {address.url}")
+                address = redirected(address, response.headers["Location"])
+        raise FetchError(f"{first.url} redirects more than {_MAX_REDIRECTS} times", why=f"last to {address.url}")
 
     def _send(
         self, method: str, address: Address, headers: Mapping[str, str], auth: tuple[str, str] | None
@@ -255,7 +277,9 @@ class Client:
         if session is None:
             session = requests.Session()
             session.trust_env = False
-            session.verify = str(self._settings.ca_bundle) if self._settings.ca_bundle else True
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HeldAdapter())
+            session.verify = _bundle(self._settings.ca_bundle) if self._settings.ca_bundle else True
             session.headers["User-Agent"] = f"imagegen/{__version__}"
             self._local.session = session
         return session
@@ -272,37 +296,19 @@ def _credentials(settings: Settings) -> dict[tuple[str, str, int], tuple[str, st
     return {address.origin: address.auth for address in addresses if address.auth}
 
 
-def _check_status(response: requests.Response, address: Address) -> None:
-    status = response.status_code
-    if status in _RETRIED:
-        raise _TryAgainError(f"HTTP status {status}", _retry_after(response.headers.get("Retry-After", "")))
-    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-        raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
-        raise FetchError(
-            f"{address.url} may not be read",
-            why=f"HTTP status {status}",
-            fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
-        )
-    ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
-    if not 200 <= status < 300 and not ranged:
-        raise FetchError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
-
-
-def _retry_after(value: str) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, 10.2.3)."""
-    if value.strip().isdecimal():
-        return float(value)
+def _bundle(path: Path) -> str:
+    """The CA bundle, a file or an OpenSSL directory. Raises FetchError when it is none."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _continues(response: requests.Response, start: int) -> bool:
-    """Whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
-    content_range = response.headers.get("Content-Range", "")
-    return response.status_code == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {start}-")
+        place = {"capath" if path.is_dir() else "cafile": str(path)}
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+    except OSError as error:  # ssl.SSLError is one
+        raise FetchError(
+            "the CA bundle cannot be read",
+            where=str(path),
+            why=error.strerror or str(error),
+            fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
+        ) from error
+    return str(path)
 
 
 def _restart(part: Partial, meter: Meter) -> None:
@@ -310,28 +316,32 @@ def _restart(part: Partial, meter: Meter) -> None:
     part.clear()
 
 
-def _limited(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
-    total = 0
-    for chunk in chunks:
-        total += len(chunk)
-        if total > _MAX_PAGE:
-            raise FetchError(f"{url} is too long for a page", why=f"it has more than {_MAX_PAGE} bytes")
-        yield chunk
+def _unexpected(url: str, expected: str, got: str) -> FetchError:
+    return FetchError(
+        f"{redact(url)} is not the expected file",
+        why=f"expected {expected}, got {got}",
+        fix="do not trust this source; if the file was replaced on purpose, lock again",
+    )
 
 
 def _reason(error: BaseException) -> str:
     """The innermost cause in one line: urllib3 wraps it several times, with addresses of objects."""
-    while isinstance(error.__cause__ or error.__context__, Exception):
-        error = error.__cause__ or error.__context__ or error
-    return redact(str(error) or type(error).__name__)
+    cause = _innermost(error)
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    return redact(text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return _innermost(cause) if isinstance(cause, Exception) else error
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
+        if not path.is_file():  # opening a pipe would wait for whoever writes to it
+            raise NotFoundError(f"{path} does not exist or is no file")
         file = path.open("rb")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise NotFoundError(f"{path} does not exist or is no file") from error
     except OSError as error:
         raise FetchError(f"{path} cannot be read", why=os.strerror(error.errno or 0)) from error
     with file:

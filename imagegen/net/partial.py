@@ -28,11 +28,13 @@ class Partial:
         self._file, self._path = file, path
         self._hash = hashlib.sha256()
         self.size = 0
+        self.pieces = 0  # answers that its bytes came from; nobody knows those of an earlier run
         if os.fstat(file.fileno()).st_size > limit:
             self.clear()
         while chunk := file.read(_CHUNK):
             self._hash.update(chunk)
             self.size += len(chunk)
+            self.pieces = 2
 
     @property
     def sha256(self) -> str:
@@ -48,7 +50,7 @@ class Partial:
         self._file.seek(0)
         self._file.truncate()
         self._hash = hashlib.sha256()
-        self.size = 0
+        self.size = self.pieces = 0
 
     def commit(self, store: Store) -> str:
         """Make the bytes a blob of the store and return its digest."""

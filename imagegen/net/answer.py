@@ -1,0 +1,83 @@
+"""What an answer's status and headers mean: RFC 9110."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from http import HTTPStatus
+from urllib.parse import urljoin
+
+import requests
+
+from imagegen.errors import FetchError
+from imagegen.net.address import Address, parse, redact
+
+MAX_WAIT = 60.0  # seconds that a server may make us wait before the next try
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_BUSY = frozenset({429, 503})  # said of the whole server, not of one file
+
+
+class NotFoundError(FetchError):
+    """The source answered, and does not have the file."""
+
+
+class TryAgainError(Exception):
+    """A fault that may pass; `wait` is how many seconds the server asks for, `local` if only this file has it."""
+
+    def __init__(self, why: str, wait: float | None = None, *, local: bool = False) -> None:
+        super().__init__(why)
+        self.wait, self.local = wait, local
+
+
+def redirected(address: Address, location: str) -> Address:
+    try:
+        target = parse(urljoin(address.url, location))
+    except (FetchError, ValueError) as error:
+        raise FetchError(f"{address.url} redirects to what cannot be fetched", why=redact(str(error))) from error
+    if address.scheme == "https" and target.scheme == "http":
+        raise FetchError(f"{address.url} redirects to plain http", why=f"to {target.url}")
+    return target
+
+
+def check_status(response: requests.Response, address: Address) -> None:
+    status = response.status_code
+    if status in _RETRIED:
+        asked = _retry_after(response.headers.get("Retry-After", ""))
+        waiting = f"; it asks to wait {asked:.0f} s" if asked and asked > MAX_WAIT else ""
+        raise TryAgainError(f"HTTP status {status}{waiting}", asked, local=status not in _BUSY)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
+        raise FetchError(
+            f"{address.url} may not be read",
+            why=f"HTTP status {status}",
+            fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
+        )
+    ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
+    if not 200 <= status < 300 and not ranged:
+        raise FetchError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, 10.2.3)."""
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole_size(response: requests.Response) -> int | None:
+    """Bytes of the whole file as far as the answer tells: Content-Length, or the end of Content-Range."""
+    if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+        told = response.headers.get("Content-Range", "").rpartition("/")[2]
+    else:
+        told = response.headers.get("Content-Length", "")
+    return int(told) if told.isdecimal() else None
+
+
+def continues(response: requests.Response, start: int) -> bool:
+    """Whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
+    content_range = response.headers.get("Content-Range", "")
+    return response.status_code == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {start}-")
