@@ -19,6 +19,7 @@ from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file, redact
 
 DEFAULT = "pypi"
+_PREAMBLE = 1024  # bytes of a page in which HTML shows itself
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,20 @@ def _links(page: Page, name: str) -> list[Link]:
     try:
         if page.body.lstrip()[:1] == b"{":
             found = pypi_simple.ProjectPage.from_json_data(json.loads(page.body), page.url)
-            return [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
-        return [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(page.body, page.url).links]
-    except (ValueError, KeyError, TypeError, pypi_simple.UnsupportedRepoVersionError) as error:
+            links = [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
+        else:
+            links = [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(page.body, page.url).links]
+            if not links and b"<" not in page.body[:_PREAMBLE]:
+                raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
+        return [link for link in links if _may_link(page.url, link.url)]
+    except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
         what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
-        raise FetchError(what, why=str(error)) from error
+        raise FetchError(what, why=redact(str(error))) from error
+
+
+def _may_link(page: str, link: str) -> bool:
+    """A page on the network must not send us to this machine's files; what is neither cannot be fetched."""
+    return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
 
 
 def _link(url: str) -> Link:

@@ -57,7 +57,11 @@ class Finder:
             self._meter.advance(wanted.file.size)
             return
         tried: list[str] = []
+        asked: set[str] = set()  # a hint and its page often name one address
         for url in self._addresses(wanted, tried):
+            if url in asked:
+                continue
+            asked.add(url)
             try:
                 self._client.download(
                     url, self._store, sha256=wanted.file.sha256, size=wanted.file.size, meter=self._meter

@@ -200,13 +200,52 @@ def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch")]
 
 
-@pytest.mark.parametrize("body", ['{"files": 3}', "{", '{"meta": {"api-version": "9.0"}}'])
-def test_a_broken_page_is_named(body: str, host: Host, store: Store, tmp_path: Path) -> None:
+@pytest.mark.fault(
+    "Network", "an index's page has wrong types, is binary, nested without end or no page", "named with why"
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"files": 3}', b"{", b'{"meta": {"api-version": "9.0"}}', b'{"a":' * 100_000,
+        b'{"meta": {"api-version": "1.0"}, "name": "a", "files": [{"filename": 3, "url": [], "hashes": 1}]}',
+        b"\x89PNG\r\n\x1a\n" + bytes(range(60)) * 40, b"It works!", b"<a href='http://[::1'>x</a>",
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_broken_page_is_named(body: bytes, host: Host, store: Store, tmp_path: Path) -> None:
     page = tmp_path / "host" / "simple" / "a" / "index.html"
     page.parent.mkdir(parents=True)
-    page.write_text(body)
-    with pytest.raises(FetchError, match="is not a page of a package index"):
+    page.write_bytes(body)
+    with pytest.raises(FetchError, match="is not a page of a package index") as caught:
         fetch(lock_of(wheel("a")), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert f"{host.url}/simple/a/" in str(caught.value)
+    assert "\x1a" not in str(caught.value)
+
+
+@pytest.mark.fault(
+    "Network", "an index links to file://, javascript:, ../.., other hosts' credentials", "only bytes decide"
+)
+def test_hostile_links(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    secret = tmp_path / each.file.filename
+    secret.write_bytes(content("a"))  # the right bytes, and still no file of this machine is for an index to name
+    page = tmp_path / "host" / "simple" / "a" / "index.html"
+    page.parent.mkdir(parents=True)
+    name, fragment = quote(each.file.filename), f"#sha256={each.file.sha256}"
+    hrefs = [
+        f"{secret.as_uri()}{fragment}", f"FILE://localhost{secret}{fragment}", f"javascript:alert(1)/{name}{fragment}",
+        f"ftp://127.0.0.1/{name}{fragment}", f"//u:hidden@{host.host}/../../../{name}{fragment}",
+        f"../../../../{name}{fragment}", f"data:application/zip;base64,AAAA/{name}{fragment}",
+    ]  # fmt: skip
+    page.write_text("".join(f'<a href="{href}">{each.file.filename}</a>' for href in hrefs))
+    settings = settings_of(tmp_path, f"{host.url}/simple")
+    with pytest.raises(FetchError, match="1 file of the lock") as caught:
+        fetch(lock_of(each), store, settings, Quiet())
+    assert "hidden" not in str(caught.value)
+    assert not store.has(each.file.digest)
+    host.offer(each, content("a"), below="files")
+    fetch(lock_of(each), store, settings, Quiet())
+    assert store.read(each.file.digest) == content("a")
 
 
 def test_a_json_index_is_read(host: Host, store: Store, tmp_path: Path) -> None:
