@@ -16,13 +16,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.base.fetch import fetch
+from imagegen.base import fetch
 from imagegen.base.model import LockedBase
 from imagegen.base.normalise import dpkg_configuration, normalise, read
 from imagegen.base.resolve import ARCHITECTURE
 from imagegen.config import Settings
 from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
+from imagegen.net import Missing
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
 
@@ -67,22 +68,35 @@ def key(locked: LockedBase) -> str:
 def build(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> BaseLayer:
     """The base's layer, from the store when it is there, else built from its packages.
 
-    Raises BaseError (mmdebstrap missing or failed, packages gone), FetchError, StoreError. Nothing half-done stays.
+    Raises BaseError (mmdebstrap missing or failed, packages gone), MissingFiles, StoreError. Nothing half-done stays.
     """
     base_key = key(locked)
     with store.lock(f"base-{base_key.removeprefix('sha256:')}"):
-        known = store.recall(_RECORD, base_key)
-        if known and store.has(known["diff_id"], known["size"]):
-            return BaseLayer(known["diff_id"], known["size"])
+        if built := _built(base_key, store):
+            return built
         if shutil.which("mmdebstrap", path=settings.env.get("PATH", os.defpath)) is None:
             raise BaseError(
                 "mmdebstrap is not installed", why="a Debian base is made by it", fix="apt-get install mmdebstrap"
             )
-        fetch(locked, store, settings, progress)
+        fetch.fetch(locked, store, settings, progress)
         with timed(progress, f"building base {locked.name} from {len(locked.debs)} packages"):
             layer = _build(locked, store)
         store.remember(_RECORD, base_key, {"diff_id": layer.diff_id, "size": layer.size})
         return layer
+
+
+def missing(locked: LockedBase, store: Store) -> list[Missing]:
+    """The packages that `build` would have to fetch."""
+    if _built(key(locked), store):
+        return []
+    return [fetch.missing(deb) for deb in fetch.lacking(locked, store)]
+
+
+def _built(base_key: str, store: Store) -> BaseLayer | None:
+    known = store.recall(_RECORD, base_key)
+    if known and store.has(known["diff_id"], known["size"]):
+        return BaseLayer(known["diff_id"], known["size"])
+    return None
 
 
 def _build(locked: LockedBase, store: Store) -> BaseLayer:

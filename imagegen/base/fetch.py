@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from imagegen.base.mirrors import mirrors
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
-from imagegen.errors import GoneError
-from imagegen.net import Client, NotFoundError, UnreachableError
+from imagegen.errors import FetchError, GoneError
+from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, redact
 from imagegen.progress import Meter, Progress
 from imagegen.store import Store
 
@@ -22,51 +23,81 @@ _CONNECTIONS = 6
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
     """Every package of `locked` is in the store by its hash afterwards.
 
-    Raises GoneError that names all packages that are gone everywhere, and FetchError when a mirror cannot be reached
-    or serves other bytes than the lock names. Packages fetched before the error stay in the store.
+    Raises GoneError that names all packages when they are gone everywhere, and MissingFiles that names all when a
+    mirror cannot be reached or serves other bytes than the lock names. What was fetched before stays in the store.
     """
-    wanted = [deb for deb in locked.debs if not store.has(deb.digest, deb.size)]
+    wanted = lacking(locked, store)
     if not wanted:
         return
     roots = mirrors(settings)
-    client = Client(settings)
-    with progress.meter(f"{len(wanted)} packages of base {locked.name}", sum(deb.size for deb in wanted)) as meter:
+    total = sum(deb.size for deb in wanted)
+    with Client(settings) as client, progress.meter(f"{len(wanted)} packages of base {locked.name}", total) as meter:
 
-        def from_mirror(deb: Deb) -> bool:
-            return _download(client, f"{roots[deb.archive]}/{quote(deb.path)}", deb, store, meter)
+        def from_mirror(deb: Deb) -> FetchError | None:
+            try:
+                _download(client, f"{roots[deb.archive]}/{quote(deb.path)}", deb, store, meter)
+            except FetchError as error:
+                return error
+            return None
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             try:
-                gone = [deb for deb, found in zip(wanted, pool.map(from_mirror, wanted), strict=True) if not found]
+                errors = dict(zip(wanted, pool.map(from_mirror, wanted), strict=True))
             except BaseException:
-                client.close()  # one failure or Ctrl-C is enough: the other threads stop
+                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
                 raise
-        if gone:
+        if all(error is None or isinstance(error, NotFoundError) for error in errors.values()):
+            gone = [deb for deb, error in errors.items() if error]
+            if not gone:
+                return
             progress.say(f"{len(gone)} packages have left the mirror; asking Debian's snapshot archive")
             gone, why = _from_snapshot(gone, locked, client, store, meter)
-    if gone:
-        raise GoneError(
-            f"{len(gone)} packages of base {locked.name} are gone: "
-            + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
-            why=f"newer ones have replaced them on the mirror; {why}",
-            fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
-        )
+            if not gone:
+                return
+            raise GoneError(
+                f"{len(gone)} packages of base {locked.name} are gone: "
+                + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
+                why=f"newer ones have replaced them on the mirror; {why}",
+                fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
+            )
+    failed = {deb: error for deb, error in errors.items() if error}
+    raise MissingFiles([missing(deb, _reason(error, roots[deb.archive])) for deb, error in failed.items()], store.root)
+
+
+def lacking(locked: LockedBase, store: Store) -> list[Deb]:
+    """The packages that the store has not."""
+    return [deb for deb in locked.debs if not store.has(deb.digest, deb.size)]
+
+
+def missing(deb: Deb, *tried: str) -> Missing:
+    """The package as a file that the store lacks."""
+    fix = "name a Debian mirror that can be reached: IMAGEGEN_DEBIAN_MIRROR, IMAGEGEN_DEBIAN_SECURITY_MIRROR"
+    return Missing(deb.path.rpartition("/")[2], deb.sha256, tried, fix)
+
+
+def _reason(error: FetchError, root: str) -> str:
+    """Without the package's address where the mirror is at fault, so that many packages give one reason."""
+    if isinstance(error, UnreachableError):
+        return f"{redact(root)}: {error.why}"
+    return f"{error.what}: {error.why}"
 
 
 def _from_snapshot(
     debs: Sequence[Deb], locked: LockedBase, client: Client, store: Store, meter: Meter
 ) -> tuple[list[Deb], str]:
     """The packages that the snapshot archive lacks too, and why."""
+    left = list(debs)
     try:
-        client.impatient().get(f"{_SNAPSHOTS}/")
-    except (NotFoundError, UnreachableError) as error:
-        return list(debs), f"Debian's snapshot archive cannot be reached ({error.why or error.what})"
-    missing = []
-    for deb in debs:  # one after the other: the archive limits the rate
-        url = f"{_SNAPSHOTS}/{deb.archive}/{snapshot_time(locked, deb.archive)}/{quote(deb.path)}"
-        if not _download(client, url, deb, store, meter):
-            missing.append(deb)
-    return missing, "Debian's snapshot archive does not have them either"
+        with client.impatient() as asking:
+            asking.get(f"{_SNAPSHOTS}/")
+        for deb in debs:  # one after the other: the archive limits the rate
+            url = f"{_SNAPSHOTS}/{deb.archive}/{snapshot_time(locked, deb.archive)}/{quote(deb.path)}"
+            with suppress(NotFoundError):
+                _download(client, url, deb, store, meter)
+                left.remove(deb)
+    except FetchError as error:
+        return left, f"Debian's snapshot archive cannot be reached ({error.why or error.what})"
+    return left, "Debian's snapshot archive does not have them either"
 
 
 def snapshot_time(locked: LockedBase, archive: str) -> str:
@@ -80,10 +111,5 @@ def snapshot_time(locked: LockedBase, archive: str) -> str:
     return moment.strftime("%Y%m%dT%H%M%SZ")
 
 
-def _download(client: Client, url: str, deb: Deb, store: Store, meter: Meter) -> bool:
-    """Whether the source has the package; it is in the store then."""
-    try:
-        client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter)
-    except NotFoundError:
-        return False
-    return True
+def _download(client: Client, url: str, deb: Deb, store: Store, meter: Meter) -> None:
+    client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter)

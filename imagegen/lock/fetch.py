@@ -10,8 +10,8 @@ from imagegen.config import Settings
 from imagegen.errors import ReproducibilityError
 from imagegen.lock import sdist
 from imagegen.lock.model import Lock, LockedBase, LockedWheel
-from imagegen.lock.sources import Finder, Wanted, in_parallel
-from imagegen.net import Client
+from imagegen.lock.sources import Finder, Wanted, in_parallel, missing
+from imagegen.net import Client, MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
 
@@ -25,24 +25,24 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
 def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Generator[LockedWheel]:
     """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
 
-    Raises FetchError at the end, naming all files that could not be had and every source that was tried for each.
+    Raises MissingFiles at the end, naming all files that could not be had and every source that was tried for each.
     """
-    missing: list[LockedWheel] = []
+    absent: list[LockedWheel] = []
     for wheel in lock.wheels:
         if store.has(wheel.file.digest, wheel.file.size):
             yield wheel
         else:
-            missing.append(wheel)
-    if not missing:
+            absent.append(wheel)
+    if not absent:
         return
     workshop = workshop_of(lock.base, store, settings, progress)
-    total = sum(wanted.file.size for wheel in missing for wanted in _parts(wheel))
+    total = sum(wanted.file.size for wheel in absent for wanted in _parts(wheel))
     with (
         Client(settings) as client,
-        progress.meter(f"fetching {len(missing)} wheel{'s' if len(missing) != 1 else ''}", total) as meter,
+        progress.meter(f"fetching {len(absent)} wheel{'s' if len(absent) != 1 else ''}", total) as meter,
     ):
         finder = Finder(client, store, settings, meter)
-        yield from in_parallel([partial(_obtain, wheel, finder, workshop) for wheel in missing], client)
+        yield from in_parallel([partial(_obtain, wheel, finder, workshop) for wheel in absent], client)
 
 
 def workshop_of(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> sdist.Workshop:
@@ -66,9 +66,25 @@ def _parts(wheel: LockedWheel) -> list[Wanted]:
     ]
 
 
+def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
+    """`error` with all else that the store lacks of the lock: wheels, sdists, build requirements, Debian packages.
+
+    For a build that ends at its first error, so that a machine without network hears once what to bring.
+    """
+    parts = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
+    lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
+    return error.also([*lacking, *base.missing(lock.base, store)])
+
+
 def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop) -> LockedWheel:
+    lacking: MissingFiles | None = None
     for wanted in _parts(wheel):
-        finder.fetch(wanted)
+        try:
+            finder.fetch(wanted)
+        except MissingFiles as error:
+            lacking = lacking.also(error.files) if lacking else error
+    if lacking:
+        raise lacking
     if wheel.sdist:
         built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
         if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):

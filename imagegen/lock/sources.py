@@ -17,7 +17,7 @@ from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import File
-from imagegen.net import Client, UnreachableError, redact
+from imagegen.net import Client, Missing, MissingFiles, UnreachableError, redact
 from imagegen.progress import Meter
 from imagegen.store import Store
 
@@ -34,14 +34,6 @@ class Wanted:
     file: File
 
 
-class MissingError(FetchError):
-    """A file that no source gave; `tried` says for each source why."""
-
-    def __init__(self, wanted: Wanted, tried: list[str]) -> None:
-        super().__init__(f"{wanted.file.filename} cannot be had", why="; ".join(tried))
-        self.wanted, self.tried = wanted, tried
-
-
 class Finder:
     """Fetches files from the first source that has them. Thread-safe; every page is read once."""
 
@@ -52,7 +44,7 @@ class Finder:
         self._lock = threading.Lock()
 
     def fetch(self, wanted: Wanted) -> None:
-        """Bring the file into the store. Raises MissingError with all that was tried."""
+        """Bring the file into the store. Raises MissingFiles with all that was tried."""
         if self._store.has(wanted.file.digest, wanted.file.size):
             self._meter.advance(wanted.file.size)
             return
@@ -70,7 +62,7 @@ class Finder:
                 tried.append(_reason(error))
             else:
                 return
-        raise MissingError(wanted, tried)
+        raise MissingFiles([missing(wanted, tried)], self._store.root)
 
     def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
         """Addresses that may have the file, best first; what has it not is told to `tried`."""
@@ -137,40 +129,35 @@ class Finder:
 
 
 def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]:
-    """Results as they come. All tasks are tried: what is missing is told at once, at the end, as one FetchError.
+    """Results as they come. All tasks are tried: what is missing is told at once, at the end, as one MissingFiles.
 
     Any other error ends the iteration, and so does its consumer's: downloads under way are then stopped.
     """
-    missing: list[MissingError] = []
+    lacking: MissingFiles | None = None
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
     try:
         for future in as_completed([pool.submit(task) for task in tasks]):
             try:
                 result = future.result()
-            except MissingError as error:
-                missing.append(error)
+            except MissingFiles as error:
+                lacking = lacking.also(error.files) if lacking else error
             else:
                 yield result
     finally:
         client.close()
         pool.shutdown(cancel_futures=True)
-    if missing:
-        raise _all_missing(missing)
+    if lacking:
+        raise lacking
 
 
-def _all_missing(missing: list[MissingError]) -> FetchError:
-    missing.sort(key=lambda error: error.wanted.file.filename)
-    why = "".join(
-        f"\n    {error.wanted.file.filename} ({error.wanted.file.sha256[:12]}…)"
-        + "".join(f"\n      - {reason}" for reason in dict.fromkeys(error.tried))
-        for error in missing
-    )
-    aliases = sorted({error.wanted.file.index for error in missing})
-    names = ", ".join(map(indexes.variable, aliases))
-    return FetchError(
-        f"{len(missing)} file{'s' if len(missing) > 1 else ''} of the lock cannot be had",
-        why=f"tried for each:{why}",
-        fix=f"put the files into a directory that PIP_FIND_LINKS names, or set {names} to a mirror of the index; "
+def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
+    """The file as one that the store lacks."""
+    return Missing(
+        wanted.file.filename,
+        wanted.file.sha256,
+        tuple(dict.fromkeys(tried)),
+        "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
+        f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
         "where an index serves other bytes than the lock names, `imagegen lock` looks again",
     )
 

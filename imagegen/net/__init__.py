@@ -3,6 +3,17 @@
 from imagegen.net.address import file_path, is_file, redact
 from imagegen.net.answer import NotFoundError
 from imagegen.net.client import Client, UnreachableError
+from imagegen.net.missing import Missing, MissingFiles
 from imagegen.net.page import Page
 
-__all__ = ["Client", "NotFoundError", "Page", "UnreachableError", "file_path", "is_file", "redact"]
+__all__ = [
+    "Client",
+    "Missing",
+    "MissingFiles",
+    "NotFoundError",
+    "Page",
+    "UnreachableError",
+    "file_path",
+    "is_file",
+    "redact",
+]

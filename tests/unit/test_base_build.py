@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from imagegen.base.build import failed, sources_list, verify, write_repository
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError
+from imagegen.net import Client, MissingFiles
 from imagegen.progress import Quiet
 from imagegen.store import Store, upkeep
 
@@ -112,11 +114,52 @@ def test_other_bytes_than_the_locks_are_refused(here: Settings, tmp_path: Path) 
     assert not store.has(f"sha256:{ONE.debs[0].sha256}")
 
 
+@pytest.mark.fault(
+    "Offline", "no Debian mirror can be reached", "all packages that are missing, in one error, and the mirror"
+)
+def test_a_mirror_out_of_reach_names_all_packages_once(
+    here: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "Client", partial(Client, attempts=2, backoff=0.01))
+    away = replace(here, debian_mirrors=dict.fromkeys(here.debian_mirrors, "http://127.0.0.1:1/d"))
+    store = Store(tmp_path / "store")
+    store.write(b"first")
+    many = locked(deb("a", b"first"), *(deb(f"p{n}", f"{n}".encode()) for n in range(50)))
+    with pytest.raises(MissingFiles, match="50 files of the lock cannot be had") as caught:
+        fetch.fetch(many, store, away, Quiet())
+    assert all(f"p{n}_1~2+b1.deb" in str(caught.value) for n in range(50))
+    assert "a_1" not in str(caught.value)
+    assert str(caught.value).count("http://127.0.0.1:1/d: ") <= 2  # the reason, once or twice, not for each package
+    assert "IMAGEGEN_DEBIAN_MIRROR" in str(caught.value)
+    assert str(store.root) in str(caught.value)
+
+
+@pytest.mark.fault(
+    "Network", "a Debian mirror has some packages, others are wrong or gone", "one error: each with its reason"
+)
+def test_all_that_is_wrong_with_a_mirror_is_told(here: Settings, tmp_path: Path) -> None:
+    (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
+    (tmp_path / "debian/pool/c_1~2+b1.deb").write_bytes(b"long")
+    wanted = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))
+    store = Store(tmp_path / "store")
+    with pytest.raises(MissingFiles, match="3 files of the lock") as caught:
+        fetch.fetch(wanted, store, here, Quiet())
+    said = str(caught.value)
+    assert f"expected sha256 {ONE.debs[0].sha256}" in said
+    assert "expected 1 bytes, got more" in said
+    assert "gone_1~2+b1.deb does not exist" in said
+    assert store.has(ONE.debs[1].digest)
+    assert [each.filename for each in base.missing(wanted, store)] == [
+        "a_1~2+b1.deb", "c_1~2+b1.deb", "gone_1~2+b1.deb",
+    ]  # fmt: skip
+
+
 def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     diff_id = store.write(b"layer")
     store.remember("base", base.key(ONE), {"diff_id": diff_id, "size": 5})
     assert base.build(ONE, store, here, Quiet()) == base.BaseLayer(diff_id, 5)
+    assert base.missing(ONE, store) == []
     store.path(diff_id).unlink()
     with pytest.raises(BaseError) as caught:
         base.build(ONE, store, here, Quiet())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +17,10 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.lock import fetch, fetch_each, with_indexes
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.lock import complete, fetch, fetch_each, with_indexes
+from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
 from imagegen.matrix.model import Index
-from imagegen.net import Client, Page, UnreachableError
+from imagegen.net import Client, MissingFiles, Page, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.loopback import Loopback
@@ -173,6 +174,28 @@ def test_everything_missing_is_told_at_once_with_every_source(host: Host, store:
     for text in (gone.file.filename, other.file.filename, str(tmp_path / "links"), "/simple/gone/ does not exist",
                  "has another file of this name", "PIP_FIND_LINKS", "IMAGEGEN_INDEX_PYPI"):  # fmt: skip
         assert text in message
+
+
+@pytest.mark.fault(
+    "Offline", "wheels, an sdist, its build requirements and Debian packages are missing", "one error has all"
+)
+def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[fetch.__module__], "Client", partial(Client, attempts=2, backoff=0.01))
+    built, backend, plain = wheel("built"), wheel("backend"), wheel("plain")
+    source = File("built-1.0.tar.gz", "a" * 64, 10, "pypi")
+    built = replace(built, sdist=LockedSdist(source, (backend,)))
+    lock = lock_of(built, plain)
+    deb = Deb("libc6", "2.36", "amd64", "b" * 64, 10, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
+    lock = replace(lock, base=replace(lock.base, debs=(deb,)))
+    with pytest.raises(MissingFiles, match="3 files of the lock") as caught:
+        fetch(lock, store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet())
+    said = str(complete(caught.value, lock, store))
+    assert said.startswith("4 files of the lock cannot be had")
+    for name in (source.filename, backend.file.filename, plain.file.filename, "libc6_2.36_amd64.deb"):
+        assert f"    {name} (" in said
+    assert built.file.filename not in said  # nobody can bring what only a build makes
+    for text in ("refused", "not asked for: the build ended before", "PIP_FIND_LINKS", "IMAGEGEN_DEBIAN_MIRROR"):
+        assert text in said
 
 
 def test_an_index_out_of_reach_is_asked_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
