@@ -30,6 +30,7 @@ Acquire::Languages "none";
 Acquire::ForceHash "SHA256";
 {extra}
 """
+_TIMEOUT = 900  # seconds; the lists of a release are some tens of MB
 _DOING = {"update": "read the archive", "install": "resolve the packages", "download": "fetch the packages"}
 
 
@@ -49,7 +50,7 @@ class Apt:
         *,
         architecture: str | None = None,
     ) -> None:
-        self._root = root
+        self._root, self._roots = root, sorted(set(roots.values()))
         for name in ("apt.conf.d", "preferences.d", "sources.list.d", "trusted.gpg.d"):
             (root / "etc/apt" / name).mkdir(parents=True)
         for name in ("lib/apt/lists/partial", "cache/apt/archives/partial"):
@@ -70,7 +71,23 @@ class Apt:
         """What apt-get prints on stdout; `download` puts its files into `root`."""
         command = ["apt-get", "--quiet", "--quiet", *arguments]
         try:
-            done = subprocess.run(command, cwd=self._root, capture_output=True, text=True, env=self._env, check=False)
+            done = subprocess.run(
+                command,
+                cwd=self._root,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=self._env,
+                check=False,
+                timeout=_TIMEOUT,
+            )
+        except subprocess.TimeoutExpired as error:
+            # apt's own timeout is for a single read, which never comes where a mirror drips.
+            raise BaseError(
+                f"apt did not {_DOING[arguments[0]]} in {_TIMEOUT // 60} minutes",
+                why=f"a mirror is too slow: {', '.join(map(redact, self._roots))}",
+                fix=_advice(""),
+            ) from error
         except FileNotFoundError as error:
             raise BaseError(
                 "apt-get is not installed",

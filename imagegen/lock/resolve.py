@@ -26,13 +26,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from imagegen.config import Settings
-from imagegen.errors import LockError
+from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Component
 from imagegen.net import redact
 
 _PROJECT = "cell"
+_TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
+_OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
+# Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
+_INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
     r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
@@ -85,7 +89,9 @@ class Pinned:
 
 
 def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
-    """The releases that answer the question, sorted by name. Raises LockError with uv's explanation, shortened."""
+    """The releases that answer the question, sorted by name. Raises LockError with uv's explanation, shortened,
+    and FetchError, with the index's address, when an index fails.
+    """
     rooms = _home(settings)
     rooms.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=rooms, prefix="room-") as name:
@@ -162,12 +168,21 @@ def _uv(room: Path, settings: Settings, arguments: Sequence[str]) -> None:
     env |= {"UV_CACHE_DIR": str(_home(settings) / "cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     if settings.ca_bundle:
         env["SSL_CERT_FILE"] = str(settings.ca_bundle)
-    done = subprocess.run([*command, *arguments], cwd=room, env=env, capture_output=True, text=True, check=False)
+    command += arguments
+    try:
+        done = subprocess.run(
+            command, cwd=room, env=env, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT
+        )
+    except subprocess.TimeoutExpired as error:
+        # uv's own timeout is for a single read, which never comes where an index drips.
+        raise FetchError(
+            f"uv did not resolve the cell in {_TIMEOUT // 60} minutes", why="an index is too slow", fix=_OTHER_INDEX
+        ) from error
     if done.returncode:
         raise _explained(done.stderr)
 
 
-def _explained(stderr: str) -> LockError:
+def _explained(stderr: str) -> LockError | FetchError:
     """An error of ours from uv's explanation, without what only makes sense to who typed the uv command."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if guard.REFUSAL in text:
@@ -182,8 +197,11 @@ def _explained(stderr: str) -> LockError:
     lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
     if len(lines) > _EXPLANATION:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
+    why = "\n       ".join(lines) or "uv said nothing"
+    if _INDEX_FAILED.search(text):
+        return FetchError("an index does not answer as one", why=why, fix=_OTHER_INDEX)
     what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
-    return LockError(what, why="\n       ".join(lines) or "uv said nothing")
+    return LockError(what, why=why)
 
 
 def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:

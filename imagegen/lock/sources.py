@@ -17,7 +17,7 @@ from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import File
-from imagegen.net import Client, Missing, MissingFiles, UnreachableError, redact
+from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, redact
 from imagegen.progress import Meter
 from imagegen.store import Store
 
@@ -68,10 +68,10 @@ class Finder:
         """Addresses that may have the file, best first; what has it not is told to `tried`."""
         for place in self._settings.find_links:
             links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
-            yield from self._matching(links, wanted, redact(place), tried)
+            yield from self._matching(links, wanted, place, tried)
         for index_url in self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), wanted.name, tried)
-            yield from self._matching(links, wanted, redact(index_url), tried)
+            yield from self._matching(links, wanted, index_url, tried)
         url = indexes.url_of(wanted.file.index, self._settings)
         if url is None:
             tried.append(f"index {wanted.file.index}: no address is known for it")
@@ -82,7 +82,7 @@ class Finder:
             if links and (hinted := indexes.from_hint(links, wanted.file.path)):
                 yield hinted
         links = self._project(url, wanted.name, tried)
-        yield from self._matching(links, wanted, redact(url), tried)
+        yield from self._matching(links, wanted, url, tried)
 
     def _project(self, index_url: str, name: str, tried: list[str]) -> list[Link] | None:
         return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
@@ -105,15 +105,18 @@ class Finder:
         try:
             return future.result()
         except UnreachableError as error:
-            self._dead[place] = _reason(error)
+            self._dead[place] = f"{redact(place)}: {error.why or error.what}"
             tried.append(self._dead[place])
+            return None
+        except NotFoundError:
+            tried.append(_lacks(place))
             return None
         except (FetchError, OSError) as error:
             tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
             return None
 
     @staticmethod
-    def _matching(links: list[Link] | None, wanted: Wanted, source: str, tried: list[str]) -> Iterator[str]:
+    def _matching(links: list[Link] | None, wanted: Wanted, place: str, tried: list[str]) -> Iterator[str]:
         """Links with the hash, or with the file name where the source tells no hash."""
         if links is None:
             return
@@ -124,7 +127,7 @@ class Finder:
         ]
         if not fitting:
             other = any(link.filename == wanted.file.filename for link in links)
-            tried.append(f"{source}: has another file of this name" if other else f"{source}: does not have it")
+            tried.append(f"{redact(place)}: has another file of this name" if other else _lacks(place))
         yield from fitting
 
 
@@ -160,6 +163,10 @@ def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
         f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
         "where an index serves other bytes than the lock names, `imagegen lock` looks again",
     )
+
+
+def _lacks(place: str) -> str:
+    return f"{redact(place)}: does not have it"
 
 
 def _reason(error: FetchError) -> str:

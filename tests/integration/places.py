@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen import lock
@@ -24,6 +24,8 @@ class Place:
     docker_host: str | None
     umask: int = 0o022
     zone: str = "UTC"
+    through: tuple[str, ...] = ()  # a command that runs commands, as `unshare --net` does
+    env: Mapping[str, str] = field(default_factory=dict)  # beside what this machine has
 
     @property
     def cache(self) -> Path:
@@ -31,11 +33,11 @@ class Place:
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """`imagegen` with these arguments; the exit code must be `code`."""
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200"}
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200", **self.env}
         if self.docker_host:
             env["DOCKER_HOST"] = self.docker_host
         done = subprocess.run(
-            [sys.executable, "-c", "from imagegen.cli import main; main()", *arguments],
+            [*self.through, sys.executable, "-c", "from imagegen.cli import main; main()", *arguments],
             env=env, cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -171,7 +171,7 @@ def test_everything_missing_is_told_at_once_with_every_source(host: Host, store:
     assert arrived == [here]
     assert store.has(f"sha256:{here.file.sha256}")
     message = str(caught.value)
-    for text in (gone.file.filename, other.file.filename, str(tmp_path / "links"), "/simple/gone/ does not exist",
+    for text in (gone.file.filename, other.file.filename, str(tmp_path / "links"), "/simple: does not have it",
                  "has another file of this name", "PIP_FIND_LINKS", "IMAGEGEN_INDEX_PYPI"):  # fmt: skip
         assert text in message
 

@@ -1,0 +1,114 @@
+"""In a network namespace without a route: what was fetched builds, and what is missing is told at once, all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock
+from imagegen.store import Store
+from tests.integration.places import Built, Place, committed, digest_of
+
+pytestmark = pytest.mark.integration
+
+ALONE = ("unshare", "--net")
+WITH_LOOPBACK = (*ALONE, "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A machine without network and with an empty store."""
+    if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("network namespaces need root")
+    return Place(tmp_path, None, through=ALONE)
+
+
+def fetched(locked: Lock) -> list[str]:
+    """Digests of all that the network gives for a lock."""
+    parts = [wheel.sdist for wheel in locked.wheels if wheel.sdist]
+    files = [wheel.file for wheel in locked.wheels if not wheel.sdist]
+    files += [each.file for each in parts] + [need.file for each in parts for need in each.build_requires]
+    return [*(file.digest for file in files), *(deb.digest for deb in locked.base.debs)]
+
+
+def bring(locked: Lock, source: Place, place: Place) -> None:
+    """What another machine fetched for this lock, and nothing that it made of it."""
+    lock.write(replace(locked, record=None), place.root / "locks" / f"{locked.cell}.toml")
+    theirs, ours = Store(source.cache / "imagegen" / "store"), Store(place.cache / "imagegen" / "store")
+    for digest in fetched(locked):
+        os.link(theirs.path(digest), ours.path(digest))
+
+
+@pytest.mark.fault(
+    "Offline", "a build without network, all files in the store", "base, wheels, byte-code, sdists: same digest"
+)
+@pytest.mark.parametrize("image", ["sb3_maskable", pytest.param("cpu_grpo", marks=pytest.mark.slow)])
+def test_what_was_fetched_builds(image: str, request: pytest.FixtureRequest, machine: Place, place: Place) -> None:
+    built: Built = request.getfixturevalue(image)
+    bring(built.lock, machine, place)
+    done = place.run("build", built.lock.image, "--output", "oci:image")
+    assert digest_of(done) == built.digest
+    assert "fetching" not in done.stderr
+
+
+@pytest.mark.fault(
+    "Offline", "a build into an engine whose loopback is elsewhere", "an archive through its socket: same digest"
+)
+def test_an_engine_in_another_network(sb3_maskable: Built, machine: Place, place: Place, engine: Engine) -> None:
+    for tag in {name for image in engine.client.images.list() for name in image.tags if "/sb3-maskable:" in name}:
+        engine.client.api.remove_image(tag, force=True)
+    alone = replace(machine, through=ALONE)
+    done = alone.run("build", sb3_maskable.lock.image, "--no-test")
+    assert "cannot reach this machine's loopback: loading an archive" in done.stderr
+    assert digest_of(done) == engine.image_digest(sb3_maskable.ref) == sb3_maskable.digest
+
+
+@pytest.mark.fault(
+    "Offline", "a build without network and with an empty store", "one error with every missing file, in seconds"
+)
+@pytest.mark.xfail(strict=True, reason="layers.assemble does not call lock.complete yet")
+@pytest.mark.parametrize("through", [ALONE, WITH_LOOPBACK], ids=["nothing", "loopback"])
+def test_all_that_is_missing_is_told_at_once(through: tuple[str, ...], place: Place) -> None:
+    locked = committed("cpu-grpo-cpu-py311")  # it has an sdist
+    env = {"PIP_FIND_LINKS": "", "UV_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    start = time.monotonic()
+    done = replace(place, through=through, env=env).run("build", locked.image, "--output", "oci:image", code=68)
+    assert time.monotonic() - start < 60
+    wanted = [wheel.file.filename for wheel in locked.wheels if not wheel.sdist]
+    sdists = [wheel.sdist for wheel in locked.wheels if wheel.sdist]
+    wanted += [each.file.filename for each in sdists]
+    wanted += [need.file.filename for each in sdists for need in each.build_requires]
+    wanted += [deb.path.rpartition("/")[2] for deb in locked.base.debs]
+    assert [name for name in wanted if f" {name} (" not in done.stderr] == []
+    assert f"{len(set(wanted))} files of the lock cannot be had" in done.stderr
+    for help_ in ("PIP_FIND_LINKS", "IMAGEGEN_DEBIAN_MIRROR", str(place.cache / "imagegen" / "store")):
+        assert help_ in done.stderr
+
+
+@pytest.mark.fault(
+    "Offline", "a lock is made without network", "says which index and which Debian mirror it needs, in seconds"
+)
+def test_lock_says_what_it_needs(place: Place) -> None:
+    start = time.monotonic()
+    (place.root / "matrices").mkdir()
+    (place.root / "matrices" / "mine.yaml").write_text(
+        "images:\n  mine:\n    description: D.\n    purpose: P.\n    base: debian12\n"
+        "    components:\n      numpy: {because: B.}\n      pip: {because: B.}\n"
+    )
+    index = {"UV_DEFAULT_INDEX": "http://index.invalid/simple"}
+    mirror = {f"IMAGEGEN_{name}_MIRROR": "http://mirror.invalid/d" for name in ("DEBIAN", "DEBIAN_SECURITY")}
+    done = replace(place, env={**index, **mirror}).run("lock", "mine", code=72)
+    assert "http://mirror.invalid/d/dists/bookworm/InRelease" in done.stderr
+    locked = committed("sb3-maskable-cpu-py311")
+    lock.write(locked, place.root / "locks" / f"{locked.cell}.toml")
+    done = replace(place, env=index).run("lock", locked.image, "--upgrade-package", "numpy", code=68)
+    assert "http://index.invalid/simple/" in done.stderr
+    assert "UV_DEFAULT_INDEX" in done.stderr
+    assert time.monotonic() - start < 60
