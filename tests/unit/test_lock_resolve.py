@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +20,23 @@ from hypothesis import strategies as st
 from packaging.tags import Tag
 
 from imagegen.config import Settings
-from imagegen.errors import LockError
+from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard, indexes
 from imagegen.lock.model import Deb, LockedBase
 from imagegen.lock.resolve import Question, Site, resolve
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Base, Component, Sdist
+from tests.loopback import Behaviour, Server, drip, raw, status
 
 TARGET = Target("3.11.2", "x86_64", 36)
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
 
 
 class Shelf:
@@ -199,9 +208,54 @@ def test_an_impossible_cell_is_explained_in_uvs_words(shelf: Shelf, settings: Se
 def test_credentials_are_not_shown(shelf: Shelf, settings: Settings) -> None:
     site = Site("http://me:secret@127.0.0.1:1/simple")
     settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
-    with pytest.raises(LockError) as caught:
+    with pytest.raises(FetchError) as caught:
         ask(settings, shelf, "torch", sites={"pypi": site})
     assert "secret" not in str(caught.value)
+
+
+PAGE = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n"
+BAD_INDEXES: dict[str, tuple[Behaviour, str]] = {
+    "429": (status(429, Retry_After="3600"), "429 Too Many Requests"),
+    "500": (status(500), "500 Internal Server Error"),
+    "no HTTP": (raw(b"SSH-2.0\x1b[31m\r\n"), "invalid HTTP version"),
+    "cut": (raw(b""), "connection closed"),
+    "too short": (raw(PAGE + b"Content-Length: 1000\r\n\r\nabc"), "end of file before message length reached"),
+    "no gzip": (raw(PAGE + b"Content-Encoding: gzip\r\n\r\nabc"), "error decoding response body"),
+    "wrong types": (
+        raw(b'HTTP/1.0 200 OK\r\nContent-Type: application/vnd.pypi.simple.v1+json\r\n\r\n{"files": 3}'),
+        "unexpected JSON",
+    ),
+    "another type": (raw(b"HTTP/1.0 200 OK\r\nContent-Type: image/png\r\n\r\nabc"), "Unsupported `Content-Type`"),
+    "a circle": (status(302, Location="/x"), "Content-Type"),
+    "a redirect to a file": (status(302, Location="file:///etc/passwd"), "file:///etc/passwd"),
+}
+
+
+@pytest.mark.fault(
+    "Network", "an index fails while a cell is locked", "uv's reason, the page's address, and what to set"
+)
+@pytest.mark.parametrize("kind", BAD_INDEXES)
+def test_an_index_that_fails_is_named(kind: str, settings: Settings, server: Server) -> None:
+    answer, said = BAD_INDEXES[kind]
+    server.behaviours = [answer]
+    settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
+    site = Site(f"http://me:secret@{server.host}/simple")
+    with pytest.raises(FetchError, match="an index does not answer as one") as caught:
+        resolve(Question(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
+    assert server.host in str(caught.value)
+    assert said in str(caught.value)
+    assert "UV_DEFAULT_INDEX" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.fault("Network", "an index drips while a cell is locked", "given up after half an hour")
+def test_an_index_that_drips_ends(settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[resolve.__module__], "_TIMEOUT", 1)
+    server.behaviours = [drip(PAGE + b"Content-Length: 10000\r\n\r\n" + bytes(10_000), 0.01)]
+    site = Site(f"http://{server.host}/simple")
+    with pytest.raises(FetchError, match="uv did not resolve the cell"):
+        resolve(Question(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
 
 
 @pytest.mark.parametrize("text", ["torch @ file:///tmp/x.whl", "torch==", "x\n--find-links /tmp"])
