@@ -199,7 +199,8 @@ def _explained(stderr: str) -> LockError | FetchError:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
     why = "\n       ".join(lines) or "uv said nothing"
     if _INDEX_FAILED.search(text):
-        return FetchError("an index does not answer as one", why=why, fix=_OTHER_INDEX)
+        fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
+        return FetchError("an index does not answer as one", why=why, fix=fix)
     what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
     return LockError(what, why=why)
 

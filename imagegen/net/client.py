@@ -201,8 +201,7 @@ class Client:
                 if isinstance(_innermost(error), ssl.SSLCertVerificationError):
                     raise UnreachableError(
                         f"{redact(url)} has no certificate that this machine trusts",
-                        why=_reason(error),
-                        fix="set SSL_CERT_FILE to the CA bundle of your network",
+                        why=f"{_reason(error)}; SSL_CERT_FILE can name the CA bundle of your network",
                     ) from error
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.
@@ -333,6 +332,7 @@ def _reason(error: BaseException) -> str:
 
 def _innermost(error: BaseException) -> BaseException:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    cause = cause or next(iter(error.args), None)  # urllib3 hands some over so
     return _innermost(cause) if isinstance(cause, Exception) else error
 
 

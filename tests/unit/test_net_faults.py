@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
+from tests.tls import Authority, InspectingProxy, SecureLoopback
 
 SHA = hashlib.sha256(DATA).hexdigest()
 HEAD = b"HTTP/1.0 200 OK\r\n"
@@ -403,3 +405,26 @@ def test_a_cut_handshake_is_no_bad_certificate(server: Server) -> None:
 def test_a_stall_is_noticed_and_resumed(server: Server, store: Store) -> None:
     server.behaviours = [cut(400_000), stall, ranged]
     fetch(server.url, store, client())
+
+
+@pytest.mark.fault(
+    "Network", "a server's certificate is not trusted here", "said at once; names SSL_CERT_FILE, which helps"
+)
+@pytest.mark.parametrize("inspected", [False, True], ids=["direct", "through an inspecting proxy"])
+def test_a_private_ca(inspected: bool, tmp_path: Path) -> None:
+    ours, public = Authority(tmp_path / "ours", "Ours"), Authority(tmp_path / "public", "Public")
+    (tmp_path / "page").write_bytes(b"page")
+    upstream = SecureLoopback(partial(SimpleHTTPRequestHandler, directory=str(tmp_path)), public.context("localhost"))
+    proxy = InspectingProxy(ours.context("localhost"), upstream.host, public.pem)
+    url = f"https://localhost:{upstream.host.partition(':')[2]}/page"
+    env = {"https_proxy": f"http://{proxy.host}"} if inspected else {}
+    right, wrong = (ours, public) if inspected else (public, ours)
+    try:
+        assert client(**env, PIP_CERT=str(right.pem)).get(url) == b"page"
+        with pytest.raises(UnreachableError, match="has no certificate that this machine trusts") as caught:
+            client(**env, REQUESTS_CA_BUNDLE=str(wrong.pem)).get(url)
+    finally:
+        proxy.close()
+        upstream.close()
+    assert "SSL_CERT_FILE" in str(caught.value)
+    assert len(proxy.connects) == 2 * inspected
