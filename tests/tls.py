@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -74,10 +74,7 @@ class InspectingProxy(Loopback):
                 with suppress(OSError):
                     inside = context.wrap_socket(self.connection, server_side=True)
                     with inside, outward.wrap_socket(socket.create_connection((host, int(port)))) as outside:
-                        back = threading.Thread(target=_pump, args=(outside, inside))
-                        back.start()
-                        _pump(inside, outside)
-                        back.join()
+                        _relay(inside, outside)
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -85,9 +82,11 @@ class InspectingProxy(Loopback):
         super().__init__(Handler)
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+def _relay(one: ssl.SSLSocket, other: ssl.SSLSocket) -> None:
+    """Until either side ends; in one thread, since OpenSSL's connections bear only one."""
+    while True:
+        for source in [sock for sock in (one, other) if sock.pending()] or select.select([one, other], [], [])[0]:
+            data = source.recv(1 << 16)
+            if not data:
+                return
+            (other if source is one else one).sendall(data)
