@@ -147,6 +147,8 @@ def _keyring() -> str:
 
 
 def _advice(stderr: str) -> str:
+    if "certificate" in stderr:
+        return "set SSL_CERT_FILE to the CA bundle of your network"
     if "Unable to locate package" in stderr or "no installation candidate" in stderr:
         return "correct the base's packages in the matrix; only the archive's `main` component is used"
     if "expired" in stderr or "not valid yet" in stderr:

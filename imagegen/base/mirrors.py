@@ -14,6 +14,7 @@ from imagegen.errors import BaseError
 ARCHIVES = ("debian", "debian-security")
 _VARIABLES = {"debian": "IMAGEGEN_DEBIAN_MIRROR", "debian-security": "IMAGEGEN_DEBIAN_SECURITY_MIRROR"}
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 _FORMAT = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -61,5 +62,7 @@ def parse_targets(text: str) -> dict[str, str]:
 
 def host_env(settings: Settings) -> Mapping[str, str]:
     """The few variables that programs of the host get: where programs are, and the way to the network."""
-    names = ("PATH", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    return {"LC_ALL": "C.UTF-8", **{name: settings.env[name] for name in names if name in settings.env}}
+    kept = {name: settings.env[name] for name in ("PATH", "TMPDIR") if name in settings.env}
+    # apt reads only the small ones; everybody else takes both.
+    proxies = {name: settings.env.get(name) or settings.env.get(name.upper()) for name in _PROXIES}
+    return {"LC_ALL": "C.UTF-8", **kept, **{name: value for name, value in proxies.items() if value}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from imagegen.base.apt import Apt
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from tests.loopback import Loopback, Server, drip, raw, status
+from tests.tls import Authority, InspectingProxy, SecureLoopback
 
 pytestmark = pytest.mark.integration
 
@@ -90,10 +92,12 @@ def mirror(archive: Archive) -> Iterator[str]:
     server.close()
 
 
-def update(tmp_path: Path, url: str) -> dict[str, str]:
+def update(tmp_path: Path, url: str, **env: str) -> dict[str, str]:
     root = tmp_path / "apt"
     root.mkdir()
-    reader = Apt(root, {"debian": ("bookworm",)}, {"debian": url}, Settings.from_environment(ENV), architecture="amd64")
+    reader = Apt(
+        root, {"debian": ("bookworm",)}, {"debian": url}, Settings.from_environment(ENV | env), architecture="amd64"
+    )
     reader.run("update", "--error-on=any")
     return reader.dates()
 
@@ -172,6 +176,28 @@ def test_a_broken_mirror(answer: Callable[..., None], tmp_path: Path) -> None:
         server.close()
     assert server.host in str(caught.value.why)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.fault(
+    "Network", "a Debian mirror by https, behind a proxy that inspects TLS", "works with the CA, is refused without"
+)
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
+def test_a_private_ca(variable: str, archive: Archive, tmp_path: Path) -> None:
+    archive.publish(archive.sign(archive.release()))
+    ours, public = Authority(tmp_path / "ours", "Ours"), Authority(tmp_path / "public", "Public")
+    upstream = SecureLoopback(partial(Quietly, directory=str(archive.root)), public.context("mirror.invalid"))
+    proxy = InspectingProxy(ours.context("mirror.invalid"), upstream.host, public.pem)
+    env = {variable: f"http://{proxy.host}"}
+    try:
+        assert list(update(tmp_path, "https://mirror.invalid", **env, SSL_CERT_FILE=str(ours.pem))) == ["bookworm"]
+        shutil.rmtree(tmp_path / "apt")
+        with pytest.raises(BaseError, match="apt cannot read the archive") as caught:
+            update(tmp_path, "https://mirror.invalid", **env)
+    finally:
+        proxy.close()
+        upstream.close()
+    assert "certificate" in str(caught.value.why)
+    assert "SSL_CERT_FILE" in str(caught.value.fix)
 
 
 @pytest.mark.fault(
