@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import re
 import secrets
+import ssl
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import zstandard
+from requests.certs import where
 
 from imagegen import lock, recipe, smoke
 from imagegen.engine import Engine
@@ -25,6 +30,7 @@ from imagegen.progress import Quiet
 from imagegen.store import Store, refs
 from tests.integration.places import Built, Place, relocked
 from tests.tiny_image import tiny_image
+from tests.tls import Authority
 from tests.unit.test_recipe import LOCK, VISIBLE
 
 pytestmark = pytest.mark.integration
@@ -63,6 +69,9 @@ def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"
 
 
+@pytest.mark.fault(
+    "Secrets", "a plain build gets a private CA as a secret", "no layer, config or manifest has a byte of it"
+)
 @pytest.mark.parametrize("image", ["sb3_maskable", pytest.param("cpu_grpo", marks=pytest.mark.slow)])
 def test_the_printed_command_makes_an_image_that_passes(
     image: str,
@@ -93,7 +102,12 @@ def test_the_printed_command_makes_an_image_that_passes(
     (line,) = done.stdout.splitlines()
     tag = re.findall(r" -t (\S+)", line)[0]
     cleaned.append(tag)
-    paste(line, shell, own.root)
+    authority = Authority(tmp_path / "authority", "The CA that a build was given as a secret")
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(Path(ssl.get_default_verify_paths().cafile or where()).read_bytes() + authority.pem.read_bytes())
+    paste(line, {**shell, "SSL_CERT_FILE": str(bundle)}, own.root)
+    there = b'PRETTY_NAME="Debian'  # so that a search which finds nothing has searched
+    assert traces_in(engine, tag, [*authority.traces, there]) == {there}
     report = smoke.run(engine, tag, built.lock, built.imports, require_gpu=False, progress=Quiet())
     assert report.passed, [(result.check, result.reason, result.log) for result in report.results if result.failed]
 
@@ -105,6 +119,36 @@ def test_the_printed_command_makes_an_image_that_passes(
     extra = {path for path in found - paths_of(directory / "base") if not path.startswith("/opt/venv")}
     ours, engines = {"/workspace"}, {"/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
     assert ours <= extra <= ours | engines, "the installation left something behind"
+
+
+def traces_in(engine: Engine, tag: str, traces: list[bytes]) -> set[bytes]:
+    """Which of the byte strings are in the image: manifests, config, layers unpacked."""
+    found = set()
+    with tempfile.TemporaryFile() as archive:
+        for chunk in engine.client.images.get(tag).save():
+            archive.write(chunk)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as tar:
+            for member in filter(tarfile.TarInfo.isreg, tar):
+                for data in unpacked(tar.extractfile(member)):
+                    found |= {trace for trace in traces if trace in data}
+    return found
+
+
+def unpacked(file: IO[bytes] | None) -> Iterator[bytes]:
+    """In pieces that overlap, so that nothing is missed between two."""
+    assert file
+    magic = file.read(4)
+    file.seek(0)
+    stream: Any = file
+    if magic == b"\x28\xb5\x2f\xfd":
+        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    elif magic[:2] == b"\x1f\x8b":
+        stream = gzip.GzipFile(fileobj=file)
+    tail = b""
+    while data := stream.read(4 << 20):
+        yield tail + data
+        tail = data[-200:]
 
 
 def paths_of(layout: Path) -> set[str]:
