@@ -21,8 +21,9 @@ from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
 from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, wheels_layer
 from imagegen.layers.plan import LAYER_FORMAT, LayerPlan, plan
-from imagegen.lock import fetch_each
+from imagegen.lock import complete, fetch_each
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
+from imagegen.net import MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
 
@@ -146,6 +147,8 @@ def _convert(
                     _raise_failed(work)
             for future in work:
                 future.result()
+        except MissingFiles as error:
+            raise complete(error, needed, store) from error
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)

@@ -73,7 +73,6 @@ def test_an_engine_in_another_network(sb3_maskable: Built, machine: Place, place
 @pytest.mark.fault(
     "Offline", "a build without network and with an empty store", "one error with every missing file, in seconds"
 )
-@pytest.mark.xfail(strict=True, reason="layers.assemble does not call lock.complete yet")
 @pytest.mark.parametrize("through", [pytest.param(ALONE, marks=pytest.mark.slow), WITH_LOOPBACK])
 def test_all_that_is_missing_is_told_at_once(through: tuple[str, ...], place: Place) -> None:
     locked = committed("cpu-grpo-cpu-py311")  # it has an sdist
