@@ -45,7 +45,7 @@ RUN --mount=type=bind,from=wheels,target=/mnt/wheels --mount=type=bind,target=/m
     --no-cache-dir --no-deps --require-hashes --find-links /mnt/wheels -r /mnt/context/requirements.txt
 """
 # What imagegen does when byte-code is off on all sides: nothing but this differs.
-PLAIN = "from imagegen.layers import layer; layer._is_source = lambda *_: False; "
+PLAIN = "from imagegen.layers import layer; layer.compiles = lambda *_: False; "
 
 
 class Bench:
