@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from imagegen.text import shown
+
 
 @dataclass(frozen=True)
 class Location:
@@ -45,7 +47,7 @@ class ImagegenError(Exception):
             lines.append(f"  why: {self.why}")
         if self.fix:
             lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        return shown("\n".join(lines))
 
 
 class ErrorGroup(ImagegenError):
@@ -155,6 +157,13 @@ class SandboxError(ImagegenError):
 
     exit_code = 75
     title = "sandbox"
+
+
+class OutputError(ImagegenError):
+    """stdout or stderr cannot be written."""
+
+    exit_code = 76
+    title = "output"
 
 
 class SmokeError(ImagegenError):

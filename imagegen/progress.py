@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
+from imagegen.text import shown
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -68,7 +70,7 @@ class Terminal:
         self._bars = 0
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(shown(text), highlight=False, markup=False, soft_wrap=True)
 
     def meter(self, label: str, total: int) -> Meter:
         if self.console.is_terminal:

@@ -17,7 +17,7 @@ from pathlib import Path
 from imagegen.base.mirrors import host_env
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.net import redact
+from imagegen.text import redact
 
 _KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
 _OF_HOST = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::http", "Acquire::https")

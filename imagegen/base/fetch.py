@@ -12,9 +12,10 @@ from imagegen.base.mirrors import mirrors
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
 from imagegen.errors import FetchError, GoneError
-from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, redact
+from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.progress import Meter, Progress
 from imagegen.store import Store
+from imagegen.text import redact
 
 _SNAPSHOTS = "https://snapshot.debian.org/archive"
 _CONNECTIONS = 6

@@ -1,96 +1,142 @@
-"""The entry point: the list of commands, and what becomes of errors."""
+"""The entry point: how a run ends. Nothing but the standard library is imported before signals are taken care of."""
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import signal
 import sys
-from pathlib import Path
+import time
+import traceback
+from contextlib import suppress
+from types import FrameType
+from typing import Any, TextIO
 
-import click
-
-from imagegen import __version__
-from imagegen.errors import ImagegenError
-
-# Command -> what `--help` says. Modules are imported when their command runs, so that `--help` is fast.
-COMMANDS = {
-    "list": "Images and cells: what each is for, whether it is locked and built.",
-    "show": "What is in an image, and why each pin is what it is.",
-    "lock": "Resolve a cell and write its lock.",
-    "render": "The Dockerfile of a cell; with -o, everything that a plain build needs.",
-    "build": "Build a locked cell into Docker, prove it by its smoke checks, and tag it.",
-    "test": "Run the smoke checks of an image that is built.",
-    "store": "Check, clean and measure the store.",
-    "engine": "A private Docker engine from Debian packages.",
-}
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_GRACE = 3.0  # seconds for which further signals are taken for the same one: make and CI systems send several
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
+class _Stopped(BaseException):
+    """Somebody asks imagegen to end: containers, processes, mounts and temporary files go on the way out."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"imagegen.cli.{cmd_name}_command")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="imagegen")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
-@click.option(
-    "--project",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    default=".",
-    help="The directory that holds your matrices/ and locks/ (default: here).",
-)
-@click.pass_context
-def cli(ctx: click.Context, *, project: Path) -> None:
-    """Reproducible container images for LLM reinforcement-learning training."""
-    from imagegen.cli.app import App
+class _Raw(io.FileIO):
+    """stdout or stderr. When it fails, that is told as what it is, and whatever comes later goes nowhere."""
 
-    ctx.obj = App(os.environ, project)
+    def write(self, data: Any) -> int:
+        from imagegen.errors import OutputError
+
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `imagegen list | head`
+                raise _Stopped(signal.SIGPIPE) from error
+            name = "stdout" if self.fileno() == 1 else "stderr"
+            raise OutputError(f"{name} cannot be written", why=error.strerror) from error
 
 
 def main() -> None:
-    """Run, and turn errors into sentences and exit codes: 64 for usage, one code per class of error otherwise."""
-    debug = "--debug" in sys.argv[1:]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may lack characters that a matrix uses
-    # As an exit, so that containers, mounts and temporary files go: a cancelled CI job sends no interrupt.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    """Run, and turn whatever ends the run into a sentence and an exit code: one per class of error (errors.py)."""
     try:
-        code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("interrupted", err=True)
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(64)
+        _prepare()
+        code = _run()
+    except _Stopped as stopped:
+        if stopped.number != signal.SIGPIPE:
+            _tell(_SIGNALS[signal.Signals(stopped.number)])
+        code = 128 + stopped.number
+    except Exception as error:  # noqa: BLE001 - the last resort of every error that nobody expected
+        code = _unexpected(error)
+    for number in _SIGNALS:  # whoever is impatient from here on may be
+        signal.signal(number, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _prepare() -> None:
+    for descriptor in (0, 1, 2):  # a file of the store must not become what a child takes for its stdout
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    last = -_GRACE
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
+        nonlocal last
+        again, last = time.monotonic() - last < _GRACE, time.monotonic()
+        if not again:
+            raise _Stopped(number)
+
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs want it
+            signal.signal(number, stop)
+    sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
+
+
+def _output(stream: TextIO) -> TextIO:
+    """`stream` with escapes for characters that its terminal lacks, and with errors that say what failed."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.reconfigure(errors="backslashreplace")
+    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # a test's
+        return stream
+    whole = io.BufferedWriter(_Raw(stream.fileno(), "w", closefd=False))
+    lines = stream.isatty() or stream.write_through or stream is sys.stderr
+    return io.TextIOWrapper(whole, stream.encoding, "backslashreplace", line_buffering=lines)
+
+
+def _run() -> int:
+    from imagegen.cli.commands import run
+    from imagegen.errors import ImagegenError
+
+    try:
+        code = run()
+        if sys.stdout:
+            sys.stdout.flush()
     except ImagegenError as error:
-        if debug:
-            raise
-        title = click.style(error.title, fg="red", bold=True)
-        click.echo(f"{title}: {error}", err=True, color=False if os.environ.get("NO_COLOR") else None)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader has gone (`imagegen list | head`); Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except Exception as error:
-        if debug:
-            raise
-        click.echo(
-            f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report it", err=True
-        )
-        sys.exit(70)
-    sys.exit(code if isinstance(code, int) else 0)
+        if _debug():
+            _traceback(error)
+        else:
+            _tell(f"{_title(error.title)}: {error}")
+        return error.exit_code
+    except SystemExit as ended:
+        code = ended.code
+    return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception) -> int:
+    """An error that no sentence was written for: a bug, or a machine in a state that nobody thought of."""
+    if _debug():
+        _traceback(error)
+    else:
+        from imagegen.text import shown
+
+        said = shown(" ".join(str(error).split()))
+        _tell(f"{_title('internal error')}: {type(error).__name__}: {said}\n  fix: see why with `imagegen --debug ...`")
+    return 70
+
+
+def _debug() -> bool:
+    return "--debug" in sys.argv[1:]
+
+
+def _traceback(error: BaseException) -> None:
+    from imagegen.text import shown
+
+    _tell(shown("".join(traceback.format_exception(error)).rstrip()))
+
+
+def _title(text: str) -> str:
+    """The word that an error begins with, in red on terminals that show colours and for people who want them."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not (sys.stderr and sys.stderr.isatty())
+    return text if plain else f"\x1b[1;31m{text}\x1b[0m"
+
+
+def _tell(text: str) -> None:
+    from imagegen.errors import OutputError
+
+    with suppress(OutputError, _Stopped):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - the last words of a program are printed

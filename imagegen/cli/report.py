@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagegen.smoke import Report
+from imagegen.text import shown
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
@@ -16,6 +17,6 @@ def print_report(console: Console, report: Report) -> None:
     table = Table("check", "result", "time", "", box=None, pad_edge=False)
     for result in report.results:
         status = Text(result.status, style=_COLOUR[result.status])
-        table.add_row(result.check, status, f"{result.seconds:.1f} s", result.reason)
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.reason))
     console.print(table)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))

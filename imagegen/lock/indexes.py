@@ -16,7 +16,8 @@ from imagegen.errors import FetchError
 from imagegen.lock.schema import relative_path
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Index
-from imagegen.net import Client, Page, file_path, is_file, redact
+from imagegen.net import Client, Page, file_path, is_file
+from imagegen.text import redact
 
 DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself

@@ -28,9 +28,10 @@ from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement, Sdist
 from imagegen.matrix.rule import Rule
-from imagegen.net import Client, NotFoundError, redact
+from imagegen.net import Client, NotFoundError
 from imagegen.progress import Progress, timed
 from imagegen.store import Store
+from imagegen.text import redact
 
 _UV = importlib.metadata.version("uv")
 
@@ -251,7 +252,7 @@ class _Maker:
                 errors.append(_no_wheel(pinned, self.target))
         if errors:
             raise LockErrors(errors)
-        with Client(self.settings) as client, ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
             known = [remote.size or self.sizes.get(remote.sha256) for _, remote in chosen]
             sizes = list(pool.map(lambda size, pair: size or client.size(pair[1].url), known, chosen))
         wheels = []

@@ -30,7 +30,7 @@ from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Component
-from imagegen.net import redact
+from imagegen.text import redact
 
 _PROJECT = "cell"
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached

@@ -17,9 +17,10 @@ from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import File
-from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, redact
+from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.progress import Meter
 from imagegen.store import Store
+from imagegen.text import redact
 
 _THREADS = 6
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagegen.errors import UsageError
 from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
+from imagegen.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,3 @@ def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) ->
         if axis not in {"cuda", "python"} and value != defaults[axis]
     ]
     return "-".join([image, axes["cuda"], "py" + axes["python"].replace(".", ""), *others])
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A sentence that offers the nearest known word, if one is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else None

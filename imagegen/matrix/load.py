@@ -11,10 +11,11 @@ from pydantic_core import ErrorDetails
 
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
-from imagegen.matrix.cells import Matrix, did_you_mean
+from imagegen.matrix.cells import Matrix
 from imagegen.matrix.complete import complete
 from imagegen.matrix.references import Entries, Found
 from imagegen.matrix.schema import SECTIONS, MatrixFile
+from imagegen.text import did_you_mean
 
 
 def load(directories: Sequence[Path]) -> Matrix:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen.errors import Location, MatrixError
-from imagegen.matrix.cells import did_you_mean
 from imagegen.matrix.document import Document
 from imagegen.matrix.schema import SURROUNDINGS, condition_error
+from imagegen.text import did_you_mean
 
 
 @dataclass(frozen=True)

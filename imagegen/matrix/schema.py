@@ -16,15 +16,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from imagegen.text import unprintable
+
 SURROUNDINGS = ("base", "cuda", "glibc", "platform", "python")  # what a rule may name besides components
 RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
 
-# C0 and C1 controls, line and paragraph separators, and the marks that make text read differently than it is stored.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-
 
 def _one_line(text: str) -> str:
-    if _UNPRINTABLE.search(text):
+    if unprintable(text):
         raise ValueError("must be one line without control characters; in YAML, write long text as a folded block (>-)")
     if text != text.strip():
         raise ValueError("must not begin or end with white space")
@@ -32,7 +31,7 @@ def _one_line(text: str) -> str:
 
 
 def _env_value(value: str) -> str:
-    if _UNPRINTABLE.search(value):
+    if unprintable(value):
         raise ValueError("must not contain line breaks or control characters")
     if found := sorted({c for c in value if c in '$"\\`'}):
         raise ValueError(f"must not contain {' '.join(found)}: a Dockerfile would expand it, an image config would not")

@@ -1,6 +1,6 @@
 """HTTP and file:// for everything that imagegen fetches: credentials, proxies, retries, resume, verification."""
 
-from imagegen.net.address import file_path, is_file, redact
+from imagegen.net.address import file_path, is_file
 from imagegen.net.answer import NotFoundError
 from imagegen.net.client import Client, UnreachableError
 from imagegen.net.missing import Missing, MissingFiles
@@ -15,5 +15,4 @@ __all__ = [
     "UnreachableError",
     "file_path",
     "is_file",
-    "redact",
 ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import netrc
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from imagegen.errors import FetchError
+from imagegen.text import redact
 
 Origin = tuple[str, str, int]  # scheme, host, port
 
@@ -39,20 +39,15 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise FetchError(f"{redact(url)} is not an address", why=str(error)) from error
+    except ValueError:  # its message quotes the address, perhaps a password
+        fix = "percent-encode what is special in a user name or password: %2F for /, %40 for @"
+        raise FetchError(f"{redact(url)} is not an address", why="it is malformed", fix=fix) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise FetchError(f"{redact(url)} cannot be fetched", why="it is neither an http, an https nor a file address")
     netloc = parts.netloc.rpartition("@")[2]
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     clean = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
     return Address(clean, parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), auth)
-
-
-def redact(text: str) -> str:
-    """What others said, fit for errors and logs: no credentials in URLs, no control characters for terminals."""
-    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text)
-    return re.sub(r"(?<=://)[^/\s'\"<>]*@", "***@", text)
 
 
 def is_file(url: str) -> bool:
@@ -105,8 +100,8 @@ def netrc_auth(address: Address, env: Mapping[str, str]) -> tuple[str, str] | No
         return None
     try:
         entry = netrc.netrc(file).authenticators(address.host)
-    except netrc.NetrcParseError as error:
-        raise FetchError("netrc cannot be read", where=f"{file}:{error.lineno}", why=error.msg) from error
+    except netrc.NetrcParseError as error:  # its message quotes the file, perhaps a password
+        raise FetchError("netrc cannot be read", where=f"{file}:{error.lineno}", why="its syntax is wrong") from None
     except (OSError, UnicodeDecodeError) as error:
         raise FetchError("netrc cannot be read", where=str(file), why=str(error)) from error
     return (entry[0], entry[2] or "") if entry else None

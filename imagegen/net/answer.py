@@ -10,7 +10,8 @@ from urllib.parse import urljoin
 import requests
 
 from imagegen.errors import FetchError
-from imagegen.net.address import Address, parse, redact
+from imagegen.net.address import Address, parse
+from imagegen.text import redact
 
 MAX_WAIT = 60.0  # seconds that a server may make us wait before the next try
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})

@@ -19,13 +19,14 @@ import urllib3.exceptions
 from imagegen import __version__
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net.address import Address, Origin, file_path, is_file, netrc_auth, parse, proxy_for, redact
+from imagegen.net.address import Address, Origin, file_path, is_file, netrc_auth, parse, proxy_for
 from imagegen.net.answer import MAX_WAIT, NotFoundError, TryAgainError, check_status, continues, redirected, whole_size
 from imagegen.net.lifeline import HeldAdapter, Lifeline
 from imagegen.net.page import DamagedError, Page, read_page
 from imagegen.net.partial import Partial, partial
 from imagegen.progress import Meter
 from imagegen.store import Store
+from imagegen.text import redact
 
 _CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
 _MAX_REDIRECTS = 8

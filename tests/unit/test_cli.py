@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,30 +116,6 @@ def test_a_report_that_cannot_be_written_is_told_before_the_checks(run: Run, tmp
     ended = run("test", "cpu-grpo", "--junit", str(file))
     assert ended.code == 64
     assert str(file) in ended.err
-
-
-def test_a_termination_cleans_up_as_an_interrupt_does() -> None:
-    program = textwrap.dedent("""
-        import sys, time
-        from imagegen.cli import main
-
-        def command(**_):
-            try:
-                print("ready", flush=True)
-                time.sleep(60)
-            finally:
-                print("cleaned", flush=True)
-
-        sys.modules["imagegen.cli.main"].cli.main = command
-        main()
-    """)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.read() == "cleaned\n"
-    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_gc_keeps_what_locks_name_and_says_what_it_freed(run: Run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, NotFoundError, UnreachableError, redact
+from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, ranged, stall, status, whole
 
@@ -264,7 +264,3 @@ def test_close_stops_a_retry(server: Server) -> None:
     threading.Timer(0.1, stopped.close).start()
     with pytest.raises(FetchError, match="was stopped"):
         stopped.get(server.url)
-
-
-def test_redact() -> None:
-    assert redact("see https://u:p@host/x and http://host/@y") == "see https://***@host/x and http://host/@y"

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from imagegen import matrix
-from imagegen.cli.main import cli
+from imagegen.cli.commands import cli
 from imagegen.data import shipped
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,45 @@
+"""Text on its way to people: nothing secret in it, and nothing that acts on a terminal or reads otherwise than it is.
+
+What people write (matrices, locks) and what others answer (servers, programs, wheels' members) ends up in messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Iterable
+
+# Controls, formats (right-to-left marks, zero-width characters, byte order marks), lone surrogates, line separators.
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_SECRETS = (
+    (re.compile(r"(?<=://)[^/\s'\"<>]*@"), "***@"),  # user:password@
+    (re.compile(r"(?<=://)[^/\s'\"<>:@\[]+:(?!\d*(?:[/?#\s]|$))[^\s'\"<>]*@"), "***@"),  # with a slash in the password
+    (re.compile(r"(://[^\s'\"<>?]*\?)[^\s'\"<>#]+"), r"\1***"),  # signatures of redirects, tokens
+)
+
+
+def unprintable(text: str) -> str | None:
+    """The first character that is not seen for what it is: a control (line breaks too), a direction mark, or None."""
+    return next((c for c in text if not c.isprintable() and unicodedata.category(c) in _UNPRINTABLE), None)
+
+
+def redact(text: str) -> str:
+    """`text` without the credentials of the addresses in it: fit for errors and logs."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def shown(text: str) -> str:
+    """`text` as it may be printed: redacted, and whatever a terminal would obey in the form of Python's escapes."""
+    text = redact(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or unprintable(c) is None else c.encode("unicode_escape").decode() for c in text)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A sentence that offers the nearest known word, if one is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else None
