@@ -1,8 +1,13 @@
-"""Where the shipped data lies: inside the installed wheel, or beside the package in a checkout."""
+"""Data in files: where the shipped lies (in the wheel, or beside the package), and how people's is read."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
+
+_LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
 
 
 def shipped(name: str) -> Path:
@@ -10,3 +15,14 @@ def shipped(name: str) -> Path:
     package = Path(__file__).parent
     installed = package / "_data" / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def read(path: Path) -> bytes:
+    """A file that people write. Raises OSError, also for what is no regular file (it might never end) or too long."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise OSError(errno.EFBIG, f"it is longer than {_LONGEST >> 20} MiB", str(path))
+    return content

@@ -77,6 +77,9 @@ class App:
         if moved:
             why = f"since then these inputs moved: {', '.join(moved)}"
             raise LockError(f"the lock of {cell.id} is stale", where=str(self.lock_path(cell)), why=why, fix=fix)
+        if wrong := lock.contradictions(found, cell):
+            why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
+            raise LockError(f"the lock of {cell.id} contradicts it", where=str(self.lock_path(cell)), why=why, fix=fix)
         self.judge(cell, compat.facts_of_lock(found))
         return found
 

@@ -62,4 +62,6 @@ def _locked(found: Lock | None, cell: Cell) -> str:
         return "no"
     if lock.stale(found, cell):
         return "stale"
+    if lock.contradictions(found, cell):
+        return "edited"
     return "recorded" if found.record else "yes"

@@ -44,7 +44,7 @@ def command(
             app.progress.say(f"{chosen.id}: fresh")
             continue
         previous = app.find_lock(chosen)
-        if record and previous and not lock.stale(previous, chosen) and not any(asked.values()):
+        if record and previous and not any(asked.values()) and not _outdated(previous, chosen):
             made = previous
         else:
             made = _make(app, chosen, previous, asked)
@@ -54,6 +54,10 @@ def command(
                 bare, record=layers.record_of(layers.assemble(bare, app.store, app.sources(chosen), app.progress))
             )
         _write(app, chosen, made, previous)
+
+
+def _outdated(previous: Lock, cell: Cell) -> bool:
+    return bool(lock.stale(previous, cell) or lock.contradictions(previous, cell))
 
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:

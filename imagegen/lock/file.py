@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from imagegen import data
 from imagegen.errors import ErrorGroup, Location, LockError
-from imagegen.lock.model import LOCK_VERSION, Lock, winners_among
+from imagegen.lock.model import LOCK_VERSION, Lock
 from imagegen.lock.schema import LockFile, to_table
-from imagegen.matrix.model import Cell
 from imagegen.store import digest_of
 
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
@@ -34,11 +34,16 @@ class LockErrors(ErrorGroup, LockError):
 def read(path: Path) -> Lock:
     """The lock in a file. Raises LockError, or LockErrors with each fault's line."""
     try:
-        text = path.read_bytes().decode()
+        text = data.read(path).decode()
     except FileNotFoundError:
         raise LockError("there is no lock", where=Location(path), fix="run `imagegen lock` first") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise LockError("the lock cannot be read", where=Location(path), why=str(error), fix=_RELOCK) from error
+        raise LockError(
+            "the lock cannot be read",
+            where=Location(path),
+            why=getattr(error, "strerror", None) or "it is not UTF-8",
+            fix=_RELOCK,
+        ) from error
     return loads(text, path)
 
 
@@ -46,9 +51,10 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
     """The lock in `text`; `path` is named in errors."""
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and numbers that are too long for int
         line = re.search(r"line (\d+)", str(error))
-        where = Location(path, int(line[1]) if line else None)
+        at_end = len(text.splitlines()) if "end of document" in str(error) else None
+        where = Location(path, int(line[1]) if line else at_end)
         raise LockError("the lock is not TOML", where=where, why=str(error), fix=_RELOCK) from error
     version = table.get("version")
     if version != LOCK_VERSION or isinstance(version, bool):
@@ -96,21 +102,6 @@ def inputs_hash(lock: Lock) -> str:
     """The digest of the lock without its record: what labels and tags carry."""
     canonical = json.dumps(to_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
     return digest_of(canonical.encode())
-
-
-def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
-    """Names of the inputs that moved since the lock was made, sorted: changed, new or gone.
-
-    The matrix knows sdists that this stack never asked for: only those that the lock was made with count.
-    """
-    new = {name for name in cell.inputs if not name.startswith("sdist ")}
-    names = lock.inputs.keys() | new
-    moved = {name for name in names if lock.inputs.get(name) != cell.inputs.get(name)}
-    if lock.winners != winners_among(cell.winners, lock.wheels):
-        moved.add("winners")
-    if any(wheel.misrecorded != cell.misrecorded.get(wheel.file.sha256) for wheel in lock.wheels):
-        moved.add("misrecorded")
-    return tuple(sorted(moved))
 
 
 def _render(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:

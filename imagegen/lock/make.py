@@ -22,6 +22,7 @@ from imagegen.errors import FetchError, ImagegenError, LockError
 from imagegen.lock import indexes, sdist
 from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
+from imagegen.lock.freshness import BASE
 from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel, winners_among
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
@@ -107,7 +108,7 @@ def _rfc3339(time: datetime) -> str:
 
 def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progress, *, upgrade: bool) -> LockedBase:
     if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
-        return previous.base
+        return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # whatever a hand has done
     return base.resolve(cell.base, settings, progress)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import unicodedata
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from packaging.utils import (
     InvalidSdistFilename,
@@ -35,6 +34,7 @@ from imagegen.lock.model import (
     RecordedLayer,
     Winner,
 )
+from imagegen.text import unprintable
 
 
 def _form(pattern: str, what: str) -> AfterValidator:
@@ -50,7 +50,7 @@ def _form(pattern: str, what: str) -> AfterValidator:
 
 def _plain(value: str) -> str:
     """One line of visible text: it is shown, and stands in comments of Dockerfiles."""
-    bad = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
+    bad = unprintable(value)
     if bad is not None:
         raise ValueError(f"holds the control character {bad!r}")
     return value
@@ -102,12 +102,17 @@ Time = Annotated[str, AfterValidator(_time)]
 RelativePath = Annotated[str, AfterValidator(relative_path)]
 Word = Annotated[str, _form(r"[a-z0-9][a-z0-9._-]*", "name (lower-case letters, digits, dot, dash)")]
 AxisValue = Annotated[str, _form(r"[a-z0-9][a-z0-9._/-]*", "value of an axis")]
-FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "file name")]
-EnvName = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable")]
+FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,249}", "file name")]  # file systems take 255 bytes
+EnvName = Annotated[
+    str, _form(r"(?!(PATH|VIRTUAL_ENV)$)[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable that a lock may set")
+]
 Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
 PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
-DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]+", "Debian package name")]
+DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "Debian package name")]  # apt: "x-" removes x
 DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
+
+
+_ARCHIVES = {"debian", "debian-security"}
 
 
 class _Table(BaseModel):
@@ -200,11 +205,19 @@ class _Deb(_Table):
 
 class _Base(_Table):
     name: Word
-    kind: Word
+    kind: Literal["debian"]
     suite: Word
     interpreter: Interpreter
     archives: dict[AxisValue, Time] = {}
     debs: list[_Deb] = []
+
+    @model_validator(mode="after")
+    def _known_archives(self) -> _Base:
+        known = {suite.partition("/")[0] for suite in self.archives}
+        for name, archives in (("debs", {deb.archive for deb in self.debs} - known), ("archives", known - _ARCHIVES)):
+            if archives:
+                raise ValueError(f"{name} name an archive that is none: {', '.join(sorted(archives))}")
+        return self
 
 
 class _Env(_Table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_origin
@@ -9,6 +10,7 @@ from typing import Any, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from imagegen import data
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix.cells import Matrix
@@ -43,7 +45,16 @@ def load(directories: Sequence[Path]) -> Matrix:
 
 
 def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
-    files = sorted(file for file in directory.rglob("*") if file.suffix in {".yaml", ".yml"} and not file.is_dir())
+    unreadable: list[OSError] = []
+    files: list[Path] = []
+    for folder, _, names in os.walk(directory, onerror=unreadable.append):
+        files += (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
+    files.sort()
+    errors += (
+        MatrixError("the directory cannot be read", where=str(error.filename), why=error.strerror)
+        for error in unreadable
+        if not isinstance(error, FileNotFoundError)
+    )
     if not files:
         errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
     return files
@@ -51,7 +62,7 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
 
 def _read(file: Path, errors: list[MatrixError]) -> documents.Document:
     try:
-        raw = file.read_bytes()
+        raw = data.read(file)
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(file), why=error.strerror))
         return documents.Document(file, data={})
@@ -62,9 +73,9 @@ def _read(file: Path, errors: list[MatrixError]) -> documents.Document:
 
 def _validate(document: documents.Document, errors: list[MatrixError]) -> MatrixFile:
     """The file's sound entries; the others' faults go to `errors`."""
-    data = document.data
-    if not isinstance(data, dict):
-        if data is not None:
+    written = document.data
+    if not isinstance(written, dict):
+        if written is not None:
             errors.append(
                 MatrixError(
                     "a matrix file is a mapping", where=document.where(()), fix=f"begin with one of {_sections()}"
@@ -72,14 +83,14 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
             )
         return MatrixFile()
     try:
-        return MatrixFile.model_validate(data)
+        return MatrixFile.model_validate(written)
     except ValidationError as invalid:
         details = invalid.errors(include_url=False)
     errors += (error for detail in details if (error := _error(document, detail)))
     unsound = {tuple(detail["loc"][:2]) for detail in details}
     sound = {
         section: {name: entry for name, entry in entries.items() if (section, name) not in unsound}
-        for section, entries in data.items()
+        for section, entries in written.items()
         if (section,) not in unsound
     }
     return MatrixFile.model_validate(sound)

@@ -6,6 +6,7 @@ line is refused here once more, though matrix and lock have refused it before: t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from imagegen.layers.layer import WORKDIR
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
+_LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
 # Shell text, run in the written directory. An image without attestations, since those move its digest on every build;
 # zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
@@ -59,7 +61,18 @@ def render(lock: Lock, tag: str) -> Rendered:
         interpreter=lock.base.interpreter,
         reason=reason,
     )
+    _check_lines(text)
     return Rendered(text, arguments, (lock.uv, *others))
+
+
+def _check_lines(text: str) -> None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if (size := len(line.encode())) > _LONGEST_LINE:
+            raise LockError(
+                f"line {number} of the Dockerfile would have {size} bytes",
+                why=f"BuildKit reads lines of {_LONGEST_LINE} bytes at most; this one begins with {line[:60]!r}",
+                fix="shorten that value or reason in the matrix, and lock again",
+            )
 
 
 def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
@@ -76,6 +89,7 @@ def reason(wheel: LockedWheel) -> str:
     return "needed by " + ", ".join(wheel.via) if wheel.via else "asked for by the image"
 
 
+@functools.cache
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(shipped("dockerfiles")),

@@ -49,7 +49,7 @@ class House:
         wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
         self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, wanted, (), indexes, (), {"base": "b" * 64})
-        locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (DEB,))
+        locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {"debian/bookworm": LATER}, (DEB,))
         self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, UV, LATER, locked, (), ())
         self.shelf.wheel("peft", "1.0", "torch")
         self.special.wheel("torch", "2.13.0+cpu")

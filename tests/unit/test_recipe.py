@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import json
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen import recipe
-from imagegen.errors import LockError
+from imagegen import matrix, recipe
+from imagegen.errors import LockError, MatrixErrors
 from imagegen.layers import environment
 from imagegen.layers.image import labels
 from imagegen.lock import dumps
-from imagegen.lock.file import loads
+from imagegen.lock.file import _render, loads
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
+from imagegen.lock.schema import to_table
 from tests.dockerfile import Instruction, assignment, instructions
+from tests.unit.matrix_samples import SMALL
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 
@@ -62,6 +69,7 @@ LOCK = Lock(
     ),
 )
 TAG = "imagegen/tiny:cpu-py311"
+ENV = "    env: {A: {value: v, because: b}}\n"
 
 
 def render(lock: Lock) -> str:
@@ -79,13 +87,18 @@ def test_what_a_plain_build_cannot_fetch_comes_as_files() -> None:
     assert f" -t {TAG}-plain " in rendered.arguments
 
 
+@functools.cache
+def the_run() -> Instruction:
+    return next(each for each in instructions(render(LOCK)) if each.name == "RUN")
+
+
 def expected(lock: Lock) -> list[Instruction]:
     """What the Dockerfile of `lock` must say, from the Dockerfile of LOCK and from the lock's own values."""
     pins = "".join(
         f"# {recipe.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
         for each in lock.wheels
     )
-    run = next(each for each in instructions(render(LOCK)) if each.name == "RUN")
+    run = the_run()
     script = run.documents[0]
     slots = {
         LOCK.uv.file.filename: lock.uv.file.filename,
@@ -142,14 +155,14 @@ HOSTILE = (
     ),
     *(" ", " #", " --hash=sha256:0", "\u00a0", "\ufeff", "=", "==", "/", "../", "-", "é", "\U0001f40d"),
 )
-VISIBLE = tuple(piece for piece in HOSTILE if not re.search(r"[\x00-\x1f\x85\u2028\u2029]", piece))
+VISIBLE = tuple(piece for piece in HOSTILE if not re.search(r"[\x00-\x1f\x85\u2028\u2029\ufeff]", piece))
 PIECES = st.one_of(st.sampled_from(HOSTILE), st.text(string.printable, max_size=4), st.text(max_size=4))
 ANYTHING = st.lists(PIECES, max_size=6).map("".join)
 # One line of anything that can be seen: what a lock's free texts may hold.
 LINE = st.lists(
     st.one_of(
         st.sampled_from(VISIBLE),
-        st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=5),
+        st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), max_size=5),
     ),
     max_size=8,
 ).map("".join)
@@ -228,6 +241,96 @@ def test_a_field_holds_its_good_value(field: str) -> None:
 def test_what_their_parsers_would_let_through_is_no_lock(field: str, value: str) -> None:
     with pytest.raises(LockError, match="is no"):
         loads(dumps(FIELDS[field][1](value)))
+
+
+def leaves(table: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every value in a table that is none itself."""
+    entries = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+    for key, value in entries:
+        yield from leaves(value, (*path, key)) if isinstance(value, dict | list) else [(*path, key)]
+
+
+def with_leaf(table: Any, path: tuple[str | int, ...], value: object) -> Any:
+    """A copy of the table with another value at `path`; the last key of a mapping of names takes the value as key."""
+    changed = copy.deepcopy(table)
+    inside = functools.reduce(lambda part, key: part[key], path[:-1], changed)
+    inside[path[-1]] = value
+    return changed
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "newlines, quotes, $(…), backticks, template and Dockerfile syntax in any field of a lock",
+    "refused with file and line, or the Dockerfile has exactly the instructions of a harmless lock",
+)
+@pytest.mark.parametrize("path", list(leaves(to_table(LOCK))), ids=lambda path: ".".join(map(str, path)))
+def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) -> None:
+    table = to_table(LOCK)
+    good = functools.reduce(lambda part, key: part[key], path, table)
+    for piece in HOSTILE:
+        for value in [piece, f"{good}{piece}"] if isinstance(good, str) else [piece]:
+            text = "\n".join(_render(with_leaf(table, path, value), ())) + "\n"
+            try:
+                lock = loads(text, "x.toml")
+            except LockError as error:
+                assert re.search(r"x\.toml(:\d+)?: ", str(error))  # noqa: PT017
+                continue
+            check(lock)
+
+
+HOSTILE_IN_MATRIX = [
+    *("x\nRUN evil", "x\r\nRUN evil", "x\u2028y", "$(evil)", "`evil`", "${HOME}", "{{ 7 * 7 }}", "{% raw %}", "\\"),
+    *(
+        '"',
+        "'",
+        "ends in \\",
+        "REQUIREMENTS",
+        "IMAGEGEN",
+        "# syntax=evil",
+        "; evil",
+        "<<EOF",
+        "a b",
+        "../x",
+        "/",
+        "\x1b[31m",
+    ),
+    "\u202etxt",
+]
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "the same in any field of a matrix",
+    "refused with file, line and column, or the Dockerfile has exactly the instructions of a harmless matrix",
+)
+@pytest.mark.parametrize("path", list(leaves(yaml.safe_load(SMALL + ENV))), ids=lambda path: ".".join(map(str, path)))
+def test_no_field_of_a_matrix_becomes_an_instruction(path: tuple[str | int, ...], tmp_path: Path) -> None:
+    table = yaml.safe_load(SMALL + ENV)
+    for piece in HOSTILE_IN_MATRIX:
+        (tmp_path / "x.yaml").write_text(json.dumps(with_leaf(table, path, piece)), encoding="utf-8")  # JSON is YAML
+        try:
+            cells = matrix.load([tmp_path]).cells()
+        except MatrixErrors as errors:
+            assert re.search(r"x\.yaml:\d+:\d+: ", str(errors))  # noqa: PT017
+            continue
+        for cell in cells:
+            base = {name: getattr(cell.base, name) for name in ("name", "kind", "suite", "interpreter")}
+            wheels = (replace(LOCK.wheels[2], because=cell.requirements[0].because), LOCK.wheels[-1])
+            lock = replace(LOCK, cell=cell.id, image=cell.image, axes=dict(cell.axes), inputs=dict(cell.inputs))
+            env = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+            check(loads(dumps(replace(lock, env=env, wheels=wheels, base=replace(LOCK.base, **base)))))
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a lock's reason or value longer than a line that BuildKit reads (65,535 bytes)",
+    "refused before anything is written: names the line and its beginning",
+)
+def test_a_line_that_buildkit_cannot_read_is_refused() -> None:
+    render(replace(LOCK, wheels=(replace(LOCK.wheels[-1], because="é" * 32_766),)))
+    with pytest.raises(LockError, match="line 9 of the Dockerfile would have 65536 bytes") as caught:
+        render(replace(LOCK, wheels=(replace(LOCK.wheels[-1], because="é" * 32_767),)))
+    assert "# éé" in str(caught.value)
 
 
 def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
