@@ -53,7 +53,7 @@ class App:
         """The shipped matrices, and the project's own on top where it has some."""
         directories = [shipped("matrices")]
         own = self.project / "matrices"
-        if own.is_dir() and own.resolve() != directories[0].resolve():
+        if _there(own) and own.resolve() != directories[0].resolve():
             directories.append(own)
         return matrix.load(directories)
 
@@ -61,11 +61,11 @@ class App:
         """The project's lock, else the shipped one; the project's where neither exists."""
         own = self.project / "locks" / f"{cell.id}.toml"
         theirs = shipped("locks") / f"{cell.id}.toml"
-        return theirs if theirs.exists() and not own.exists() else own
+        return theirs if theirs.exists() and not _there(own) else own
 
     def find_lock(self, cell: Cell) -> Lock | None:
         path = self.lock_path(cell)
-        return lock.read(path) if path.exists() else None
+        return lock.read(path) if _there(path) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""
@@ -123,6 +123,17 @@ class App:
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _there(path: Path) -> bool:
+    """Whether something is there; what cannot be looked at is, so that reading it says why."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:
