@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from imagegen import base
@@ -20,12 +20,14 @@ from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
 from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, wheels_layer
-from imagegen.layers.plan import LAYER_FORMAT, LayerPlan, plan
-from imagegen.lock import complete, fetch_each
+from imagegen.layers.plan import LAYER_FORMAT, LayerPlan, digest_of_json, plan
+from imagegen.lock import complete, fetch_each, inputs_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.net import MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
+
+_IMAGE = "image"  # records of the store: what a lock gave
 
 Grown = Callable[[Sequence[Layer]], None]
 
@@ -48,7 +50,9 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, g
     elif bottom not in stack.found:
         stack.add(_base(lock, store, settings, progress))
     ownership.check(store, lock)  # layers that are known one by one may still clash
-    return keep(store, image(lock, stack.layers()))
+    built = keep(store, image(lock, stack.layers()))
+    store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
+    return built
 
 
 class _Stack:
@@ -94,19 +98,50 @@ def compare(lock: Lock, built: Image) -> str | None:
     if record is None:
         return "the lock has no record yet: `imagegen lock --record` makes the digest a promise"
     made = record_of(built)
-    if made.digest == record.digest:
+    if _essence(made) == _essence(record):
         return None
+    if made.digest == record.digest:
+        raise ReproducibilityError(
+            f"the record of {lock.cell} contradicts itself",
+            why="its digest is right, but its layers are not those of the image with this digest",
+            fix="restore the lock from version control, or record it again: `imagegen lock --record`",
+        )
     promised = {layer.name: layer.diff_id for layer in record.layers}
     got = {layer.name: layer.diff_id for layer in made.layers}
     differing = [name for name in promised | got if promised.get(name) != got.get(name)]
     if not differing and record.codec != made.codec:
         return f"same contents as recorded, other blobs: this build compresses with {made.codec}, not {record.codec}"
-    names = ", ".join(differing)
+    why = (
+        f"layers differ in content: {', '.join(differing)}"
+        if differing
+        else "the contents agree; config or blobs do not"
+    )
+    if record.layer_format != LAYER_FORMAT:
+        why = f"it was recorded with layer format {record.layer_format}, and this imagegen writes {LAYER_FORMAT}"
     raise ReproducibilityError(
         f"this build of {lock.cell} is not the recorded one: {made.digest} instead of {record.digest}",
-        why=f"layers differ in content: {names}" if names else "the contents agree; config or blobs do not",
+        why=why,
         fix="if the change is meant, `imagegen lock --record` records it; else `imagegen store check` looks for damage",
     )
+
+
+def made_here(lock: Lock, store: Store) -> str | None:
+    """The digest of the image that this store has made of the lock before, if it did and the record agrees.
+
+    A record is a claim: a lock from elsewhere may name any image that an engine happens to hold.
+    """
+    known = store.recall(_IMAGE, _memory_key(lock))
+    if known is None or (lock.record and known != _essence(lock.record)):
+        return None
+    return str(known["digest"])
+
+
+def _essence(record: Record) -> dict[str, Any]:
+    return {"digest": record.digest, "layers": [asdict(layer) for layer in record.layers]}
+
+
+def _memory_key(lock: Lock) -> str:
+    return digest_of_json([inputs_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
 def _base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Layer:

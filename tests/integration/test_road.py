@@ -112,6 +112,29 @@ def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine:
     assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
 
 
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a fork's lock records the digest of another image, which the engine holds under the lock's tag",
+    "what the lock's wheels give is made and compared: not reproducible; the tag that users type does not move",
+)
+def test_a_forged_record_is_not_believed(
+    built: Built, cpu_grpo: Built, engine: Engine, machine: Place, tmp_path: Path
+) -> None:
+    assert built.lock.record is not None
+    moving = f"imagegen/{IMAGE}:cpu-py311"
+    own = Place(tmp_path, machine.docker_host)
+    (tmp_path / "cache").symlink_to(machine.cache)
+    record = replace(built.lock.record, digest=cpu_grpo.digest)
+    lock.write(replace(built.lock, record=record), tmp_path / "locks" / f"{CELL}.toml")
+    engine.tag(cpu_grpo.ref, built.ref)
+    try:
+        done = own.run("build", IMAGE, "--no-test", code=74)
+    finally:
+        engine.tag(moving, built.ref)
+    assert cpu_grpo.digest in done.stderr
+    assert engine.image_digest(moving) == built.digest
+
+
 def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
     machine: Place, built: Built, tmp_path: Path
 ) -> None:

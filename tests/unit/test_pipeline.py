@@ -1,0 +1,176 @@
+"""What a lock's record is worth: a build believes what its own store has made, never what a lock says was made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from imagegen import layers, pipeline
+from imagegen.base import BaseLayer
+from imagegen.config import Settings
+from imagegen.engine import Engine
+from imagegen.errors import ReproducibilityError
+from imagegen.layers import bytecode
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.unit.test_layers_assemble import HostSandbox
+from tests.wheels import make_wheel
+
+assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+
+
+class Names:
+    """A stand-in for the engine, as far as names go: tag -> digest. tests/integration has the real one."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+        self.loaded: list[str] = []
+
+    def image_digest(self, ref: str) -> str | None:
+        return self.tags.get(ref)
+
+    @contextmanager
+    def loading(self, store: Store) -> Iterator[Names]:
+        yield self
+
+    def offer(self, image: object) -> None:
+        pass
+
+    def finish(self, digest: str, tag: str, progress: object) -> None:
+        self.loaded.append(digest)
+        self.tags[tag] = digest
+
+    def tag(self, ref: str, tag: str) -> None:
+        self.tags[tag] = self.tags[ref]
+
+
+class Machine:
+    def __init__(self, root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        self.root, self.store, self.engine = root, Store(root / "store"), Names()
+        self.settings = Settings.from_environment({"HOME": str(root)})
+
+    def lock(self, content: bytes) -> Lock:
+        data = make_wheel(self.root, {"demo.py": content}).read_bytes()
+        digest = self.store.write(data).removeprefix("sha256:")
+        wheel = LockedWheel("demo", "1.0", File("demo-1.0-py3-none-any.whl", digest, len(data), "pypi"), ())
+        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+        base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+        axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+        return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, (wheel,), ())
+
+    def record(self, lock: Lock) -> Record:
+        return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))
+
+    def build(self, lock: Lock) -> pipeline.Built:
+        engine = cast("Engine", self.engine)
+        return pipeline.to_engine(lock, {}, engine, self.store, self.settings, Quiet(), test=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path)
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    layer = BaseLayer(machine.store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+    return machine
+
+
+def test_an_unchanged_image_is_not_made_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = machine.lock(b"x = 1\n")
+    for each in (lock, replace(lock, record=machine.record(lock))):
+        digest = machine.build(each).digest
+        with monkeypatch.context() as patch:
+            patch.setattr(layers, "assemble", None)
+            assert machine.build(each).digest == digest
+    assert machine.engine.loaded == [digest]
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a fork's lock records the digest of another image, which the engine holds under the lock's tag",
+    "what the lock's wheels give is made and compared: not reproducible; the tag that users type does not move",
+)
+def test_a_digest_that_a_lock_claims_is_not_believed(machine: Machine) -> None:
+    lock, evil = machine.lock(b"x = 1\n"), machine.lock(b"evil = 1\n")
+    forged = replace(lock, record=machine.record(evil))
+    moving, fixed = pipeline.tags(forged)
+    assert forged.record is not None
+    machine.engine.tags[fixed] = forged.record.digest
+    with pytest.raises(ReproducibilityError, match="is not the recorded one"):
+        machine.build(forged)
+    assert moving not in machine.engine.tags
+
+
+def swapped(record: Record, *fields: str) -> Record:
+    """The record with these fields exchanged between its last two layers."""
+    *rest, one, two = record.layers
+    new_one = replace(one, **{name: getattr(two, name) for name in fields})
+    new_two = replace(two, **{name: getattr(one, name) for name in fields})
+    return replace(record, layers=(*rest, new_one, new_two))
+
+
+FORGERIES: dict[str, Callable[[Record], Record]] = {
+    "descriptors swapped": lambda record: swapped(record, "digest", "size", "diff_id"),
+    "blobs swapped": lambda record: swapped(record, "digest", "size"),
+    "contents swapped": lambda record: swapped(record, "diff_id"),
+    "keys swapped": lambda record: swapped(record, "key"),
+    "a layer less": lambda record: replace(record, layers=record.layers[:-1]),
+    "a layer twice": lambda record: replace(record, layers=(*record.layers, record.layers[-1])),
+    "another size": lambda record: replace(record, layers=(*record.layers[:-1], replace(record.layers[-1], size=1))),
+}
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a record whose layers are swapped, left out, doubled or resized, under the right digest",
+    "refused: the record contradicts itself",
+)
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_record_must_agree_in_every_layer(name: str, warm: bool, machine: Machine) -> None:
+    lock = machine.lock(b"x = 1\n")
+    record = machine.record(lock)
+    if warm:  # the image is in the engine already
+        machine.build(replace(lock, record=record))
+    with pytest.raises(ReproducibilityError, match="contradicts itself"):
+        machine.build(replace(lock, record=FORGERIES[name](record)))
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a lock recorded by an imagegen of another layer format, or with another codec",
+    "the format is named in the refusal; another codec with the same contents is a remark",
+)
+def test_a_record_of_another_imagegen(machine: Machine) -> None:
+    lock = machine.lock(b"x = 1\n")
+    record = machine.record(lock)
+    other = tuple(replace(layer, diff_id="sha256:" + "0" * 64) for layer in record.layers)
+    later = replace(record, layer_format=record.layer_format + 1, layers=other, digest="sha256:" + "0" * 64)
+    with pytest.raises(ReproducibilityError, match=f"recorded with layer format {later.layer_format}"):
+        machine.build(replace(lock, record=later))
+    blobs = tuple(replace(layer, digest="sha256:" + "1" * 64, size=7) for layer in record.layers)
+    codec = replace(record, codec="zstd 9 level 1", layers=blobs, digest="sha256:" + "2" * 64)
+    for _ in range(2):
+        assert machine.build(replace(lock, record=codec)).digest == record.digest
+
+
+def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_path: Path) -> None:
+    lock = machine.lock(b"x = 1\n")
+    lock = replace(lock, record=machine.record(lock))
+    machine.build(lock)
+    fresh = Machine(tmp_path / "fresh")
+    fresh.engine = machine.engine
+    fresh.store.write(machine.store.read(lock.wheels[0].file.digest))
+    fresh.store.write(bytes(1024))
+    digest = fresh.build(lock).digest
+    assert fresh.store.has(digest)
+    assert digest == machine.engine.loaded[-1]
