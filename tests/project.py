@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagegen import lock, matrix
@@ -66,6 +66,16 @@ class Project:
     @property
     def lock(self) -> Path:
         return self.root / "locks" / f"{CELL}.toml"
+
+    def serve_uv(self, content: bytes) -> None:
+        """Let the index have these bytes as uv's wheel, and the lock name them."""
+        locked = lock.read(self.lock)
+        file = replace(locked.uv.file, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+        (self.root / "index/uv").mkdir()
+        (self.root / "index/uv" / file.filename).write_bytes(content)
+        page = f'<a href="{file.filename}#sha256={file.sha256}">x</a>\n'
+        (self.root / "index/uv/index.html").write_text(page)
+        lock.write(replace(locked, uv=replace(locked.uv, file=file)), self.lock)
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`imagegen` with these arguments, in a session of its own."""

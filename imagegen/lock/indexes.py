@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -33,9 +33,21 @@ class Link:
 
 
 def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
-    """`settings` in which every alias of the matrix has its address; what the user set stays."""
-    known = {alias: index.url for alias, index in indexes.items() if index.url}
-    return replace(settings, index_urls=known | dict(settings.index_urls))
+    """`settings` in which every alias of the matrix has its address; what the user set stays.
+
+    User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
+    """
+    known = {alias: index.url for alias, index in indexes.items() if index.url} | dict(settings.index_urls)
+    return replace(settings, index_urls={alias: _signed(alias, url, settings) for alias, url in known.items()})
+
+
+def _signed(alias: str, url: str, settings: Settings) -> str:
+    name = f"UV_INDEX_{alias.upper().replace('-', '_')}"
+    user, password = (settings.env.get(f"{name}_{part}", "") for part in ("USERNAME", "PASSWORD"))
+    scheme, separator, rest = url.partition("://")
+    if not (user or password) or "@" in rest or scheme not in ("http", "https"):
+        return url
+    return f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
 
 
 def url_of(alias: str, settings: Settings) -> str | None:
