@@ -2,7 +2,7 @@
 
 Nothing of the host's apt takes part: not its configuration, hooks, preferences, lists or packages. But whether
 an old archive is to be trusted, and the way to the network, are for the machine's administrator to say.
-Sources of the formats: apt.conf(5), sources.list(5), and wiki.debian.org/DebianRepository/Format.
+Sources of the formats: apt.conf(5), apt_auth.conf(5), sources.list(5), and wiki.debian.org/DebianRepository/Format.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from imagegen.base.mirrors import host_env
 from imagegen.config import Settings
 from imagegen.errors import BaseError
+from imagegen.net.address import is_file, netrc_auth, parse
 from imagegen.text import redact
 
 _KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
@@ -37,7 +38,8 @@ _DOING = {"update": "read the archive", "install": "resolve the packages", "down
 class Apt:
     """apt-get with all its state below `root`, an empty directory, for the `main` component of the given suites.
 
-    `suites` maps an archive to its suites, `roots` an archive to its address. Without `architecture` it is the host's.
+    `suites` maps an archive to its suites, `roots` an archive to its address; the attribute `roots` has the addresses
+    as apt prints them, without credentials. Without `architecture` it is the host's.
     Raises BaseError: no apt or keyring on this machine, and from `run` whatever apt complains of.
     """
 
@@ -57,7 +59,12 @@ class Apt:
             (root / "var" / name).mkdir(parents=True)
         (root / "status").touch()
         signed = f"[signed-by={_keyring()}]"
-        lines = [f"deb {signed} {roots[archive]} {suite} main\n" for archive in suites for suite in suites[archive]]
+        signs = {archive: _credentials(address, settings) for archive, address in roots.items()}
+        self.roots = {archive: address for archive, (address, _) in signs.items()}
+        (root / "etc/apt/auth.conf").write_text("".join(line for _, line in signs.values()))
+        lines = [
+            f"deb {signed} {self.roots[archive]} {suite} main\n" for archive in suites for suite in suites[archive]
+        ]
         (root / "etc/apt/sources.list").write_text("".join(lines))
         extra = _of_host(settings)
         if settings.ca_bundle:
@@ -117,6 +124,18 @@ def parse_release(text: str) -> tuple[str, str]:
         return fields["Codename"], date.strftime("%Y-%m-%dT%H:%M:%SZ")
     except (KeyError, ValueError) as error:
         raise BaseError("a Release file of the archive has no code name or date", why=text[:200]) from error
+
+
+def _credentials(root: str, settings: Settings) -> tuple[str, str]:
+    """An archive's address without its credentials, and the line of auth.conf that has them instead.
+
+    apt shows parts of what stands in an address, wherever a password holds what is special there. It reads no ~/.netrc.
+    """
+    if is_file(root):
+        return root, ""
+    address = parse(root)
+    auth = address.auth or netrc_auth(address, settings.env)
+    return address.url, f"machine {address.url} login {auth[0]} password {auth[1]}\n" if auth else ""
 
 
 def _of_host(settings: Settings) -> list[str]:

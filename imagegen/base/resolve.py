@@ -50,7 +50,7 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
         apt.run("update", "--error-on=any")
         archives = _archives(base, suites, apt.dates())
         wanted = (*_ALWAYS, *sorted(base.packages))
-        debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *wanted), roots)
+        debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *wanted), apt.roots)
     return LockedBase(base.name, base.kind, base.suite, base.interpreter, archives, debs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,28 +32,46 @@ from imagegen.matrix.model import Cell
     is_flag=True,
     help="Where locked Debian packages are gone from the archive, build on those of today, from a scratch lock.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and smoke report.")
 @pass_app
-def command(app: App, *, cell: str, no_test: bool, require_gpu: bool, output: str | None, scratch_base: bool) -> None:
+def command(
+    app: App,
+    *,
+    cell: str,
+    no_test: bool,
+    require_gpu: bool,
+    output: str | None,
+    scratch_base: bool,
+    as_json: bool,
+) -> None:
     """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest."""
     if no_test and require_gpu:
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     chosen = app.matrix.select(cell)
     directory = None if output is None else _directory(output, cell, chosen)
     locks = [app.fresh_lock(each) for each in chosen]
+    results: list[dict[str, Any]] = []
 
-    def attempt(each: Cell, lock: Lock, work: Callable[[Lock], str]) -> None:
-        click.echo(app.with_base(each, lock, work, scratch=scratch_base))
+    def attempt(each: Cell, lock: Lock, work: Callable[[Lock], pipeline.Built]) -> None:
+        built = app.with_base(each, lock, work, scratch=scratch_base)
+        report = built.report.as_dict() if built.report else None
+        results.append({"cell": each.id, "digest": built.digest, "tags": built.tags, "report": report})
+        if not as_json:
+            click.echo(built.digest)
 
     if directory:
         app.progress.say("note: no smoke checks, they need an engine that runs the image")
         settings = app.sources(chosen[0])
+        arguments = (directory, app.store, settings, app.progress)
         attempt(
-            chosen[0], locks[0], lambda lock: pipeline.to_layout(lock, directory, app.store, settings, app.progress)
+            chosen[0], locks[0], lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None)
         )
-        return
-    with Engine.connect(app.settings, app.progress) as engine:
-        for each, lock in zip(chosen, locks, strict=True):
-            attempt(each, lock, partial(_into_engine, app, engine, each, test=not no_test, require_gpu=require_gpu))
+    else:
+        with Engine.connect(app.settings, app.progress) as engine:
+            for each, lock in zip(chosen, locks, strict=True):
+                attempt(each, lock, partial(_into_engine, app, engine, each, test=not no_test, require_gpu=require_gpu))
+    if as_json:
+        app.json(results)
 
 
 def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
@@ -65,7 +84,7 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
     return Path(directory)
 
 
-def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool, require_gpu: bool) -> str:
+def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool, require_gpu: bool) -> pipeline.Built:
     try:
         built = pipeline.to_engine(
             lock,
@@ -88,4 +107,4 @@ def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool
     modules = ", ".join(names[0] for names in app.imports(cell).values())
     line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")
     app.progress.say(f"  {line}")
-    return built.digest
+    return built

@@ -16,18 +16,26 @@ def command() -> None:
 
 @command.command()
 @click.option("--if-needed", is_flag=True, help="Do nothing where an engine that will do already answers.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docker_host is null where another engine will do.")
 @pass_app
-def up(app: App, *, if_needed: bool) -> None:
-    """Bring the private engine up, unless it runs already."""
+def up(app: App, *, if_needed: bool, as_json: bool) -> None:
+    """Bring the private engine up, unless it runs already. Prints the DOCKER_HOST that reaches it."""
+    host = _up(app, if_needed=if_needed)
+    if as_json:
+        app.json({"docker_host": host})
+    elif host:
+        click.echo(host)
+
+
+def _up(app: App, *, if_needed: bool) -> str | None:
     if if_needed:
         try:
             Engine.connect(app.settings, app.progress).close()
         except EngineError as error:
             app.progress.say(f"no engine of yours will do ({error.why}), so imagegen brings up one of its own")
         else:
-            return
-    endpoint = private.up(app.settings, app.progress)
-    click.echo(endpoint.docker_host)
+            return None
+    return private.up(app.settings, app.progress).docker_host
 
 
 @command.command()

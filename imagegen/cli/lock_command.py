@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from imagegen.matrix.model import Cell
 @click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
 @click.option("--upgrade-base", is_flag=True, help="Take the Debian packages of today, and nothing else.")
 @click.option("--as-of", metavar="TIME", help="Consider nothing uploaded later (RFC 3339).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its lock, and whether it changed.")
 @pass_app
 def command(
     app: App,
@@ -33,14 +35,16 @@ def command(
     packages: tuple[str, ...],
     upgrade_base: bool,
     as_of: str | None,
+    as_json: bool,
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
     asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
     if check and (record or any(asked.values())):
         raise UsageError("--check changes nothing, so it takes no other option", fix="leave out --check or the others")
+    results: list[dict[str, Any]] = []
     for chosen in app.matrix.select(cell):
         if check:
-            app.fresh_lock(chosen)
+            results.append(_result(chosen, app.lock_path(chosen), app.fresh_lock(chosen), changed=False))
             app.progress.say(f"{chosen.id}: fresh")
             continue
         previous = app.find_lock(chosen)
@@ -53,7 +57,20 @@ def command(
             made = replace(
                 bare, record=layers.record_of(layers.assemble(bare, app.store, app.sources(chosen), app.progress))
             )
-        _write(app, chosen, made, previous)
+        path = app.project / "locks" / f"{chosen.id}.toml"
+        changed = made != previous or not path.exists()
+        if changed:
+            _write(app, path, made, previous)
+        else:
+            app.progress.say(f"{path}: unchanged")
+        results.append(_result(chosen, path, made, changed=changed))
+    if as_json:
+        app.json(results)
+
+
+def _result(cell: Cell, path: Path, made: Lock, *, changed: bool) -> dict[str, Any]:
+    recorded = made.record.digest if made.record else None
+    return {"cell": cell.id, "path": str(path), "changed": changed, "digest": recorded}
 
 
 def _outdated(previous: Lock, cell: Cell) -> bool:
@@ -75,11 +92,7 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
     return made
 
 
-def _write(app: App, cell: Cell, made: Lock, previous: Lock | None) -> None:
-    path = app.project / "locks" / f"{cell.id}.toml"
-    if made == previous and path.exists():
-        app.progress.say(f"{path}: unchanged")
-        return
+def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     if made.record is None and previous is not None and previous.record is not None:
         app.progress.say("the lock changed, so its record went; `imagegen lock --record` makes it anew")
     lock.write(made, path)

@@ -31,20 +31,32 @@ from imagegen.matrix.model import Cell
     is_flag=True,
     help="With -o: where locked Debian packages are gone from the archive, take those of today, from a scratch lock.",
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: for each cell the Dockerfile, or with -o its folder."
+)
 @pass_app
-def command(app: App, *, cell: str, output: Path | None, scratch_base: bool) -> None:
+def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_json: bool) -> None:
     """Print the Dockerfile of CELL."""
     if scratch_base and output is None:
         raise UsageError("--scratch-base is for the base that -o writes", fix="add -o DIR")
+    results: list[dict[str, str]] = []
     for chosen in app.matrix.select(cell):
         lock = app.fresh_lock(chosen)
         if output is None:
-            click.echo(recipe.render(lock, pipeline.tags(lock)[0]).dockerfile.encode(), nl=False)  # UTF-8 anywhere
+            text = recipe.render(lock, pipeline.tags(lock)[0]).dockerfile
+            results.append({"cell": chosen.id, "dockerfile": text})
+            if not as_json:
+                click.echo(text.encode(), nl=False)  # UTF-8 anywhere
             continue
         directory = output / chosen.id
         arguments = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
-        app.progress.say(f"{directory}: all that a plain build needs; build it with")
-        click.echo(f"(cd {shlex.quote(str(directory))} && {_line(app, arguments)})")
+        line = _line(app, arguments)
+        results.append({"cell": chosen.id, "directory": str(directory), "command": line})
+        if not as_json:
+            app.progress.say(f"{directory}: all that a plain build needs; build it with")
+            click.echo(f"(cd {shlex.quote(str(directory))} && {line})")
+    if as_json:
+        app.json(results)
 
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 from pathlib import Path
@@ -13,6 +14,13 @@ from tests.integration.conftest import Debian
 from tests.project import Project
 
 pytestmark = pytest.mark.integration
+
+STEPS = (
+    ["lock", "demo"],
+    ["lock", "demo", "--record"],
+    ["build", "demo", "--output", "oci:image"],
+    ["render", "demo", "-o", "plain"],
+)
 
 
 @pytest.mark.fault(
@@ -33,16 +41,10 @@ def test_an_image_made_with_credentials(debian: Debian, tmp_path: Path) -> None:
     env |= {f"IMAGEGEN_DEBIAN{name}_MIRROR": address(index.host) for name in ("", "_SECURITY")}
     try:
         with watched(needles) as listed:
-            for number, arguments in enumerate(
-                (
-                    ["lock", "demo"],
-                    ["lock", "demo", "--record"],
-                    ["build", "demo", "--output", "oci:image"],
-                    ["render", "demo", "-o", "plain"],
-                )
-            ):
-                done = project.run(*arguments, env=env)
+            for number, arguments in enumerate(STEPS):
+                done = project.run(*arguments, "--json", env=env)
                 assert done.returncode == 0, done.stderr
+                assert json.loads(done.stdout)[0]["cell"] == "demo-cpu-py311"
                 said = (done.stdout + done.stderr).encode()
                 assert [needle for needle in needles if needle in said] == []
                 if number == 0:
@@ -57,3 +59,26 @@ def test_an_image_made_with_credentials(debian: Debian, tmp_path: Path) -> None:
     assert project.leftovers() == []
     assert (project.root / "image/index.json").exists()
     assert (project.root / "plain/demo-cpu-py311/Dockerfile").exists()
+
+
+@pytest.mark.fault(
+    "Secrets",
+    "apt refuses a mirror whose address has a password with a slash in it",
+    "not even a part of the password is shown: apt gets it in a file of its own",
+)
+def test_apt_is_given_no_password_in_an_address(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    mirror = Guarded(project.root / "index")
+    parts = {*forms(PASSWORD), *(part.encode() for part in ("p4ss", "w@rd", "c4n4ry"))}
+    env = {f"IMAGEGEN_DEBIAN{name}_MIRROR": address(mirror.host) for name in ("", "_SECURITY")}
+    try:
+        with watched(parts) as listed:
+            done = project.run("--debug", "lock", "demo", "--upgrade-base", env=env)
+    finally:
+        mirror.close()
+    assert done.returncode == 72, done.stderr
+    assert any(mirror.seen), "apt did not use the password"
+    assert [part for part in parts if part in (done.stdout + done.stderr).encode()] == []
+    assert listed == []
+    assert leaks(parts, [project.root]) == []
+    assert project.leftovers() == []

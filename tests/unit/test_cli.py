@@ -111,6 +111,14 @@ def test_a_dockerfile_is_utf_8_wherever_it_goes(run: Run, monkeypatch: pytest.Mo
     assert b"\\u" not in raw.getvalue()
 
 
+def test_render_and_lock_check_speak_json(run: Run) -> None:
+    (rendered,) = json.loads(run("render", "cpu-grpo", "--json").out)
+    assert rendered == {"cell": "cpu-grpo-cpu-py311", "dockerfile": run("render", "cpu-grpo").out}
+    (checked,) = json.loads(run("lock", "cpu-grpo", "--check", "--json").out)
+    assert checked["changed"] is False
+    assert checked["digest"].startswith("sha256:")
+
+
 def test_a_report_that_cannot_be_written_is_told_before_the_checks(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "absent" / "junit.xml"
     ended = run("test", "cpu-grpo", "--junit", str(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -200,7 +201,9 @@ def test_what_the_matrix_decides_cannot_be_edited_in_a_lock(name: str) -> None:
 def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
-    assert project.run("lock", "demo", env=env).returncode == 0
+    done = project.run("lock", "demo", "--json", env=env)
+    told = {"cell": "demo-cpu-py311", "path": "locks/demo-cpu-py311.toml", "changed": True, "digest": None}
+    assert json.loads(done.stdout) == [told]
     good = lock.read(project.lock)
     lock.write(
         replace(good, base=replace(good.base, interpreter="/bin/evil"), env=(LockedEnv("A", "b", "c"),)), project.lock
