@@ -15,6 +15,7 @@ from imagegen.matrix.rule import Rule, WinnerRule
 from imagegen.matrix.schema import SURROUNDINGS, AxisEntry, ImageEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
+_LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
 SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
 
 
@@ -45,6 +46,8 @@ class _Completion:
             for cell in made:
                 if cell.id in cells:
                     self._fail(found, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
+                if len(cell.id) - len(cell.image) - 1 > _LONGEST_TAG:
+                    self._fail(found, f'the cell id "{cell.id}" is too long for an image\'s tag')
                 cells[cell.id] = cell
             if made:
                 defaults[found.name] = made[0].id

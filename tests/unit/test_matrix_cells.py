@@ -81,3 +81,15 @@ def test_ids_differ_where_axes_differ_and_a_silent_axis_adds_nothing(
     if new_axis not in values:
         grown = [cell_id("image", cell | {new_axis: new_value}, defaults | {new_axis: new_value}) for cell in cells]
         assert grown == ids
+
+
+def test_an_id_that_is_too_long_for_a_tag_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    def axes(length: int) -> str:
+        values = {f"axis{number}": "v" * 40 for number in range(2)} | {"axis9": "v" * length}
+        lines = [f'  {axis}: {{description: d, values: [x, "{value}"], default: x}}' for axis, value in values.items()]
+        offered = ", ".join(f"{axis}: [{value}]" for axis, value in values.items())
+        image = "{description: d, purpose: p, base: deb, axes: {" + offered + "}, components: {numpy: {because: b}}}"
+        return "axes:\n" + "\n".join(lines) + f"\nimages:\n  long: {image}\n"
+
+    assert complaint(tmp_path, SMALL, axes(23)) == ""  # cpu-py311-, 40, -, 40, -
+    assert "is too long for an image's tag" in complaint(tmp_path, SMALL, axes(24))

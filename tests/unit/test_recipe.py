@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import re
+import shlex
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen import matrix, recipe
+from imagegen import matrix, pipeline, recipe
 from imagegen.errors import LockError, MatrixErrors
 from imagegen.layers import environment
 from imagegen.layers.image import labels
@@ -276,6 +277,20 @@ def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) 
                 assert re.search(r"x\.toml(:\d+)?: ", str(error))  # noqa: PT017
                 continue
             check(lock)
+
+
+@pytest.mark.parametrize("field", ["cell", "image"])
+def test_no_name_becomes_a_word_of_the_printed_command(field: str) -> None:
+    words = shlex.split(recipe.render(LOCK, TAG).arguments)
+    place = words.index(f"{TAG}-plain")
+    for piece in HOSTILE:
+        try:
+            lock = loads(dumps(replace(LOCK, **{field: f"tiny{piece}"})))  # type: ignore[arg-type]
+        except LockError:
+            continue
+        found = shlex.split(recipe.render(lock, pipeline.tags(lock)[0]).arguments)
+        assert re.fullmatch(r"imagegen/[a-z0-9._-]+:[a-z0-9._-]*-plain", found[place])
+        assert [*found[:place], *found[place + 1 :]] == [*words[:place], *words[place + 1 :]]
 
 
 HOSTILE_IN_MATRIX = [
