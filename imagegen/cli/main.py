@@ -52,7 +52,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last resort of every error that nobody expected
         code = _unexpected(error)
     for number in _SIGNALS:  # whoever is impatient from here on may be
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 
@@ -66,8 +67,8 @@ def _prepare() -> None:
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
         nonlocal last
-        again, last = time.monotonic() - last < _GRACE, time.monotonic()
-        if not again:
+        if time.monotonic() - last > _GRACE:
+            last = time.monotonic()
             raise _Stopped(number)
 
     for number in _SIGNALS:

@@ -45,7 +45,7 @@ def _signed(alias: str, url: str, settings: Settings) -> str:
     name = f"UV_INDEX_{alias.upper().replace('-', '_')}"
     user, password = (settings.env.get(f"{name}_{part}", "") for part in ("USERNAME", "PASSWORD"))
     scheme, separator, rest = url.partition("://")
-    if not (user or password) or "@" in rest or scheme not in ("http", "https"):
+    if not (user or password) or "@" in rest.partition("/")[0] or scheme not in ("http", "https"):
         return url
     return f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
 

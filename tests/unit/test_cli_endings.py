@@ -56,7 +56,7 @@ def silent() -> Iterator[Silent]:
 @pytest.mark.parametrize(
     ("number", "said", "delay"),
     [
-        *((signal.SIGINT, "interrupted", delay) for delay in (0.15, 0.3, 0.6, None)),
+        *((signal.SIGINT, "interrupted", delay) for delay in (0.2, 0.5, None)),
         (signal.SIGTERM, "terminated", None),
         (signal.SIGHUP, "hung up", None),
     ],
@@ -128,8 +128,9 @@ def test_no_error_shows_a_traceback_unasked_nor_a_secret_ever(statement: str, co
 
 
 @pytest.mark.fault("Disk", "stdout is a full disk", "one sentence and an exit code; with a reader who has gone: quiet")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["render", "cpu-grpo"], ["--help"], ["--version"]])
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"), [(["list"], ""), (["list"], "1"), (["render", "cpu-grpo"], ""), (["--help"], "")]
+)
 def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
@@ -153,7 +154,7 @@ def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "env", [{"TERM": "dumb"}, {"COLUMNS": "20"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
-@pytest.mark.parametrize("arguments", [["list"], ["show", "cpu-grpo"], ["--help"], ["nonsense"]])
+@pytest.mark.parametrize("arguments", [["show", "cpu-grpo"], ["nonsense"]])
 def test_terminals_of_every_kind(env: dict[str, str], arguments: list[str], tmp_path: Path) -> None:
     """On a real terminal (a pty), one that can little."""
     parent, child = pty.openpty()
