@@ -6,7 +6,7 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -130,14 +130,21 @@ def made_here(lock: Lock, store: Store) -> str | None:
 
     A record is a claim: a lock from elsewhere may name any image that an engine happens to hold.
     """
-    known = store.recall(_IMAGE, _memory_key(lock))
-    if known is None or (lock.record and known != _essence(lock.record)):
+    known, record = store.recall(_IMAGE, _memory_key(lock)), lock.record
+    if known is None:
         return None
-    return str(known["digest"])
+    agrees = record is None or known == _essence(record)
+    if record and record.codec != CODEC:  # other blobs, then, and only the contents can be compared
+        agrees = _contents(known) == _contents(_essence(record))
+    return str(known["digest"]) if agrees else None
 
 
 def _essence(record: Record) -> dict[str, Any]:
     return {"digest": record.digest, "layers": [asdict(layer) for layer in record.layers]}
+
+
+def _contents(essence: Mapping[str, Any]) -> list[Any]:
+    return [(layer["name"], layer["diff_id"]) for layer in essence["layers"]]
 
 
 def _memory_key(lock: Lock) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from imagegen import lock
 from imagegen.engine import Engine
+from imagegen.layers.codec import CODEC
 from tests.integration.places import Built, Place, committed, digest_of, relocked
 
 pytestmark = pytest.mark.integration
@@ -124,7 +125,7 @@ def test_a_forged_record_is_not_believed(
     moving = f"imagegen/{IMAGE}:cpu-py311"
     own = Place(tmp_path, machine.docker_host)
     (tmp_path / "cache").symlink_to(machine.cache)
-    record = replace(built.lock.record, digest=cpu_grpo.digest)
+    record = replace(built.lock.record, codec=CODEC, digest=cpu_grpo.digest)
     lock.write(replace(built.lock, record=record), tmp_path / "locks" / f"{CELL}.toml")
     engine.tag(cpu_grpo.ref, built.ref)
     try:
@@ -165,8 +166,8 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
         (("build", "sb3-maskabel"), 64, "sb3-maskable"),
         (("build", "nothing*"), 64, "no image or cell"),
         (("build", IMAGE, "--output", "tar:x"), 64, "oci:"),
-        (("build",), 64, "Missing argument"),
-        (("frobnicate",), 64, "No such command"),
+        (("build",), 64, "missing argument"),
+        (("frobnicate",), 64, "there is no command"),
         (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "the lock has no nonesuch"),
         (("lock", IMAGE, "--as-of", "yesterday"), 67, "is no time"),
         (("--project", "gone", "list"), 64, "does not exist"),

@@ -150,7 +150,7 @@ def test_a_record_must_agree_in_every_layer(name: str, warm: bool, machine: Mach
     "a lock recorded by an imagegen of another layer format, or with another codec",
     "the format is named in the refusal; another codec with the same contents is a remark",
 )
-def test_a_record_of_another_imagegen(machine: Machine) -> None:
+def test_a_record_of_another_imagegen(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
     record = machine.record(lock)
     other = tuple(replace(layer, diff_id="sha256:" + "0" * 64) for layer in record.layers)
@@ -159,8 +159,9 @@ def test_a_record_of_another_imagegen(machine: Machine) -> None:
         machine.build(replace(lock, record=later))
     blobs = tuple(replace(layer, digest="sha256:" + "1" * 64, size=7) for layer in record.layers)
     codec = replace(record, codec="zstd 9 level 1", layers=blobs, digest="sha256:" + "2" * 64)
-    for _ in range(2):
-        assert machine.build(replace(lock, record=codec)).digest == record.digest
+    assert machine.build(replace(lock, record=codec)).digest == record.digest
+    monkeypatch.setattr(layers, "assemble", None)  # the second time it is as unchanged as any
+    assert machine.build(replace(lock, record=codec)).digest == record.digest
 
 
 def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_path: Path) -> None:
