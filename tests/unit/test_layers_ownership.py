@@ -10,6 +10,7 @@ import pytest
 from imagegen.errors import LockError
 from imagegen.layers.ownership import OwnershipErrors, left_out, losers
 from imagegen.lock import file as lock_file
+from imagegen.lock import freshness
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
 from imagegen.matrix.rule import WinnerRule
 from tests.unit.matrix_samples import SMALL, complaint, load
@@ -126,9 +127,9 @@ def test_a_lock_says_whose_record_is_not_believed(tmp_path: Path) -> None:
     wheel = f"{{file: x-1.0-py3-none-any.whl, sha256: '{'0' * 64}', because: b, source: s, date: '2026-11-21'}}"
     cell = load(tmp_path, SMALL, f"misrecorded:\n  x: {wheel}\n").cells()[0]
     lock = replace(lock_of("x"), inputs=cell.inputs)
-    assert lock_file.stale(lock, cell) == ("misrecorded",)
+    assert freshness.stale(lock, cell) == ("misrecorded",)
     lock = replace(lock, wheels=(replace(lock.wheels[0], misrecorded="b"),))
-    assert lock_file.stale(lock, cell) == ()
+    assert freshness.stale(lock, cell) == ()
     assert lock_file.loads(lock_file.dumps(lock)) == lock
     assert 'misrecorded = "b"' in lock_file.dumps(lock)
 
@@ -139,11 +140,11 @@ def test_a_lock_holds_the_winners_that_it_needs(tmp_path: Path) -> None:
     assert cell.winners == (RULE,)
     without = replace(lock_of("full"), inputs=cell.inputs)
     assert "winner" not in lock_file.dumps(without)
-    assert lock_file.stale(without, cell) == ()
+    assert freshness.stale(without, cell) == ()
     lock = replace(lock_of("full", "headless"), inputs=cell.inputs)
-    assert lock_file.stale(lock, cell) == ("winners",)
+    assert freshness.stale(lock, cell) == ("winners",)
     lock = replace(lock, winners=winners_among(cell.winners, lock.wheels))
-    assert lock_file.stale(lock, cell) == ()
+    assert freshness.stale(lock, cell) == ()
     text = lock_file.dumps(lock)
     assert lock_file.loads(text) == lock
     assert 'over = ["full"]' in text

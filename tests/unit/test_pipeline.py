@@ -48,7 +48,7 @@ class Names:
         self.tags[tag] = digest
 
     def tag(self, ref: str, tag: str) -> None:
-        self.tags[tag] = self.tags[ref]
+        self.tags[tag] = self.tags.get(ref, ref)  # a digest, or a tag
 
 
 class Machine:
