@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from imagegen.base.build import build
@@ -26,17 +24,15 @@ def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progr
     name = layer.diff_id.removeprefix("sha256:")
     tree = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
-        if not (tree / locked.interpreter.lstrip("/")).is_file():
+        if store.use(tree) is None or not (tree / locked.interpreter.lstrip("/")).is_file():
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
                 _unpack(store, layer.diff_id, tree)
-        os.utime(tree)  # the store's upkeep leaves alone what is young
     return tree
 
 
 def _unpack(store: Store, diff_id: str, tree: Path) -> None:
-    work = Path(tempfile.mkdtemp(dir=store.root / "tmp", prefix="rootfs-"))
-    try:
+    with store.room("rootfs") as work:
         work.chmod(0o755)
         command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
         with subprocess.Popen(
@@ -52,9 +48,10 @@ def _unpack(store: Store, diff_id: str, tree: Path) -> None:
             except BaseException:
                 process.kill()
                 raise
-            stderr = process.stderr.read() if process.stderr else b""
+            stderr = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
         if process.returncode:
-            raise BaseError("the base cannot be unpacked", where=str(work), why=stderr.decode(errors="replace").strip())
+            store.blame_disk(stderr)
+            raise BaseError("the base cannot be unpacked", where=str(work), why=stderr)
+        # After a power failure a tree that has its name must have its contents.
+        subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
         work.rename(tree)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 
 import click
 
+from imagegen import lock
 from imagegen.cli.app import App, pass_app
+from imagegen.errors import LockError, StoreError
+from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.store import refs, upkeep
 
@@ -22,17 +27,21 @@ def command() -> None:
 @pass_app
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
-    damaged = upkeep.check(app.store, repair=repair)
+    owners = _owners(app)  # first: what is removed cannot say what it was made of
+    damaged = upkeep.check(app.store, app.progress, repair=repair)
     if as_json:
-        app.json([damage.digest for damage in damaged])
-    for damage in damaged:
-        app.progress.say(f"damaged: {damage.path}{' (removed)' if repair else ''}: its bytes have another sha256")
+        app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
+    for digest in damaged:
+        app.progress.say(f"damaged{' and removed' if repair else ''}: {_described(owners.get(digest, {}))}")
+        app.progress.say(f"  {app.store.path(digest)}: its bytes have another sha256")
+    again = sorted({cell for digest in damaged for cell in owners.get(digest, {})})
     if damaged and not repair:
-        app.progress.say(
-            "fix: `imagegen store check --repair` removes them; the next build makes or fetches them again"
-        )
+        app.progress.say("fix: `imagegen store check --repair` removes them")
+    if again:
+        commands = ", ".join(f"`imagegen build {cell}`" for cell in again)
+        app.progress.say(f"where they are needed, they are made or fetched again by {commands}")
     if not as_json:
-        app.progress.say(f"{len(list(upkeep.blobs(app.store)))} blobs, {len(damaged)} damaged")
+        app.progress.say(f"{len(damaged)} damaged")
     sys.exit(1 if damaged and not repair else 0)
 
 
@@ -40,25 +49,46 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
 @pass_app
 def gc(app: App, *, as_json: bool) -> None:
-    """Remove what no image of the store and no lock of the project or of imagegen needs."""
-    wanted = set(refs.images(app.store).values())
-    for cell in app.matrix.cells():
-        found = app.find_lock(cell)
-        if found is None:
-            continue
-        files = [found.uv.file, *(wheel.file for wheel in found.wheels)]
-        for wheel in found.wheels:
-            if wheel.sdist:
-                files += [wheel.sdist.file, *(needed.file for needed in wheel.sdist.build_requires)]
-        wanted |= {file.digest for file in files} | {deb.digest for deb in found.base.debs}
-        if found.record:
-            wanted |= {layer.digest for layer in found.record.layers}
-            wanted |= {layer.diff_id for layer in found.record.layers}
-    freed = upkeep.collect(app.store, wanted)
+    """Remove what no image of the store and no lock of the project or of imagegen needs, and nobody used for a day.
+
+    Builds may run meanwhile.
+    """
+    freed = upkeep.collect(app.store, [digest for cell in app.matrix.cells() for digest in _locked(app, cell)])
     if as_json:
         app.json({"freed": freed})
     else:
         app.progress.say(f"freed {human(freed)}")
+
+
+def _locked(app: App, cell: Cell) -> dict[str, str]:
+    """Digest -> what it is, of all that the cell's lock names."""
+    found = app.find_lock(cell)
+    return lock.contents(found) if found else {}
+
+
+def _owners(app: App) -> dict[str, dict[str, str]]:
+    """Digest -> cell -> what it is there: by the locks, and by the images of the store."""
+    owners: dict[str, dict[str, str]] = {}
+    for name, digest in refs.images(app.store).items():
+        with suppress(StoreError):  # an image that is not whole cannot say what it was made of
+            for part, what in refs.parts(app.store, digest).items():
+                owners.setdefault(part, {})[name] = what
+        owners.setdefault(digest, {})[name] = "manifest"
+    for cell in app.matrix.cells():
+        with suppress(LockError):  # `list` tells of a broken lock
+            for part, what in _locked(app, cell).items():
+                owners.setdefault(part, {})[cell.id] = what
+    return owners
+
+
+def _described(uses: Mapping[str, str]) -> str:
+    """What it is, and of which cells."""
+    if not uses:
+        return "something that no lock of this project and no image of the store names"
+    cells: dict[str, list[str]] = {}
+    for cell, what in sorted(uses.items()):
+        cells.setdefault(what, []).append(cell)
+    return "; ".join(f"{what} of {', '.join(names)}" for what, names in cells.items())
 
 
 @command.command()

@@ -1,5 +1,6 @@
 """The lock: everything that decides an image's bytes, resolved, fetched by hash."""
 
+from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each
 from imagegen.lock.file import dumps, inputs_hash, read, write
 from imagegen.lock.freshness import contradictions, stale
@@ -8,6 +9,7 @@ from imagegen.lock.make import make
 
 __all__ = [
     "complete",
+    "contents",
     "contradictions",
     "dumps",
     "fetch",

@@ -29,7 +29,7 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
-        if store.has(wheel.file.digest, wheel.file.size):
+        if store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
             yield wheel
         else:
             absent.append(wheel)

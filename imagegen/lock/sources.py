@@ -46,7 +46,7 @@ class Finder:
 
     def fetch(self, wanted: Wanted) -> None:
         """Bring the file into the store. Raises MissingFiles with all that was tried."""
-        if self._store.has(wanted.file.digest, wanted.file.size):
+        if self._store.intact(wanted.file.digest, wanted.file.size):
             self._meter.advance(wanted.file.size)
             return
         tried: list[str] = []

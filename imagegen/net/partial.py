@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from imagegen.store import Store
-from imagegen.store.layout import explained
+from imagegen.store import Store, disk
+from imagegen.store.unfinished import PART, names
 
 _CHUNK = 1 << 20
 
@@ -56,9 +56,9 @@ class Partial:
         """Make the bytes a blob of the store and return its digest."""
         digest = f"sha256:{self.sha256}"
         self._file.flush()
-        os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
         os.replace(self._path, store.path(digest))
+        os.fchmod(self._file.fileno(), 0o444)  # not before: a part that is left must be writable
         return digest
 
 
@@ -68,13 +68,17 @@ def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
 
     Raises StoreError when the disk is full or read-only.
     """
-    path = store.root / "tmp" / f"part-{sha256}"
-    with explained(store.root), _locked(path) as file:
+    path = store.root / "tmp" / f"{PART}{sha256}"
+    with store.explained(), _locked(path) as file:
         part = Partial(file, path, limit)
         try:
             yield part
-        finally:
             file.flush()
+        except OSError as error:
+            if disk.is_full(error):
+                part.size = 0  # its room is needed more than what it saves
+            raise
+        finally:
             if part.size == 0:
                 path.unlink(missing_ok=True)
 
@@ -85,13 +89,6 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             # Whoever held the lock before may have moved the file to its blob's name, or removed it.
-            if _names(path, file):
+            if names(path, file.fileno()):
                 yield file
                 return
-
-
-def _names(path: Path, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

@@ -4,28 +4,31 @@ Source: OCI image-spec v1.1, image-layout.md. Beside the layout's own entries li
 once gave), `rootfs/` (unpacked bases, remade when missing), `tmp/` and `locks/`.
 
 Writers write to a temporary name, fsync, and rename; a killed build leaves nothing that a later one would trust.
+Directories are not synced: a rename that a power failure undoes leaves something to be made again, and no more, since
+whoever follows a record or a name looks whether the blob is there.
 Readers verify: `open` checks the digest of every byte that it gives out.
 """
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock
 
 from imagegen.errors import StoreError
+from imagegen.store import disk, unfinished
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
+_REMEDY = "`imagegen store gc`, or set XDG_CACHE_HOME to a directory of yours on a larger disk"
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 LAYOUT_FILE = b'{"imageLayoutVersion":"1.0.0"}'  # what every layout's oci-layout holds
@@ -41,20 +44,31 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
+class DamagedError(StoreError):
+    """A blob's bytes are not its digest's."""
+
+
 class Store:
-    """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store."""
+    """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store.
+
+    Opening it removes what killed builds left unfinished.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        with explained(root):
+        self._needed = 0
+        with self.explained():
             for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
+            if not (root / "locks" / "gate").exists():
+                (root / "locks" / "gate").touch()
             if not (root / "oci-layout").exists():
                 self.replace("oci-layout", LAYOUT_FILE)
             if not (root / "index.json").exists():
                 with self.lock("index"):
                     if not (root / "index.json").exists():  # else another build made it, and has names in it by now
                         self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
+            unfinished.sweep(root / "tmp")
 
     def path(self, digest: str) -> Path:
         """Where the blob lies or would lie."""
@@ -63,17 +77,62 @@ class Store:
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Whether the blob is here, with the given size in bytes; says nothing of its content."""
-        try:
-            found = self.path(digest).stat().st_size
-        except FileNotFoundError:
-            return False
-        return size is None or found == size
+        """Whether the blob is here, with the given size in bytes; says nothing of its content.
 
-    def open(self, digest: str) -> VerifiedReader:
-        """A binary reader that raises StoreError at the end of a blob whose bytes are not its digest's."""
+        Whoever asks is going to use it: it counts as used now, and stays for a day.
+        """
+        found = self.use(self.path(digest))
+        return found is not None and (size is None or found == size)
+
+    def intact(self, digest: str, size: int) -> bool:
+        """As `has`, with every byte verified; what is damaged goes, so that it is made or fetched again."""
+        if not self.has(digest, size):
+            return False
         try:
-            return VerifiedReader(self.path(digest).open("rb"), digest, self.path(digest))
+            self.verify(digest)
+        except DamagedError:
+            return False
+        return True
+
+    def use(self, path: Path) -> int | None:
+        """The size in bytes of a file of the store, or None; it counts as used now."""
+        with self.gate(fcntl.LOCK_SH):
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError:
+                return None
+            with suppress(OSError):  # a store that cannot be written is not collected either
+                os.utime(path)
+        return found
+
+    @contextmanager
+    def gate(self, operation: int) -> Iterator[None]:
+        """Held (LOCK_SH) while a file is found and marked as used, or (LOCK_EX) found unused and removed."""
+        try:
+            handle = os.open(self.root / "locks" / "gate", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # nobody collects a store that cannot be written
+            yield
+            return
+        try:
+            fcntl.flock(handle, operation)
+            yield
+        finally:
+            os.close(handle)
+
+    def open(self, digest: str, *, keep: bool = False) -> VerifiedReader:
+        """A binary reader that raises DamagedError at the end of a blob whose bytes are not its digest's.
+
+        The damaged blob is removed, so that the next build makes it again, unless `keep` says otherwise.
+        """
+        path = self.path(digest)
+
+        def damaged(handle: int) -> str:
+            if keep or not self._drop(path, handle):
+                return "`imagegen store check --repair` removes damaged blobs; the next build makes them again"
+            return "it has been removed; run the same command again, and it is made or fetched again"
+
+        try:
+            return VerifiedReader(path.open("rb"), digest, path, damaged)
         except FileNotFoundError as error:
             raise StoreError(f"the store has no blob {digest}", where=str(self.root), fix="build again") from error
 
@@ -82,9 +141,9 @@ class Store:
         with self.open(digest) as reader:
             return reader.read()
 
-    def verify(self, digest: str) -> None:
-        """Read the blob to its end. Raises StoreError when it is absent or damaged."""
-        with self.open(digest) as reader:
+    def verify(self, digest: str, *, keep: bool = False) -> None:
+        """Read the blob to its end. Raises StoreError when it is absent, or damaged as `open` says."""
+        with self.open(digest, keep=keep) as reader:
             for _ in reader:
                 pass
 
@@ -97,62 +156,101 @@ class Store:
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
-        with explained(self.root):
-            handle, name = tempfile.mkstemp(dir=self.root / "tmp", prefix="blob-")
-            writer = BlobWriter(self, os.fdopen(handle, "wb"), Path(name))
+        with self.explained():
+            handle, path = unfinished.new_file(self.root / "tmp", "blob-")
+            writer = BlobWriter(self.path, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
             finally:
                 writer.discard()
 
+    @contextmanager
+    def room(self, name: str) -> Iterator[Path]:
+        """An empty directory on the store's disk to work in; it goes at the end, or when the build is killed."""
+        with self.explained(), unfinished.new_directory(self.root / "tmp", f"{name}-") as path:
+            yield path
+
     def recall(self, kind: str, key: str) -> dict[str, Any] | None:
-        """What `remember` kept under this kind and key ("sha256:..."), or None. A damaged record counts as absent."""
+        """What `remember` kept under this kind and key ("sha256:..."), or None.
+
+        A record that is not what `remember` wrote, or was written under another key, counts as absent. Whoever may
+        write to the store can forge one: what holds a build against that is the digest that its lock records.
+        """
         try:
-            found = json.loads(self._record(kind, key).read_bytes())
-        except (FileNotFoundError, ValueError):
+            seal, _, body = self._record(kind, key).read_bytes().partition(b"\n")
+        except FileNotFoundError:
             return None
-        return found if isinstance(found, dict) else None
+        if seal != _seal(kind, key, body):
+            return None
+        record: dict[str, Any] = json.loads(body)
+        return record
 
     def remember(self, kind: str, key: str, record: dict[str, Any]) -> None:
         """Keep what the inputs behind `key` gave, so that nobody has to do it again."""
         path = self._record(kind, key)
-        with explained(self.root):
+        body = json.dumps(record, sort_keys=True).encode()
+        with self.explained():
             path.parent.mkdir(exist_ok=True)
-            self.replace(path.relative_to(self.root), json.dumps(record, sort_keys=True).encode())
+            self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """A lock between threads and processes, held around work that two builds must not do at once."""
         lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
-        with explained(self.root):
+        with self.explained():
             lock.acquire()
         try:
             yield
         finally:
             lock.release()
 
-    def _record(self, kind: str, key: str) -> Path:
-        return self.root / "records" / kind / self.path(key).name
-
     def replace(self, name: Path | str, data: bytes) -> None:
         """Replace a small file of the store (not a blob) whole: readers see the old content or the new."""
-        with explained(self.root):
-            handle, fresh = tempfile.mkstemp(dir=self.root / "tmp", prefix="new-")
+        with self.explained():
+            handle, fresh = unfinished.new_file(self.root / "tmp", "new-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(file.fileno())
-                os.replace(fresh, self.root / name)
+                    os.fsync(handle)
+                    os.replace(fresh, self.root / name)
             finally:
-                Path(fresh).unlink(missing_ok=True)
+                fresh.unlink(missing_ok=True)
+
+    def expect(self, size: int) -> None:
+        """Refuse now what would fill the disk later: StoreError when fewer than `size` bytes are free.
+
+        Should the disk be full later all the same, the error names the size.
+        """
+        self._needed = size
+        disk.require(self.root, "the store", _REMEDY, size)
+
+    def blame_disk(self, stderr: str) -> None:
+        """Raise StoreError when a program that worked in a `room` says that the disk is full."""
+        if any(os.strerror(number) in stderr for number in disk.FULL):
+            raise disk.full(self.root, "the store", _REMEDY, self._needed)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
+        return disk.explained(self.root, "the store", _REMEDY, self._needed)
+
+    def _record(self, kind: str, key: str) -> Path:
+        return self.root / "records" / kind / self.path(key).name
+
+    def _drop(self, path: Path, handle: int) -> bool:
+        """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
+        with suppress(OSError), self.gate(fcntl.LOCK_EX):
+            if unfinished.names(path, handle):
+                path.unlink()
+            return True
+        return False
 
 
 class BlobWriter:
     """Hashes what it writes. Use through `Store.writer`."""
 
-    def __init__(self, store: Store, file: BinaryIO, path: Path) -> None:
-        self._store, self._file, self._path = store, file, path
+    def __init__(self, place: Callable[[str], Path], file: BinaryIO, path: Path) -> None:
+        self._place, self._file, self._path = place, file, path
         self._hash = hashlib.sha256()
         self.size = 0
 
@@ -168,21 +266,25 @@ class BlobWriter:
             raise StoreError(f"expected {expected}, got {digest}")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
-        os.chmod(self._path, 0o444)
-        os.replace(self._path, self._store.path(digest))
+        os.fchmod(self._file.fileno(), 0o444)
+        os.replace(self._path, self._place(digest))
         return digest
 
     def discard(self) -> None:
-        self._file.close()
+        """Remove what was not committed. A full disk is told by `write` or `commit`, not once more here."""
         self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._file.close()
 
 
 class VerifiedReader:
-    """Reads a blob forward once and raises StoreError at its end unless the bytes have the blob's digest."""
+    """Reads a blob forward once and raises DamagedError at its end unless the bytes have the blob's digest.
 
-    def __init__(self, file: BinaryIO, digest: str, path: Path) -> None:
-        self._file, self._digest, self._path = file, digest, path
+    `damaged` is called before that with the open file's descriptor and returns what the user can do.
+    """
+
+    def __init__(self, file: BinaryIO, digest: str, path: Path, damaged: Callable[[int], str]) -> None:
+        self._file, self._digest, self._path, self._damaged = file, digest, path, damaged
         self._hash = hashlib.sha256()
 
     def __enter__(self) -> VerifiedReader:
@@ -200,35 +302,14 @@ class VerifiedReader:
         data = self._file.read(size)
         self._hash.update(data)
         if size != 0 and (size < 0 or len(data) < size) and "sha256:" + self._hash.hexdigest() != self._digest:
-            raise StoreError(
+            raise DamagedError(
                 f"blob {self._digest} is damaged",
                 where=str(self._path),
                 why="its bytes have another sha256",
-                fix="`imagegen store check --repair` removes damaged blobs; the next build makes them again",
+                fix=self._damaged(self._file.fileno()),
             )
         return data
 
 
-@contextmanager
-def explained(root: Path) -> Iterator[None]:
-    """Turn the errors of a full or read-only disk into sentences."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = os.statvfs(root)
-            why = f"{free.f_bavail * free.f_frsize / 1e9:.1f} GB are free"
-            raise StoreError(
-                "the disk of the store is full",
-                where=str(root),
-                why=why,
-                fix="`imagegen store gc`, or set XDG_CACHE_HOME to a larger disk",
-            ) from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
-            raise StoreError(
-                "the store cannot be written",
-                where=str(root),
-                why=os.strerror(error.errno),
-                fix="set XDG_CACHE_HOME to a directory of yours",
-            ) from error
-        raise
+def _seal(kind: str, key: str, body: bytes) -> bytes:
+    return digest_of(f"{kind}\n{key}\n".encode() + body).encode()

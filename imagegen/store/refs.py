@@ -13,21 +13,40 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.errors import StoreError
-from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store
+from imagegen.store import disk
+from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store, is_digest
 
 _NAME = "org.opencontainers.image.ref.name"
+_OUTPUT, _REMEDY = "the output directory", "name another one"
 
 
 def keep(store: Store, name: str, digest: str, size: int) -> None:
     """Point `name` at a manifest of the store; an image that is pointed at is never collected."""
     with store.lock("index"):
-        others = [entry for entry in _entries(store) if entry.get("annotations", {}).get(_NAME) != name]
+        others = [entry for entry in _entries(store) if _name(entry) != name]
         store.replace("index.json", _index([*others, _descriptor(name, digest, size)]))
 
 
 def images(store: Store) -> dict[str, str]:
     """Name -> manifest digest of every image that `keep` pointed at."""
-    return {entry["annotations"][_NAME]: entry["digest"] for entry in _entries(store)}
+    return {_name(entry): entry["digest"] for entry in _entries(store)}
+
+
+def parts(store: Store, digest: str) -> dict[str, str]:
+    """Digest -> what it is, of all that the image with this manifest is made of; what its layers unpack to, too.
+
+    Raises StoreError when the manifest or its config is absent or damaged.
+    """
+    manifest = json.loads(store.read(digest))
+    found = {digest: "manifest", manifest["config"]["digest"]: "config"}
+    config = json.loads(store.read(manifest["config"]["digest"]))
+    names = [str(entry.get("created_by", "")).removeprefix("imagegen: ") for entry in config.get("history", ())]
+    for index, layer in enumerate(manifest["layers"]):
+        found[layer["digest"]] = f"layer {names[index] if len(names) == len(manifest['layers']) else index + 1}"
+    unpacked = config.get("rootfs", {}).get("diff_ids", ())
+    return found | {
+        diff_id: f"{name}, unpacked" for diff_id, name in zip(unpacked, list(found.values())[2:], strict=False)
+    }
 
 
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
@@ -39,16 +58,19 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
     require_new(directory)
     directory = directory.absolute()
     manifest = store.read(digest)
-    parts = json.loads(manifest)
-    try:
+    described = json.loads(manifest)
+    blobs = {blob["digest"]: blob["size"] for blob in (described["config"], *described["layers"])}
+    with disk.explained(directory, _OUTPUT, _REMEDY, sum(blobs.values())):
         directory.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}-"))
         try:
-            blobs = fresh / "blobs" / "sha256"
-            blobs.mkdir(parents=True)
-            for part in (digest, parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])):
+            folder = fresh / "blobs" / "sha256"
+            folder.mkdir(parents=True)
+            if fresh.stat().st_dev != store.root.stat().st_dev:
+                disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
+            for part in (digest, *blobs):
                 store.verify(part)
-                _place(store.path(part), blobs / store.path(part).name)
+                _place(store.path(part), folder / store.path(part).name)
             (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
             (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
             fresh.chmod(0o755)
@@ -58,8 +80,6 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-    except OSError as error:
-        raise StoreError("the output directory cannot be written", where=str(directory), why=error.strerror) from error
 
 
 def require_new(directory: Path) -> None:
@@ -72,13 +92,25 @@ def _place(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        if not target.exists():  # one layer may stand twice in an image
-            shutil.copyfile(source, target)
+        shutil.copyfile(source, target)
 
 
 def _entries(store: Store) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads((store.root / "index.json").read_bytes())["manifests"]
-    return entries
+    path = store.root / "index.json"
+    try:
+        entries: list[dict[str, Any]] = json.loads(path.read_bytes())["manifests"]
+        return [entry for entry in entries if is_digest(entry["digest"])]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            "the store's list of images is damaged",
+            where=str(path),
+            fix="remove it; builds name their images in it again",
+        ) from error
+
+
+def _name(entry: dict[str, Any]) -> str:
+    """The image's name; its digest where another program put it here without one."""
+    return str((entry.get("annotations") or {}).get(_NAME) or entry["digest"])
 
 
 def _descriptor(name: str, digest: str, size: int) -> dict[str, Any]:
@@ -86,5 +118,5 @@ def _descriptor(name: str, digest: str, size: int) -> dict[str, Any]:
 
 
 def _index(entries: list[dict[str, Any]]) -> bytes:
-    ordered = sorted(entries, key=lambda entry: str(entry["annotations"][_NAME]))
+    ordered = sorted(entries, key=_name)
     return json.dumps({"schemaVersion": 2, "manifests": ordered}, indent=1).encode()

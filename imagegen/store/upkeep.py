@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.errors import StoreError
-from imagegen.store.layout import Store, is_digest
+from imagegen.progress import Progress
+from imagegen.store import refs, unfinished
+from imagegen.store.layout import DamagedError, Store, is_digest
 
-# Files younger than this may belong to a build that runs now: its blobs have no manifest yet.
+# Whatever was used within this many seconds stays: a build that runs now may need it.
 YOUNG = 24 * 3600
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A blob whose bytes are not its digest's."""
-
-    digest: str
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,25 @@ def blobs(store: Store) -> Iterator[str]:
             yield digest
 
 
-def check(store: Store, *, repair: bool) -> list[Damage]:
-    """Read every blob. With `repair`, damaged ones are removed, so that the next build makes or fetches them again."""
-    damaged = []
-    for digest in blobs(store):
+def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
+    """Read every blob; the digests of the damaged ones, which are removed with `repair`: then they are made again."""
+    found = list(blobs(store))
+    sizes = {digest: _size(store.path(digest)) for digest in found}
+
+    def damaged(digest: str) -> bool:
         try:
-            store.verify(digest)
-        except StoreError:
-            damaged.append(Damage(digest, store.path(digest)))
-            if repair:
-                store.path(digest).unlink(missing_ok=True)
-    return damaged
+            store.verify(digest, keep=not repair)
+        except DamagedError:
+            return True
+        except StoreError:  # collected meanwhile
+            return False
+        finally:
+            meter.advance(sizes[digest])
+        return False
+
+    label = f"checking {len(found)} blobs"
+    with progress.meter(label, sum(sizes.values())) as meter, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [digest for digest, bad in zip(found, pool.map(damaged, found), strict=True) if bad]
 
 
 def sizes(store: Store) -> Sizes:
@@ -66,52 +69,46 @@ def sizes(store: Store) -> Sizes:
 
 
 def collect(store: Store, wanted: Iterable[str], now: float | None = None) -> int:
-    """Remove blobs, unpacked bases and unfinished files that nothing wants and that are older than a day.
+    """Remove blobs and unpacked bases that nothing wants and nobody used for a day, and unfinished downloads as old.
 
-    `wanted` are digests (of manifests, wheels, packages, unpacked bases); what a wanted manifest names is wanted too.
-    Returns the bytes that were freed.
+    `wanted` are digests (of wheels, packages, layers, unpacked bases); so is all of which the named images are made.
+    Builds may run meanwhile: what one decides to use counts as used from then on. Returns the bytes that were freed.
     """
     now = time.time() if now is None else now
-    keep = _closure(store, wanted)
+    keep = set(wanted)
+    for digest in refs.images(store).values():
+        with suppress(StoreError):  # of an image that is not whole, what others want is kept
+            keep |= refs.parts(store, digest).keys()
     freed = 0
-    for digest in list(blobs(store)):
-        if digest not in keep:
-            freed += _remove(store.path(digest), now)
-    for folder in ("rootfs", "tmp"):
-        for path in (store.root / folder).iterdir():
-            if f"sha256:{path.name.partition('.')[0]}" not in keep:
-                freed += _remove(path, now)
+    for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:
+        if f"sha256:{path.name}" not in keep:
+            freed += _remove(store, path, now)
+    for path in (store.root / "tmp").glob(f"{unfinished.PART}*"):
+        size = _size(path)
+        if _unused(path, now) and unfinished.remove(path):
+            freed += size
     return freed
 
 
-def _closure(store: Store, wanted: Iterable[str]) -> set[str]:
-    keep = set(wanted)
-    for digest in list(keep):
-        # Manifests are small; nothing else that is wanted by name names other blobs.
-        if store.has(digest) and store.path(digest).stat().st_size < 1 << 20:
-            try:
-                manifest = json.loads(store.read(digest))
-            except (ValueError, StoreError):
-                continue
-            if isinstance(manifest, dict) and isinstance(manifest.get("layers"), list):
-                parts = [manifest["config"], *manifest["layers"]]
-                keep.update(part["digest"] for part in parts)
-    return keep
+def _remove(store: Store, path: Path, now: float) -> int:
+    """Remove a file or a tree unless it is in use; returns its bytes.
 
-
-def _remove(path: Path, now: float) -> int:
-    """Remove a file or a tree unless it is young; returns its bytes. A build may have taken it away by now."""
-    try:
-        if now - path.lstat().st_mtime < YOUNG:
-            return 0
-    except FileNotFoundError:
-        return 0
+    A tree takes time: it loses its name first, so that a killed collector leaves no part of it that a build would use.
+    """
     size = _size(path) + _tree(path)
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with store.room("collected") as aside, store.gate(fcntl.LOCK_EX):
+        if not _unused(path, now):
+            return 0
+        path.rename(aside / path.name)
     return size
+
+
+def _unused(path: Path, now: float) -> bool:
+    """Whether it is there and was not used for a day."""
+    try:
+        return now - path.lstat().st_mtime >= YOUNG
+    except FileNotFoundError:
+        return False
 
 
 def _tree(root: Path) -> int:

@@ -170,14 +170,30 @@ def test_options_that_contradict_each_other_are_refused(run: Run, arguments: tup
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.fault(
+    "Killed and damaged",
+    "blobs of the store are damaged, and `imagegen store check` reads them all",
+    "each is named by what it is and for which images, with the commands that remove it and make it again",
+)
 def test_a_damaged_blob_is_told_with_its_remedy(run: Run, tmp_path: Path) -> None:
     store = Store(tmp_path / "cache" / "imagegen" / "store")
-    path = store.path(store.write(b"whole"))
-    path.chmod(0o644)
-    path.write_bytes(b"other")
+    lock = json.loads(run("show", "cpu-grpo", "--json").out)[0]
+    wheel = store.path(f"sha256:{lock['wheels'][0]['file']['sha256']}")
+    stranger = store.path(store.write(b"whole"))
+    stranger.chmod(0o644)
+    for path in (wheel, stranger):
+        path.write_bytes(b"other")
     ended = run("store", "check")
     assert ended.code == 1
-    assert str(path) in ended.err
+    assert str(wheel) in ended.err
+    assert f"damaged: {lock['wheels'][0]['file']['filename']} of cpu-grpo-cpu-py311" in ended.err
+    assert "damaged: something that no lock" in ended.err
     assert "store check --repair" in ended.err
+    assert "`imagegen build cpu-grpo-cpu-py311`" in ended.err
+    assert wheel.exists()
+    found = {each["digest"]: each["part_of"] for each in json.loads(run("store", "check", "--json").out)}
+    assert list(found.values()).count({}) == 1
     assert run("store", "check", "--repair").code == 0
+    assert not wheel.exists()
+    assert not stranger.exists()
     assert run("store", "check").code == 0

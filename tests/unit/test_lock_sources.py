@@ -103,6 +103,21 @@ def test_nothing_is_asked_when_the_store_has_all(host: Host, store: Store, tmp_p
     assert host.paths == []
 
 
+@pytest.mark.fault(
+    "Killed and damaged",
+    "a bit flips in a wheel that the store keeps",
+    "the wheel is not taken for a bad one: its copy goes, it is fetched again, and the build goes on",
+)
+def test_a_wheel_damaged_in_the_store_is_fetched_again(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    host.offer(each, content("a"), below="files")
+    path = store.path(store.write(content("a")))
+    path.chmod(0o644)
+    path.write_bytes(content("b"))
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert path.read_bytes() == content("a")
+
+
 def test_hints_spare_the_pages(host: Host, store: Store, tmp_path: Path) -> None:
     wheels = [wheel(name, path=f"files/{name}/{name}-1.0%2Bcpu-py3-none-any.whl") for name in ("a", "b", "c", "d")]
     for each in wheels:

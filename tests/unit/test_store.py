@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.errors import StoreError
+from imagegen.progress import Quiet
 from imagegen.store import Store, digest_of, refs, upkeep
 
 
@@ -22,9 +26,15 @@ def store(tmp_path: Path) -> Store:
 
 
 def put_image(store: Store, layer: bytes = b"layer") -> str:
-    config, blob = store.write(b"{}"), store.write(layer)
-    manifest = {"config": {"digest": config}, "layers": [{"digest": blob}]}
-    return store.write(json.dumps(manifest).encode())
+    config = {"history": [{"created_by": "imagegen: demo"}], "rootfs": {"diff_ids": [digest_of(b"unpacked")]}}
+    contents = [json.dumps(config).encode(), layer]
+    described = [{"digest": store.write(data), "size": len(data)} for data in contents]
+    return store.write(json.dumps({"config": described[0], "layers": [described[1]]}).encode())
+
+
+def damage(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
 
 
 def age(store: Store) -> None:
@@ -64,7 +74,7 @@ def test_no_bit_can_flip_unseen(large: tuple[Store, str], position: int, flip: i
         file.write(bytes([position % 256 ^ flip]))
     try:
         with pytest.raises(StoreError, match="damaged"):
-            store.verify(digest)
+            store.verify(digest, keep=True)
     finally:
         with store.path(digest).open("r+b") as file:
             file.seek(position)
@@ -74,20 +84,149 @@ def test_no_bit_can_flip_unseen(large: tuple[Store, str], position: int, flip: i
 
 def test_a_truncated_blob_is_seen_when_it_is_read(store: Store) -> None:
     digest = store.write(b"0123456789")
-    store.path(digest).chmod(0o644)
-    store.path(digest).write_bytes(b"01234")
+    damage(store.path(digest), b"01234")
     with pytest.raises(StoreError, match="damaged"):
         store.read(digest)
-    assert [damage.digest for damage in upkeep.check(store, repair=True)] == [digest]
     assert not store.has(digest)
 
 
-def test_a_damaged_record_counts_as_absent(store: Store) -> None:
-    key = digest_of(b"key")
+@pytest.mark.fault(
+    "Killed and damaged",
+    "a bit flips in a blob of the store",
+    "seen whenever the blob is read: named, removed, and made or fetched again by the next build",
+)
+def test_what_is_damaged_goes_when_it_is_read(store: Store) -> None:
+    digest = store.write(b"0123456789")
+    damage(store.path(digest), b"0123456788")
+    assert not store.intact(digest, 10)
+    assert not store.path(digest).exists()
+    assert store.intact(store.write(b"0123456789"), 10)
+
+
+def test_a_blob_that_was_made_again_meanwhile_stays(store: Store) -> None:
+    digest = store.write(b"0123456789")
+    damage(store.path(digest), b"damaged")
+    with store.open(digest) as reader:
+        store.write(b"0123456789")
+        with pytest.raises(StoreError, match="same command"):
+            reader.read()
+    assert store.intact(digest, 10)
+
+
+@pytest.mark.fault(
+    "Killed and damaged",
+    "a record of the store is cut off, has a bit flipped, or lies where another one belongs",
+    "it counts as absent: what it told of is made again",
+)
+def test_a_record_counts_only_as_it_was_written(store: Store) -> None:
+    key, other = digest_of(b"key"), digest_of(b"other")
     store.remember("layer", key, {"a": 1})
+    store.remember("layer", other, {"a": 2})
     assert store.recall("layer", key) == {"a": 1}
-    next((store.root / "records" / "layer").iterdir()).write_text("{")
+    path, stranger = (store.root / "records" / "layer" / each.removeprefix("sha256:") for each in (key, other))
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position])
+        assert store.recall("layer", key) is None
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert store.recall("layer", key) is None
+    path.write_bytes(stranger.read_bytes())
     assert store.recall("layer", key) is None
+    path.write_text('{"digest": "without its seal"}')
+    assert store.recall("layer", key) is None
+
+
+def test_an_index_that_is_damaged_says_what_to_do(store: Store) -> None:
+    for text in ("{", "[]", '{"manifests": [{}]}'):
+        (store.root / "index.json").write_text(text)
+        with pytest.raises(StoreError, match="list of images is damaged"):
+            refs.images(store)
+
+
+def test_an_image_that_another_program_put_here_stays(store: Store) -> None:
+    digest = put_image(store)
+    entry = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": 1}
+    (store.root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    refs.keep(store, "cell", digest, 1)
+    assert refs.images(store) == {digest: digest, "cell": digest}
+
+
+@pytest.mark.fault(
+    "Shared store",
+    "a build decides to use an old file at the moment when `store gc` looks at it",
+    "it is kept: whatever a build has decided to use counts as used from then on",
+)
+def test_what_a_build_has_just_decided_to_use_is_not_collected(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = store.write(b"wheel")
+    age(store)
+    found: list[bool] = []
+
+    def beside(path: Path, now: float) -> bool:
+        """The moment between looking and removing, in which a build comes."""
+        unused = real(path, now)
+        if not found:
+            build = threading.Thread(target=lambda: found.append(store.has(digest)))
+            build.start()
+            build.join(0.3)
+        return unused
+
+    real = upkeep._unused
+    monkeypatch.setattr(upkeep, "_unused", beside)
+    upkeep.collect(store, ())
+    while not found:
+        time.sleep(0.01)
+    assert found == [store.path(digest).exists()]
+    digest = store.write(b"wheel")
+    age(store)
+    assert store.has(digest)
+    upkeep.collect(store, ())
+    assert store.has(digest)
+
+
+@pytest.mark.fault(
+    "Killed and damaged",
+    "a build is killed while it writes a blob, unpacks a base or collects",
+    "what was not finished goes when the store is next opened; downloads stay, to be resumed",
+)
+def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(store: Store) -> None:
+    program = """
+import os, signal, sys
+from pathlib import Path
+from imagegen.store import Store
+store = Store(Path(sys.argv[1]))
+with store.writer() as writer, store.room("rootfs") as room:
+    writer.write(b"half")
+    (room / "file").write_text("half")
+    (store.root / "tmp" / "part-0").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with store.writer() as writer, store.room("base") as room:
+        subprocess.run([sys.executable, "-c", program, str(store.root)], check=False)
+        left = {path.name.partition("-")[0] for path in (store.root / "tmp").iterdir()}
+        assert left == {"blob", "rootfs", "part", "base"}
+        Store(store.root)
+        left = sorted(path.name.partition("-")[0] for path in (store.root / "tmp").iterdir())
+        assert left == ["base", "blob", "part"]
+        assert room.is_dir()
+        writer.write(b"whole")
+        assert store.has(writer.commit())
+    assert [path.name for path in (store.root / "tmp").iterdir()] == ["part-0"]
+    age(store)
+    upkeep.collect(store, ())
+    assert not list((store.root / "tmp").iterdir())
+
+
+def test_a_tree_loses_its_name_before_it_is_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that is killed half-way leaves no tree behind that a build would take for a whole one."""
+    tree = store.root / "rootfs" / ("0" * 64)
+    (tree / "usr").mkdir(parents=True)
+    os.utime(tree, (0, 0))
+    named: list[bool] = []
+    real = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **kw: (named.append(tree.exists()), real(path, **kw)))
+    upkeep.collect(store, ())
+    assert named == [False]
+    assert not list((store.root / "tmp").iterdir())
 
 
 def test_gc_keeps_named_images_wanted_blobs_and_what_is_young(store: Store) -> None:
@@ -98,7 +237,7 @@ def test_gc_keeps_named_images_wanted_blobs_and_what_is_young(store: Store) -> N
     young = store.write(b"young")
     upkeep.collect(store, {*refs.images(store).values(), wheel})
     left = set(upkeep.blobs(store))
-    assert left == {kept, digest_of(b"{}"), digest_of(b"layer"), wheel, young}
+    assert left == {*refs.parts(store, kept), wheel, young} - {digest_of(b"unpacked")}
     assert old not in left
 
 
@@ -168,7 +307,7 @@ def test_what_is_no_blob_is_left_alone(store: Store) -> None:
     stranger = store.root / "blobs/sha256/.nfs0001"
     stranger.write_bytes(b"")
     age(store)
-    assert upkeep.check(store, repair=True) == []
+    assert upkeep.check(store, Quiet(), repair=True) == []
     upkeep.collect(store, ())
     assert stranger.exists()
 
@@ -184,11 +323,10 @@ def test_a_failed_replacement_leaves_nothing(store: Store) -> None:
 def test_damage_is_not_exported(store: Store, tmp_path: Path) -> None:
     digest = put_image(store)
     path = store.path(digest_of(b"layer"))
-    path.chmod(0o644)
-    path.write_bytes(b"LAYER")
+    damage(path, b"LAYER")
     with pytest.raises(StoreError, match="damaged"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
-    path.unlink()
+    assert not path.exists(), "what is damaged goes, so that the same command makes it again"
     with pytest.raises(StoreError, match="no blob"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not list(tmp_path.glob("*out*"))

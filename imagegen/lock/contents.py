@@ -1,0 +1,18 @@
+"""What a lock is made of, by digest, in users' words: what the store's upkeep keeps for it, and calls damage by."""
+
+from __future__ import annotations
+
+from imagegen.lock.model import Lock
+
+
+def contents(lock: Lock) -> dict[str, str]:
+    """Digest -> what it is: files of the indexes, Debian packages, recorded layers packed and unpacked."""
+    wheels = [lock.uv, *lock.wheels]
+    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
+    wheels += [needed for sdist in sdists for needed in sdist.build_requires]
+    files = [*(wheel.file for wheel in wheels), *(sdist.file for sdist in sdists)]
+    found = {file.digest: file.filename for file in files}
+    found |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in lock.base.debs}
+    for layer in lock.record.layers if lock.record else ():
+        found |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
+    return found
