@@ -11,10 +11,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from imagegen.base import fetch
 from imagegen.base.model import LockedBase
@@ -25,7 +29,7 @@ from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
 from imagegen.net import Missing
 from imagegen.progress import Progress, timed
-from imagegen.store import Store, digest_of
+from imagegen.store import Store, digest_of, disk
 
 FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
 _RECORD = "base"
@@ -35,6 +39,12 @@ _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 # /bin and its like are links into /usr from the start, as the package usr-is-merged demands.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit 1; done'
 
+# It ends with imagegen, however that ends. As root it has its mounts and processes in namespaces, where killing the
+# first process removes them all; as a user it makes such namespaces itself, and tidies up on SIGTERM.
+_ENDING = {
+    "root": ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc", "--kill-child"),
+    "unshare": ("setpriv", "--pdeathsig", "TERM"),
+}
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
@@ -100,12 +110,11 @@ def _built(base_key: str, store: Store) -> BaseLayer | None:
 
 
 def _build(locked: LockedBase, store: Store) -> BaseLayer:
-    with tempfile.TemporaryDirectory(prefix="imagegen-base-") as name:
-        work = Path(name)
+    with _room(store) as work:
         work.chmod(0o755)  # in a user namespace mmdebstrap is another user
         archive = work / "root.tar"
         write_repository(locked, store, work / "repository")
-        _mmdebstrap(locked, work / "repository", archive, "root" if os.geteuid() == 0 else "unshare")
+        _mmdebstrap(locked, work / "repository", archive, store)
         with archive.open("rb") as source:
             status, example = read(source, _STATUS, _EXAMPLE)
             verify(locked, status.decode())
@@ -116,6 +125,21 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
             with store.writer() as writer:
                 normalise(source, writer.write, files)
                 return BaseLayer(writer.commit(), writer.size)
+
+
+@contextmanager
+def _room(store: Store) -> Iterator[Path]:
+    """Where mmdebstrap works: in the store; as a user, who then becomes others, where all may enter."""
+    if os.geteuid() == 0:
+        with store.room("base") as work:
+            yield work
+    else:
+        place = Path(tempfile.gettempdir())
+        with (
+            disk.explained(place, "the directory for temporary files", "set TMPDIR to another one"),
+            tempfile.TemporaryDirectory(prefix="imagegen-base-") as name,
+        ):
+            yield Path(name)
 
 
 def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
@@ -141,8 +165,10 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)  # as above: read by another user
 
 
-def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, mode: str) -> None:
+def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Store) -> None:
+    mode = "root" if os.geteuid() == 0 else "unshare"
     command = [
+        *_ENDING[mode],
         "mmdebstrap",
         f"--mode={mode}",
         "--variant=custom",  # exactly the packages named, installed by dpkg
@@ -153,7 +179,7 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, mode: str) 
         f"--setup-hook={_MERGE_USR}",
         "",
         str(archive),
-        f"deb [trusted=yes] copy:{repository} ./",
+        f"deb [trusted=yes] copy:{quote(str(repository))} ./",
     ]
     process = subprocess.Popen(
         command,
@@ -166,10 +192,11 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, mode: str) 
     try:
         stderr = process.communicate()[1].decode(errors="replace")
     except BaseException:
-        process.terminate()  # on which it unmounts and removes what it made
+        process.send_signal(signal.SIGKILL if mode == "root" else signal.SIGTERM)
         process.wait()
         raise
     if process.returncode:
+        store.blame_disk(stderr)
         raise failed(stderr, mode)
 
 
