@@ -37,6 +37,7 @@ _ENVIRONMENT = {
 }
 _PRIVATE = ("proc", "dev", "tmp", "sys", "run", "root")  # never taken from the root file tree
 _NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+_GROUP = "imagegen-sandbox-"  # and the number of the process that made it
 _FORBIDDEN = ("new namespace", "uid map", "gid map", "unshare", "Operation not permitted", "Permission denied")
 
 
@@ -199,7 +200,8 @@ def _make_cgroups(memory: int) -> tuple[Path, ...]:
     made: list[Path] = []
     try:
         for parent, limits in _cgroup_places(memory, Path("/proc/self/cgroup").read_text()):
-            group = parent / f"imagegen-{secrets.token_hex(8)}"
+            _sweep(parent)
+            group = parent / f"{_GROUP}{os.getpid()}-{secrets.token_hex(8)}"
             group.mkdir()
             made.append(group)
             for name, value in limits.items():
@@ -209,6 +211,14 @@ def _make_cgroups(memory: int) -> tuple[Path, ...]:
         _remove_cgroups(tuple(made))
         return ()
     return tuple(made)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the groups of builds that were killed and could not remove them; their processes died with them."""
+    for group in parent.glob(f"{_GROUP}*"):
+        if not Path("/proc", group.name.removeprefix(_GROUP).partition("-")[0]).exists():
+            with suppress(OSError):
+                group.rmdir()
 
 
 def _cgroup_places(memory: int, own: str) -> Iterator[tuple[Path, dict[str, int]]]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from imagegen.errors import StoreError
-from imagegen.store import disk
+from imagegen.store import disk, unfinished
 from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store, is_digest
 
 _NAME = "org.opencontainers.image.ref.name"
+_UNFINISHED = ".imagegen-export-"
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 
 
@@ -60,16 +60,24 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
     manifest = store.read(digest)
     described = json.loads(manifest)
     blobs = {blob["digest"]: blob["size"] for blob in (described["config"], *described["layers"])}
+    lacking = [part for part, size in blobs.items() if not store.intact(part, size)]
+    if lacking:
+        raise StoreError(
+            f"{len(lacking)} blobs of the image {digest} were missing or damaged",
+            where=str(store.root),
+            why=", ".join(lacking),
+            fix="run the same command again: it makes them anew",
+        )
     with disk.explained(directory, _OUTPUT, _REMEDY, sum(blobs.values())):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}-"))
-        try:
+        for left in directory.parent.glob(f"{_UNFINISHED}*"):
+            unfinished.remove(left)  # by a killed build
+        with unfinished.new_directory(directory.parent, _UNFINISHED) as fresh:
             folder = fresh / "blobs" / "sha256"
             folder.mkdir(parents=True)
             if fresh.stat().st_dev != store.root.stat().st_dev:
                 disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
             for part in (digest, *blobs):
-                store.verify(part)
                 _place(store.path(part), folder / store.path(part).name)
             (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
             (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
@@ -77,9 +85,6 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             if directory.exists():
                 directory.rmdir()
             fresh.rename(directory)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
 
 
 def require_new(directory: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,8 @@ from imagegen.errors import EngineError
 from imagegen.matrix.model import Base
 from imagegen.progress import Quiet
 from imagegen.store import Store
-from tests.integration.places import Built, Place, committed, relocked
+from tests.integration.places import Built, Debian, Place, committed, relocked
+from tests.integration.small_cell import Site, site_of
 
 
 @pytest.fixture(scope="session")
@@ -53,17 +53,6 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
     return (target / "usr/bin/busybox").read_bytes()
 
 
-@dataclass(frozen=True)
-class Debian:
-    """A base of today's packages, built: a committed lock's may have left the mirror."""
-
-    asked: Base
-    locked: base.LockedBase
-    layer: base.BaseLayer
-    store: Store
-    rootfs: Path
-
-
 @pytest.fixture(scope="session")
 def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
@@ -72,6 +61,12 @@ def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debi
     locked = base.resolve(asked, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())
     return Debian(asked, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+
+
+@pytest.fixture(scope="session")
+def site(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A small cell, all its files on this machine, and what it gives."""
+    return site_of(tmp_path_factory.mktemp("site"), debian)
 
 
 @pytest.fixture(scope="session")

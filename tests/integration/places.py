@@ -10,10 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagegen import lock
+from imagegen import base, lock
 from imagegen.lock.model import Lock
+from imagegen.matrix.model import Base
+from imagegen.store import Store
 
 ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A base of today's packages, built: a committed lock's may have left the mirror."""
+
+    asked: Base
+    locked: base.LockedBase
+    layer: base.BaseLayer
+    store: Store
+    rootfs: Path
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from imagegen.errors import BaseError
 from imagegen.progress import Quiet
 from imagegen.sandbox import Sandbox
 from imagegen.store import Store
-from tests.integration.conftest import Debian
+from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from imagegen.lock import dumps, fetch, make, read, sdist, with_indexes, write
 from imagegen.lock.model import File, Lock, LockedWheel
 from imagegen.matrix.model import Cell, Requirement
 from imagegen.progress import Quiet
-from tests.integration.conftest import Debian
+from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
 

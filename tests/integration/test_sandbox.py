@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.errors import SandboxError
 from imagegen.sandbox import Sandbox
-from tests.integration.conftest import Debian
+from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
 PYTHON = "/usr/bin/python3.11"

@@ -324,10 +324,10 @@ def test_damage_is_not_exported(store: Store, tmp_path: Path) -> None:
     digest = put_image(store)
     path = store.path(digest_of(b"layer"))
     damage(path, b"LAYER")
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(StoreError, match="missing or damaged"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not path.exists(), "what is damaged goes, so that the same command makes it again"
-    with pytest.raises(StoreError, match="no blob"):
+    with pytest.raises(StoreError, match="same command"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not list(tmp_path.glob("*out*"))
 
