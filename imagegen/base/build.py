@@ -33,6 +33,7 @@ from imagegen.store import Store, digest_of, disk
 
 FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
 _RECORD = "base"
+_PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
 _EXAMPLE = "usr/share/doc/apt/examples/sources.list"
 _STATUS = "var/lib/dpkg/status"
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
@@ -107,6 +108,11 @@ def _built(base_key: str, store: Store) -> BaseLayer | None:
     if known and store.has(known["diff_id"], known["size"]):
         return BaseLayer(known["diff_id"], known["size"])
     return None
+
+
+def needed(locked: LockedBase, store: Store) -> int:
+    """Bytes, about, that making this base takes in the store at its peak; 0 when it is there."""
+    return 0 if _built(key(locked), store) else _PEAK * sum(deb.size for deb in locked.debs)
 
 
 def _build(locked: LockedBase, store: Store) -> BaseLayer:

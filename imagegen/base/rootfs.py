@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -32,11 +33,12 @@ def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progr
 
 
 def _unpack(store: Store, diff_id: str, tree: Path) -> None:
-    with store.room("rootfs") as work:
+    command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
+    # What tar says goes to memory: it has a complaint for each file, which a pipe cannot hold while we write to it.
+    with store.room("rootfs") as work, open(os.memfd_create("stderr"), "w+b") as stderr:
         work.chmod(0o755)
-        command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
         with subprocess.Popen(
-            command, cwd=work, stdin=subprocess.PIPE, stderr=subprocess.PIPE, umask=0o022, env={"LC_ALL": "C.UTF-8"}
+            command, cwd=work, stdin=subprocess.PIPE, stderr=stderr, umask=0o022, env={"LC_ALL": "C.UTF-8"}
         ) as process:
             assert process.stdin is not None  # noqa: S101 - asked for a pipe
             try:
@@ -48,10 +50,11 @@ def _unpack(store: Store, diff_id: str, tree: Path) -> None:
             except BaseException:
                 process.kill()
                 raise
-            stderr = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
         if process.returncode:
-            store.blame_disk(stderr)
-            raise BaseError("the base cannot be unpacked", where=str(work), why=stderr)
+            stderr.seek(0)
+            why = stderr.read().decode(errors="replace").strip()
+            store.blame_disk(why)
+            raise BaseError("the base cannot be unpacked", where=str(work), why=why[-2000:])
         # After a power failure a tree that has its name must have its contents.
         subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
         work.rename(tree)

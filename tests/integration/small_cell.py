@@ -20,7 +20,7 @@ from imagegen.lock import sdist
 from imagegen.lock.model import File, Lock, LockedSdist, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.store import Store
-from tests.integration.places import Debian
+from tests.integration.places import ROOT, Debian
 from tests.wheels import make_wheel
 
 CELL = "small-cpu-py311"
@@ -153,29 +153,35 @@ class Machine:
         return self.root / "operations"
 
     def start(self, output: str, **more: str) -> subprocess.Popen[str]:
-        paths = [str(KILLER), str(Path(__file__).parents[2])]
+        """A build under way, in a process group of its own."""
+        return self._start("build", "small", "--output", f"oci:{self.root / output}", **more)
+
+    def imagegen(self, *arguments: str) -> str:
+        """Another command; what it says on stdout."""
+        process = self._start(*arguments)
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        return out
+
+    def _start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
         env = {
             **os.environ,
             "XDG_CACHE_HOME": str(self.root / "cache"),
             "PIP_FIND_LINKS": str(self.site.links),
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": os.pathsep.join([str(KILLER), str(ROOT)]),
             "KILLER_LOG": str(self.log),
             **more,
         }
         self.log.write_text("")
         program = "from imagegen.cli import main; main()"
-        arguments = ["--project", str(self.site.project), "build", "small", "--output", f"oci:{self.root / output}"]
         return subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
+            [sys.executable, "-c", program, "--project", str(self.site.project), *arguments],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def build(self, output: str) -> str:
         """A build that nobody disturbs; its digest."""
-        process = self.start(output)
-        out, err = process.communicate()
-        assert process.returncode == 0, err
-        return out.split()[-1]
+        return self.imagegen("build", "small", "--output", f"oci:{self.root / output}").split()[-1]
 
     def phase(self) -> str:
         """What the last operation belonged to."""

@@ -1,0 +1,34 @@
+"""How much room a build will take in the store, so that it can refuse before it fetches gigabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagegen import base
+from imagegen.layers.plan import LayerPlan
+from imagegen.lock.model import File, Lock, LockedWheel
+from imagegen.store import Store
+
+
+def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store) -> int:
+    """Bytes, about, for the layers that the store lacks and all they are made of; a layer weighs what its wheels weigh.
+
+    What is there already is not counted.
+    """
+    if not missing:
+        return 0
+    recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
+    total = base.needed(lock.base, store)
+    for plan in missing:
+        total += recorded.get(plan.key, sum(wheel.file.size for wheel in plan.wheels))
+        total += sum(
+            file.size for wheel in plan.wheels for file in _files(wheel) if not store.has(file.digest, file.size)
+        )
+    return total
+
+
+def _files(wheel: LockedWheel) -> list[File]:
+    """The files that come into the store for this wheel."""
+    if wheel.sdist is None:
+        return [wheel.file]
+    return [wheel.file, wheel.sdist.file, *(each.file for each in wheel.sdist.build_requires)]
