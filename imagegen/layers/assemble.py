@@ -15,7 +15,7 @@ from typing import Any
 from imagegen import base
 from imagegen.config import Settings
 from imagegen.errors import ReproducibilityError
-from imagegen.layers import ownership
+from imagegen.layers import ownership, space
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
@@ -45,6 +45,7 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, g
         if (layer := known(store, name, key)) is not None:
             stack.add(layer)
     missing = [part for part in plans if part.key not in stack.found]
+    store.expect(space.needed(lock, missing, store))
     if missing:
         _convert(missing, lock, store, settings, progress, stack)
     elif bottom not in stack.found:
