@@ -188,6 +188,18 @@ class Machine:
         return phase(self.log.read_text().splitlines()[-1])
 
 
+def spread(operations: list[str], count: int) -> list[int]:
+    """Numbers of `count` operations: of each phase as many as of the others, evenly over its course."""
+    by_phase: dict[str, list[int]] = {}
+    for line in operations:
+        by_phase.setdefault(phase(line), []).append(int(line.split()[0]))
+    each = -(-count // len(by_phase))
+    chosen = set()
+    for numbers in by_phase.values():
+        chosen |= {numbers[index * len(numbers) // each] for index in range(each)}
+    return sorted(chosen)
+
+
 def phase(line: str) -> str:
     return next((what for sign, what in PHASES.items() if sign in line), "starting and ending")
 

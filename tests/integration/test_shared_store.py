@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from imagegen.progress import Quiet
 from imagegen.store import Store, upkeep
 from tests.integration.places import ROOT, Debian
-from tests.integration.small_cell import Site
+from tests.integration.small_cell import Site, spread
 
 pytestmark = pytest.mark.integration
 
@@ -27,10 +29,43 @@ while True:
 """
 
 
+def base_of(debian: Debian) -> list[str]:
+    """What a lock would protect of the base, which takes long to make again; nothing of the cell is protected."""
+    return [debian.layer.diff_id, *(deb.digest for deb in debian.locked.debs)]
+
+
 def age(store: Path) -> None:
     """Nothing was used for years."""
     for path in (*(store / "blobs/sha256").iterdir(), *(store / "rootfs").iterdir()):
         os.utime(path, (0, 0))
+
+
+@pytest.mark.fault(
+    "Shared store",
+    "`store gc` runs at a moment when a build has decided what it uses, all of it old and in no list",
+    "what the build uses stays, however far it has come, and the build gives the same digest",
+)
+@pytest.mark.parametrize("known", [True, False], ids=["layers are there", "layers are made"])
+def test_a_collector_at_any_point_of_a_build(site: Site, debian: Debian, tmp_path: Path, known: bool) -> None:
+    machine = site.machine(tmp_path / "machine")
+    machine.build("first")
+    records = machine.store / "records" / "layer"
+    if not known:
+        shutil.rmtree(records)
+    machine.build("second")
+    for number in spread(machine.log.read_text().splitlines(), 8):
+        if not known:
+            shutil.rmtree(records)
+        age(machine.store)
+        (machine.store / "index.json").write_text('{"manifests": []}')
+        process = machine.start(f"image-{number}", KILLER_AT=str(number), KILLER_SIGNAL="SIGSTOP")
+        while process.poll() is None and Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T":
+            time.sleep(0.01)
+        upkeep.collect(Store(machine.store), base_of(debian))
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert out.split()[-1] == site.reference
 
 
 @pytest.mark.fault(
@@ -41,15 +76,13 @@ def age(store: Path) -> None:
 @pytest.mark.parametrize("rounds", [pytest.param(4, id="a few"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, rounds: int) -> None:
     machine = site.machine(tmp_path / "machine")
-    # What its lock would protect, and nothing of the cell itself: a base takes long to make again.
-    base = [debian.layer.diff_id, *(deb.digest for deb in debian.locked.debs)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for turn in range(rounds):
         age(machine.store)
-        (machine.store / "index.json").unlink(missing_ok=True)
+        (machine.store / "index.json").write_text('{"manifests": []}')
         if turn % 2:
             shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
-        command = [sys.executable, "-c", COLLECTOR, str(machine.store), *base]
+        command = [sys.executable, "-c", COLLECTOR, str(machine.store), *base_of(debian)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as collector:
             assert collector.stdout is not None
             collector.stdout.readline()

@@ -1,8 +1,8 @@
 """Death at a chosen moment: put this directory on PYTHONPATH, and Python runs this file before anything else.
 
 Every operation on files or programs that a build's fate can hang on is counted and written to the file that KILLER_LOG
-names; the one with the number KILLER_AT is not done any more: SIGKILL comes first, for the process alone, or with
-KILLER_GROUP for its whole group. Nothing in imagegen knows of it.
+names; before the one with the number KILLER_AT comes SIGKILL, or the signal that KILLER_SIGNAL names, for the process
+alone, or with KILLER_GROUP for its whole group. Nothing in imagegen knows of it.
 """
 
 import itertools
@@ -21,9 +21,8 @@ def _operation(name, *where):
         with open(os.environ["KILLER_LOG"], "a", encoding="utf-8") as log:
             log.write(f"{number} {name} {' '.join(map(str, where))}\n")
         if number == int(os.environ.get("KILLER_AT", "0")):
-            if os.environ.get("KILLER_GROUP"):
-                os.killpg(0, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill = os.killpg if os.environ.get("KILLER_GROUP") else os.kill
+            kill(os.getpid(), signal.Signals[os.environ.get("KILLER_SIGNAL", "SIGKILL")])
 
 
 def _wrap(module, name, describe):
