@@ -34,7 +34,7 @@ class ByteCode:
     def __init__(self, compiler: Compiler, store: Store, key: str | None) -> None:
         self._compiler, self._store, self._key = compiler, store, key
         record = store.recall(_RECORD, key) if key else None
-        self._kept = record["digest"] if record and store.has(record["digest"], record["size"]) else None
+        self._kept = record["digest"] if record and store.intact(record["digest"], record["size"]) else None
         self._paths: list[str] = []
         self._sources: list[Source] = []
         self._pending: list[Future[list[bytes]]] = []
