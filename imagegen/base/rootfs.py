@@ -55,6 +55,7 @@ def _unpack(store: Store, diff_id: str, tree: Path) -> None:
             why = stderr.read().decode(errors="replace").strip()
             store.blame_disk(why)
             raise BaseError("the base cannot be unpacked", where=str(work), why=why[-2000:])
+        os.utime(work)  # the archive's own root is old, and would be collected
         # After a power failure a tree that has its name must have its contents.
         subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
         work.rename(tree)
