@@ -78,13 +78,6 @@ def survive(machine: Machine, before: set[int]) -> None:
     assert machine.build("second") == machine.site.reference
     assert not list((machine.store / "tmp").iterdir())
     assert not list(machine.root.glob(".*"))
-    assert not sandboxes()
-
-
-def sandboxes() -> list[Path]:
-    """Control groups of sandboxes whose makers are gone."""
-    found = Path("/sys/fs/cgroup").glob("**/imagegen-sandbox-*")
-    return [path for path in found if not Path("/proc", path.name.split("-")[2]).exists()]
 
 
 def kill_at(site: Site, root: Path, number: int, *, group: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import sandbox
 from imagegen.errors import SandboxError
 from imagegen.sandbox import Sandbox
 from tests.integration.places import Debian
@@ -179,3 +180,13 @@ def _running(mark: str) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def test_groups_of_killed_builds_go_with_the_next_sandbox(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    dead, own = (tmp_path / f"{sandbox._GROUP}{number}-0" for number in (ended.pid, os.getpid()))
+    dead.mkdir()
+    own.mkdir()
+    sandbox._sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
