@@ -5,9 +5,12 @@ from __future__ import annotations
 import struct
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
@@ -15,11 +18,13 @@ from imagegen.errors import SandboxError
 from imagegen.layers.codec import LEVEL
 from imagegen.sandbox import Sandbox
 from imagegen.store import Store
+from imagegen.store.layout import BlobWriter
 
 _RECORD = "bytecode"
 _READ = 1 << 18
 # Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
 FILES_PER_REQUEST = 64
+REQUESTS_AHEAD = 4  # also part of it
 
 Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
 
@@ -28,58 +33,67 @@ class ByteCode:
     """The byte-code of one wheel: compiled while its sources are given, or as the store kept it from the last time.
 
     A wheel that shares its layer is converted again whenever a neighbour changes; with `key`, a digest of all that
-    decides its byte-code, compiling, most of the work, is not done again.
+    decides its byte-code, compiling, most of the work, is not done again. Byte-code comes a fixed number of sources
+    after its own, so that memory stays small and the order depends on nothing but the sources. A context manager.
     """
 
     def __init__(self, compiler: Compiler, store: Store, key: str | None) -> None:
         self._compiler, self._store, self._key = compiler, store, key
-        record = store.recall(_RECORD, key) if key else None
-        self._kept = record["digest"] if record and store.intact(record["digest"], record["size"]) else None
-        self._paths: list[str] = []
         self._sources: list[Source] = []
-        self._pending: list[Future[list[bytes]]] = []
+        self._ahead: deque[tuple[list[str], Future[list[bytes]] | None]] = deque()
+        self._open = ExitStack()
+        self._kept: BinaryIO | None = None
+        self._keep: BlobWriter | None = None
+        self._compress = zstandard.ZstdCompressor(level=LEVEL).compressobj()
 
-    def add(self, path: str, source: bytes) -> None:
-        """The next source, in sorted order."""
-        self._paths.append(path)
-        if self._kept is None:
-            self._sources.append((path, source))
-            if len(self._sources) == FILES_PER_REQUEST:
-                self._submit()
+    def __enter__(self) -> ByteCode:
+        record = self._store.recall(_RECORD, self._key) if self._key else None
+        if record and self._store.intact(record["digest"], record["size"]):
+            blob = self._open.enter_context(self._store.open(record["digest"]))
+            reader = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ)  # type: ignore[arg-type]
+            self._kept = self._open.enter_context(reader)
+        elif self._key:
+            self._keep = self._open.enter_context(self._store.writer())
+        return self
 
-    def pycs(self) -> Iterator[tuple[str, bytes]]:
-        """(path of the source, pyc) for each source that compiles, in the order in which they were given."""
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def add(self, path: str, source: bytes) -> Iterator[tuple[str, bytes]]:
+        """Take the next source, in sorted order; gives (path of a source, pyc) of earlier ones."""
+        self._sources.append((path, source))
+        if len(self._sources) == FILES_PER_REQUEST:
+            self._submit()
+            if len(self._ahead) > REQUESTS_AHEAD:
+                yield from self._take()
+
+    def rest(self) -> Iterator[tuple[str, bytes]]:
+        """What is left when all sources were given. Those that do not compile have no pyc."""
         if self._sources:
             self._submit()
-        pycs = self._compiled() if self._kept is None else self._read(self._kept)
-        yield from ((path, pyc) for path, pyc in zip(self._paths, pycs, strict=True) if pyc)
+        while self._ahead:
+            yield from self._take()
+        if self._keep and self._key:
+            self._keep.write(self._compress.flush())
+            self._store.remember(_RECORD, self._key, {"digest": self._keep.commit(), "size": self._keep.size})
 
     def _submit(self) -> None:
-        self._pending.append(self._compiler.submit(tuple(self._sources)))
+        future = None if self._kept else self._compiler.submit(tuple(self._sources))
+        self._ahead.append(([path for path, _ in self._sources], future))
         self._sources.clear()
 
-    def _compiled(self) -> Iterator[bytes]:
-        if self._key is None:
-            for future in self._pending:
-                yield from future.result()
-            return
-        with self._store.writer() as blob:
-            compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
-            for future in self._pending:
-                for pyc in future.result():
-                    blob.write(compressor.compress(struct.pack(">I", len(pyc)) + pyc))
-                    yield pyc
-            blob.write(compressor.flush())
-            self._store.remember(_RECORD, self._key, {"digest": blob.commit(), "size": blob.size})
+    def _take(self) -> Iterator[tuple[str, bytes]]:
+        paths, future = self._ahead.popleft()
+        pycs = future.result() if future else [self._stored() for _ in paths]
+        for path, pyc in zip(paths, pycs, strict=True):
+            if self._keep:
+                self._keep.write(self._compress.compress(struct.pack(">I", len(pyc)) + pyc))
+            if pyc:
+                yield path, pyc
 
-    def _read(self, digest: str) -> Iterator[bytes]:
-        with (
-            self._store.open(digest) as blob,
-            zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ) as stream,  # type: ignore[arg-type]
-        ):
-            for _ in self._paths:
-                yield stream.read(struct.unpack(">I", stream.read(4))[0])
-            stream.read(1)  # to the end, where the store verifies what was read
+    def _stored(self) -> bytes:
+        assert self._kept  # noqa: S101 - there is a future otherwise
+        return self._kept.read(struct.unpack(">I", self._kept.read(4))[0])
 
 
 class Compiler:

@@ -54,7 +54,8 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
                 sources = [file.path for file in own if compiles(file, lock.python)]
                 key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
-                _write_wheel(tar, own, lock.python, ByteCode(compiler, store, key))
+                with ByteCode(compiler, store, key) as byte_code:
+                    _write_wheel(tar, own, lock.python, byte_code)
 
     return _make(store, plan.name, plan.key, fill)
 
@@ -99,16 +100,20 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) 
 
 
 def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_code: ByteCode) -> None:
-    """Files in sorted order, then their byte-code in the same order, compiled while the files are being written."""
+    """Files in sorted order, and among them the byte-code of those that came some time before."""
+
+    def write(pycs: Iterable[tuple[str, bytes]]) -> None:
+        for path, pyc in pycs:
+            tar.file(pyc_path(path, python), len(pyc), [pyc])
+
     for file in files:
         if compiles(file, python):
             content = b"".join(file.chunks())
             tar.file(file.path, file.size, [content], executable=file.executable)
-            byte_code.add(file.path, content)
+            write(byte_code.add(file.path, content))
         else:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
-    for path, pyc in byte_code.pycs():
-        tar.file(pyc_path(path, python), len(pyc), [pyc])
+    write(byte_code.rest())
 
 
 def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:

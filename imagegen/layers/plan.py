@@ -19,7 +19,7 @@ from imagegen.lock.model import Lock, LockedWheel
 from imagegen.store import digest_of
 
 # Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.
-LAYER_FORMAT = 1
+LAYER_FORMAT = 2
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.

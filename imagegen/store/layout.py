@@ -57,6 +57,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._needed = 0
+        self._written: set[str] = set()  # by this process, which hashed the bytes on their way
         with self.explained():
             for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -88,6 +89,8 @@ class Store:
         """As `has`, with every byte verified; what is damaged goes, so that it is made or fetched again."""
         if not self.has(digest, size):
             return False
+        if digest in self._written:
+            return True
         try:
             self.verify(digest)
         except DamagedError:
@@ -158,7 +161,7 @@ class Store:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
         with self.explained():
             handle, path = unfinished.new_file(self.root / "tmp", "blob-")
-            writer = BlobWriter(self.path, os.fdopen(handle, "wb"), path)
+            writer = BlobWriter(self._place, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
             finally:
@@ -191,7 +194,7 @@ class Store:
         body = json.dumps(record, sort_keys=True).encode()
         with self.explained():
             path.parent.mkdir(exist_ok=True)
-            self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body)
+            self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body, sync=False)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -204,15 +207,19 @@ class Store:
         finally:
             lock.release()
 
-    def replace(self, name: Path | str, data: bytes) -> None:
-        """Replace a small file of the store (not a blob) whole: readers see the old content or the new."""
+    def replace(self, name: Path | str, data: bytes, *, sync: bool = True) -> None:
+        """Replace a small file of the store (not a blob) whole: readers see the old content or the new.
+
+        Without `sync` a power failure may leave less of it: enough for what carries a seal.
+        """
         with self.explained():
             handle, fresh = unfinished.new_file(self.root / "tmp", "new-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(handle)
+                    if sync:
+                        os.fsync(handle)
                     os.replace(fresh, self.root / name)
             finally:
                 fresh.unlink(missing_ok=True)
@@ -233,6 +240,11 @@ class Store:
     def explained(self) -> AbstractContextManager[None]:
         """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
         return disk.explained(self.root, "the store", _REMEDY, self._needed)
+
+    def _place(self, digest: str) -> Path:
+        """Where a blob that was just written goes."""
+        self._written.add(digest)
+        return self.path(digest)
 
     def _record(self, kind: str, key: str) -> Path:
         return self.root / "records" / kind / self.path(key).name
