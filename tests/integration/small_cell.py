@@ -17,7 +17,7 @@ from pathlib import Path
 from imagegen import base, lock, matrix
 from imagegen.data import shipped
 from imagegen.lock import sdist
-from imagegen.lock.model import File, Lock, LockedSdist, LockedWheel
+from imagegen.lock.model import File, Lock, LockedEnv, LockedSdist, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.integration.places import ROOT, Debian
@@ -92,8 +92,17 @@ def write_project(project: Path, links: Path, debian: Debian) -> Lock:
     wheels.append(LockedWheel("sourced", "1.0", made, (), sdist=LockedSdist(source.file, ())))
     uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
     ordered = tuple(sorted(wheels, key=lambda wheel: wheel.name))
+    asked = {need.component.package: need.because for need in cell.requirements}
     made_lock = Lock(
-        cell.id, cell.image, cell.axes, cell.inputs, uv, "2026-01-01T00:00:00Z", debian.locked, ordered, ()
+        cell=cell.id,
+        image=cell.image,
+        axes=cell.axes,
+        inputs=cell.inputs,
+        uv=uv,
+        as_of="2026-01-01T00:00:00Z",
+        base=debian.locked,
+        wheels=tuple(replace(wheel, because=asked.get(wheel.name)) for wheel in ordered),
+        env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
     )
     lock.write(made_lock, project / "locks" / f"{CELL}.toml")
     return made_lock
