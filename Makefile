@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow faults fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow faults bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -62,6 +62,10 @@ fuzz: setup  ## fuzz the wheel reader for SECONDS=900 each way (atheris)
 	@for way in "" --structured; do \
 	    $(BIN)/python tests/fuzz/wheel_reader.py $$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \
 	done
+
+bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container
+	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
+	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/ruff check

@@ -44,5 +44,5 @@ if __name__ == "__main__":
     main(
         sys.argv[1] if len(sys.argv) > 1 else "imagegen/cpu-grpo:cpu-py311",
         int(sys.argv[2]) if len(sys.argv) > 2 else 5,
-        sys.argv[3:] or ["torch", "transformers", "trl"],
+        sys.argv[3:] or ["torch", "transformers.models.llama.modeling_llama", "trl.trainer.grpo_trainer"],
     )
