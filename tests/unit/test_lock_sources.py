@@ -114,7 +114,7 @@ def test_a_wheel_damaged_in_the_store_is_fetched_again(host: Host, store: Store,
     path = store.path(store.write(content("a")))
     path.chmod(0o644)
     path.write_bytes(content("b"))
-    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    fetch(lock_of(each), Store(store.root), settings_of(tmp_path, f"{host.url}/simple"), Quiet())
     assert path.read_bytes() == content("a")
 
 
