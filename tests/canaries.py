@@ -113,7 +113,7 @@ def leaks(needles: Iterable[bytes], roots: Iterable[Path], *, skip: Iterable[Pat
             continue
         content = path.read_bytes()
         if content[:4] == zstandard.MAGIC_NUMBER.to_bytes(4, "little"):
-            content += zstandard.ZstdDecompressor().decompressobj().decompress(content)
+            content += zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
         found += [f"{path}: {needle!r}" for needle in needles if needle in content or needle in str(path).encode()]
     return found
 
