@@ -246,7 +246,7 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
         (r'name = "PYTHONFAULTHANDLER"', 'name = "PATH"', "a lock may set"),
         (r"(\[\[wheel\]\]\n(.+\n)+)", r"\1\n\1", "each once"),
         (r"diff-id = ", "diff-ids = ", "no such key"),
-        (r"layer-format = 1", 'layer-format = "1"', "valid integer"),
+        (r"layer-format = 2", 'layer-format = "1"', "valid integer"),
         (r'digest = "sha256:', 'digest = "sha256:/', "is no digest"),
     ],
 )
