@@ -16,7 +16,7 @@ import zstandard
 
 from imagegen import lock, matrix
 from imagegen.data import shipped
-from imagegen.lock.model import File, Lock, LockedWheel
+from imagegen.lock.model import File, Lock, LockedEnv, LockedWheel
 from tests.integration.places import Built, Place
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 from tests.wheels import make_wheel
@@ -97,7 +97,8 @@ def place(
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
     theirs = sb3_maskable.lock
     old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-    based = Lock(cell.id, cell.image, cell.axes, cell.inputs, old_uv, theirs.as_of, theirs.base, (), ())
+    env_of_cell = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+    based = Lock(cell.id, cell.image, cell.axes, cell.inputs, old_uv, theirs.as_of, theirs.base, (), env_of_cell)
     lock.write(based, tmp_path / "locks" / f"{cell.id}.toml")
     return Place(tmp_path, None, env=env)
 
@@ -144,7 +145,7 @@ def test_without_the_ca_it_fails_clearly(place: Place) -> None:
     assert "certificate" in said
     assert "SSL_CERT_FILE" in said
     locks = list((place.root / "locks").iterdir())
-    wheel = replace(lock.read(*locks).uv, name="demo", version="1.0")
+    wheel = replace(lock.read(*locks).uv, name="demo", version="1.0", because="B.")
     wheel = replace(wheel, file=replace(wheel.file, filename="demo-1.0-py3-none-any.whl", sha256="0" * 64))
     lock.write(replace(lock.read(*locks), wheels=(wheel,)), locks[0])
     said = place.run("build", "mine", "--output", "oci:image", code=68).stderr
