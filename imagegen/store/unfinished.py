@@ -32,7 +32,10 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
     """A new directory, locked, and removed at the end unless it has been renamed."""
     while True:
         path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # swept away before it was opened
+            continue
         fcntl.flock(handle, fcntl.LOCK_EX)
         if names(path, handle):
             break

@@ -113,6 +113,15 @@ def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine:
     assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
 
 
+def test_list_and_show_tell_what_there_is(built: Built, machine: Place) -> None:
+    listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
+    assert listed[CELL]["locked"] == "recorded"
+    assert listed[CELL]["built"] == built.digest
+    shown = machine.run("show", IMAGE).stdout
+    assert "MaskablePPO lives here." in shown
+    assert built.digest in shown
+
+
 @pytest.mark.fault(
     "Matrices, rules, locks",
     "a fork's lock records the digest of another image, which the engine holds under the lock's tag",
@@ -178,15 +187,6 @@ def test_bad_input_gets_a_sentence(machine: Place, arguments: tuple[str, ...], c
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-
-
-def test_list_and_show_tell_what_there_is(built: Built, machine: Place) -> None:
-    listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
-    assert listed[CELL]["locked"] == "recorded"
-    assert listed[CELL]["built"] == built.digest
-    shown = machine.run("show", IMAGE).stdout
-    assert "MaskablePPO lives here." in shown
-    assert built.digest in shown
 
 
 def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:

@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -356,3 +358,21 @@ def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
     (store.root / "locks").write_text("")
     with pytest.raises(StoreError, match="cannot be written"), store.lock("x"):
         pass
+
+
+def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tempfile.mkdtemp
+    names: list[str] = []
+
+    def swept(**where: Any) -> str:
+        names.append(made(**where))
+        if len(names) == 1:
+            Path(names[0]).rmdir()  # as another process does that opens the store just now
+        return names[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with store.room("work") as path:
+        assert path.is_dir()
+    assert len(names) == 2
