@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import subprocess
+import tempfile
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from imagegen.errors import SandboxError
 _NOBODY = 65534
 _TASKS = 128  # processes and threads together
 _OPEN_FILES = 1024
+_LONGEST_FILE = 256 << 20  # bytes; stdout and stderr of what `run` runs are files too
+_SAID = 8000  # bytes of stderr that are looked at
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - the sandbox's own /tmp
@@ -56,7 +59,12 @@ class Sandbox:
     memory: int = 2 << 30
 
     def popen(
-        self, argv: Sequence[str], env: Mapping[str, str], *, stderr: int | IO[bytes] = subprocess.PIPE
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start `argv` with pipes on stdin, stdout and stderr, for a worker that answers requests.
 
@@ -72,7 +80,7 @@ class Sandbox:
             process = subprocess.Popen(
                 [*_enter(groups), *self._limits(), *self._command(argv, env)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=stderr,
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 cwd="/",
@@ -97,28 +105,32 @@ class Sandbox:
     ) -> bytes:
         """Run `argv` to its end and return its stdout. `timeout` is in seconds; after it everything is killed.
 
-        Raises SandboxError: cannot start, timed out, or failed (exit status or signal, and the end of stderr).
+        stdout is at most 256 MiB. Raises SandboxError: cannot start, timed out, or failed (exit status or signal, and the end of stderr).
         """
-        with self.popen(argv, env or {}) as process:
-            try:
-                out, err = process.communicate(input, timeout)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                _, err = process.communicate()
-                raise SandboxError(
-                    f"{argv[0]} was stopped after {timeout:g} s", where=str(self.rootfs), why=_tail(err) or None
-                ) from error
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode:
-            raise failure(argv, process.returncode, err)
-        return out
+        # Files, since a pipe would have to be emptied into our own memory, however much comes.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with self.popen(argv, env or {}, stdout=out, stderr=err) as process:
+                try:
+                    process.communicate(input, timeout)
+                except subprocess.TimeoutExpired as error:
+                    process.kill()
+                    process.communicate()
+                    raise SandboxError(
+                        f"{argv[0]} was stopped after {timeout:g} s", where=str(self.rootfs), why=_tail(_end(err)) or None
+                    ) from error
+                except BaseException:
+                    process.kill()
+                    raise
+            if process.returncode:
+                raise failure(argv, process.returncode, _end(err))
+            out.seek(0)
+            return out.read()
 
     def _limits(self) -> list[str]:
         user = _NOBODY if os.geteuid() == 0 else os.geteuid()
         tasks = _tasks_of(user) + _TASKS  # the kernel counts all tasks of the user, not the sandbox's alone
-        return ["prlimit", f"--as={self.memory}", f"--nproc={tasks}", f"--nofile={_OPEN_FILES}", "--core=0", "--"]
+        limits = [f"--as={self.memory}", f"--nproc={tasks}", f"--nofile={_OPEN_FILES}", f"--fsize={_LONGEST_FILE}"]
+        return ["prlimit", *limits, "--core=0", "--"]
 
     def _command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
         command = ["bwrap", *_NAMESPACES, "--hostname", "sandbox", "--die-with-parent", "--new-session"]
@@ -179,6 +191,11 @@ def _root(rootfs: Path) -> Iterator[str]:
             yield from ("--dir", inside)
         else:
             yield from ("--ro-bind", str(entry), inside)
+
+
+def _end(file: IO[bytes]) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _SAID))
+    return file.read()
 
 
 def _tail(stderr: bytes) -> str:

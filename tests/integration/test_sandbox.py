@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,20 @@ def test_its_tmp_is_private_and_limited(debian: Debian) -> None:
     assert python(box, "import os; print(os.listdir('/tmp'))") == "[]"
     with pytest.raises(SandboxError):
         python(box, "f = open('/tmp/x', 'wb')\nfor _ in range(200): f.write(bytes(1 << 20)); f.flush()")
+
+
+@pytest.mark.fault(
+    "Wheels", "an sdist's build prints without end", "stopped at 256 MiB; imagegen's own memory does not grow"
+)
+@pytest.mark.parametrize("stream", [1, 2])
+def test_endless_output_is_contained(box: Sandbox, stream: int) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(SandboxError, match=r"File too large|failed in the sandbox"):
+            python(box, f"import os\nwhile True: os.write({stream}, bytes(1 << 20))")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_it_sees_nothing_of_the_host(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
