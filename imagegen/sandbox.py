@@ -105,7 +105,8 @@ class Sandbox:
     ) -> bytes:
         """Run `argv` to its end and return its stdout. `timeout` is in seconds; after it everything is killed.
 
-        stdout is at most 256 MiB. Raises SandboxError: cannot start, timed out, or failed (exit status or signal, and the end of stderr).
+        stdout is at most 256 MiB. Raises SandboxError: cannot start, timed out, or failed (exit status or signal, and
+        the end of stderr).
         """
         # Files, since a pipe would have to be emptied into our own memory, however much comes.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -115,9 +116,8 @@ class Sandbox:
                 except subprocess.TimeoutExpired as error:
                     process.kill()
                     process.communicate()
-                    raise SandboxError(
-                        f"{argv[0]} was stopped after {timeout:g} s", where=str(self.rootfs), why=_tail(_end(err)) or None
-                    ) from error
+                    what, why = f"{argv[0]} was stopped after {timeout:g} s", _tail(_end(err)) or None
+                    raise SandboxError(what, where=str(self.rootfs), why=why) from error
                 except BaseException:
                     process.kill()
                     raise

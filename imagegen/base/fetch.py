@@ -19,6 +19,7 @@ from imagegen.text import redact
 
 _SNAPSHOTS = "https://snapshot.debian.org/archive"
 _CONNECTIONS = 6
+_RECORD = "deb"
 
 
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
@@ -66,8 +67,12 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
 
 
 def lacking(locked: LockedBase, store: Store) -> list[Deb]:
-    """The packages that the store has not."""
-    return [deb for deb in locked.debs if not store.has(deb.digest, deb.size)]
+    """The packages that the store has not, or not from an archive of Debian.
+
+    A package's scripts run as root when the base is made. So that a lock with foreign hashes cannot pass off a package
+    as a wheel, and then install it, a package counts only once a mirror has given it.
+    """
+    return [deb for deb in locked.debs if not (store.has(deb.digest, deb.size) and store.recall(_RECORD, deb.digest))]
 
 
 def missing(deb: Deb, *tried: str) -> Missing:
@@ -113,4 +118,5 @@ def snapshot_time(locked: LockedBase, archive: str) -> str:
 
 
 def _download(client: Client, url: str, deb: Deb, store: Store, meter: Meter) -> None:
-    client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter)
+    client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter, anew=True)
+    store.remember(_RECORD, deb.digest, {"archive": deb.archive})

@@ -126,16 +126,19 @@ class Client:
 
         return self._retry(url, once)
 
-    def download(self, url: str, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
+    def download(self, url: str, store: Store, *, sha256: str, size: int, meter: Meter, anew: bool = False) -> str:
         """Bring the file at `url` into the store and return its digest; resumes what an earlier run left.
 
-        `size` is in bytes. Raises FetchError when the file cannot be had or is not the one with this hash and size,
-        StoreError when the store cannot take it.
+        `size` is in bytes. With `anew`, the source itself must give every byte, whatever the store has. Raises
+        FetchError when the file cannot be had or is not the one with this hash and size, StoreError when the store
+        cannot take it.
         """
         digest = f"sha256:{sha256}"
-        if not store.has(digest, size):
+        if anew or not store.has(digest, size):
             with partial(store, sha256, size) as part:
-                if not store.has(digest, size):  # else another process fetched it while we waited
+                if anew:
+                    part.clear()
+                if anew or not store.has(digest, size):  # else another process fetched it while we waited
                     return self._fill(part, url, store, sha256=sha256, size=size, meter=meter)
         meter.advance(size)
         return digest

@@ -16,7 +16,7 @@ from imagegen.base import BaseLayer, fetch
 from imagegen.base.build import failed, sources_list, verify, write_repository
 from imagegen.base.model import Deb, LockedBase
 from imagegen.config import Settings
-from imagegen.errors import BaseError, FetchError
+from imagegen.errors import BaseError, FetchError, GoneError
 from imagegen.net import Client, MissingFiles
 from imagegen.progress import Quiet
 from imagegen.store import Store, upkeep
@@ -81,6 +81,22 @@ def test_packages_come_from_their_archives_and_then_from_the_store(here: Setting
     fetch.fetch(ONE, store, without_mirrors, Quiet())
 
 
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a lock names a foreign package as a wheel, so that it is fetched, and as a Debian one, so that its scripts run",
+    "refused: a package is taken only from a Debian mirror, whatever is in the store under its hash",
+)
+def test_a_package_that_no_mirror_gave_is_not_taken(here: Settings, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    smuggled = deb("c", b"with a script of its own")
+    store.write(b"with a script of its own")
+    with pytest.raises(GoneError, match="c 1:1"):
+        fetch.fetch(locked(*ONE.debs, smuggled), store, here, Quiet())
+    (store.root / "tmp" / f"part-{smuggled.sha256}").write_bytes(b"with a script of its own")
+    with pytest.raises(GoneError, match="c 1:1"):
+        fetch.fetch(locked(*ONE.debs, smuggled), store, here, Quiet())
+
+
 def test_packages_that_left_the_mirror_come_from_the_snapshot_archive(here: Settings, tmp_path: Path) -> None:
     (tmp_path / "debian/pool/a_1~2+b1.deb").unlink()
     at = tmp_path / "snapshots/debian/20261119T141254Z/pool"
@@ -123,7 +139,7 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
     monkeypatch.setattr(fetch, "Client", partial(Client, attempts=2, backoff=0.01))
     away = replace(here, debian_mirrors=dict.fromkeys(here.debian_mirrors, "http://127.0.0.1:1/d"))
     store = Store(tmp_path / "store")
-    store.write(b"first")
+    fetch.fetch(locked(ONE.debs[0]), store, here, Quiet())
     many = locked(deb("a", b"first"), *(deb(f"p{n}", f"{n}".encode()) for n in range(50)))
     with pytest.raises(MissingFiles, match="50 files of the lock cannot be had") as caught:
         fetch.fetch(many, store, away, Quiet())
