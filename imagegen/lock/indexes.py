@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +23,10 @@ from imagegen.text import redact
 
 DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself
+_MAX_LINKS = 200_000  # the longest pages have some ten thousand
+_MAX_TAG = 1 << 14  # bytes
+# No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
+_TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^'<]|<[^a-z/!'])*')*>""", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -112,16 +118,31 @@ def _links(page: Page, name: str) -> list[Link]:
     # By content, not by its declared type: there are mirrors that serve HTML as JSON.
     try:
         if page.body.lstrip()[:1] == b"{":
-            found = pypi_simple.ProjectPage.from_json_data(json.loads(page.body), page.url)
+            data = json.loads(page.body)
+            _check_count(len(data["files"]))
+            found = pypi_simple.ProjectPage.from_json_data(data, page.url)
             links = [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
         else:
-            links = [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(page.body, page.url).links]
+            links = [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
                 raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
         return [link for link in links if _may_link(page.url, link.url)]
     except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
         what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
         raise FetchError(what, why=redact(str(error))) from error
+
+
+def _tags(body: bytes) -> str:
+    """Those tags of an HTML page that say where files are: over what else it may hold, HTML parsers can take days."""
+    found = list(itertools.islice(_TAG.finditer(body), _MAX_LINKS + 1))
+    _check_count(len(found))
+    tags = (match[0] + (b"</a>" if match[1] in b"aA" else b"") for match in found if len(match[0]) <= _MAX_TAG)
+    return b"".join(tags).decode(errors="replace")
+
+
+def _check_count(links: int) -> None:
+    if links > _MAX_LINKS:
+        raise ValueError(f"it has more than {_MAX_LINKS} links")
 
 
 def _may_link(page: str, link: str) -> bool:

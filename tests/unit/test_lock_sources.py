@@ -261,6 +261,39 @@ def test_a_broken_page_is_named(body: bytes, host: Host, store: Store, tmp_path:
 
 
 @pytest.mark.fault(
+    "Network",
+    "an index's page is made to keep parsers busy: a million comments or tags never closed",
+    "read in seconds",
+)
+@pytest.mark.parametrize("rubbish", [b"<!--", b"<?", b"<a ", b"<![CDATA[", b'<a "', b"</", b"&", b"<div>", b"<script>"])
+def test_a_page_that_would_take_days_to_parse(rubbish: bytes, host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    host.offer(each, content("a"), below="files")
+    with (tmp_path / "host" / "simple" / "a" / "index.html").open("ab") as page:
+        page.write(rubbish * 1_000_000)
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+    assert store.has(each.file.digest)
+
+
+@pytest.mark.parametrize("page", [b"<a href=x>" * 200_001, b'{"files": [' + b"1," * 200_000 + b"1]}"])
+def test_a_page_with_too_many_links(page: bytes, host: Host, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "host" / "simple" / "a").mkdir(parents=True)
+    (tmp_path / "host" / "simple" / "a" / "index.html").write_bytes(page)
+    with pytest.raises(FetchError, match="more than 200000 links"):
+        fetch(lock_of(wheel("a")), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+
+
+def test_a_page_in_odd_but_legal_html_is_read(host: Host, store: Store, tmp_path: Path) -> None:
+    each = wheel("a")
+    host.offer(each, content("a"), below="files")
+    name = quote(each.file.filename)
+    link = f"<A data-requires-python='>=3.7,<4'\n HREF='{quote(each.file.filename)}#sha256={each.file.sha256}'>x"
+    page = f"<!DOCTYPE html><base href='/files/'>{link}"
+    (tmp_path / "host" / "simple" / "a" / "index.html").write_text(page)
+    fetch(lock_of(each), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+
+
+@pytest.mark.fault(
     "Network", "an index links to file://, javascript:, ../.., other hosts' credentials", "only bytes decide"
 )
 def test_hostile_links(host: Host, store: Store, tmp_path: Path) -> None:
