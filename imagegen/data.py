@@ -23,6 +23,8 @@ def read(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         content = file.read(_LONGEST + 1)
+    if content is None:  # a file of the kernel's that has nothing to say now
+        raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))
     if len(content) > _LONGEST:
         raise OSError(errno.EFBIG, f"it is longer than {_LONGEST >> 20} MiB", str(path))
     return content

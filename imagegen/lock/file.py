@@ -27,6 +27,10 @@ from imagegen.store import digest_of
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
+_LONGEST_LINE = 1 << 13  # a key of a million parts would take tomllib days
+_EXPLAINED = 100  # faults; each is looked for in the whole text
+
+
 class LockErrors(ErrorGroup, LockError):
     """All that is wrong with a lock file, at once."""
 
@@ -50,6 +54,8 @@ def read(path: Path) -> Lock:
 def loads(text: str, path: Path | str = "<lock>") -> Lock:
     """The lock in `text`; `path` is named in errors."""
     try:
+        if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
+            raise ValueError(f"a line is longer than {_LONGEST_LINE} characters")  # noqa: TRY301 - as what tomllib raises
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and numbers that are too long for int
         line = re.search(r"line (\d+)", str(error))
@@ -66,7 +72,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
     try:
         return LockFile.model_validate(table).to_model()
     except ValidationError as error:
-        raise LockErrors([_explain(text, path, fault) for fault in error.errors()]) from error
+        raise LockErrors([_explain(text, path, fault) for fault in error.errors()[:_EXPLAINED]]) from error
 
 
 def write(lock: Lock, path: Path) -> None:

@@ -20,7 +20,7 @@ from imagegen import lock, matrix
 from imagegen.data import shipped
 from imagegen.errors import LockError, MatrixErrors
 from imagegen.lock import contradictions, stale
-from imagegen.lock.file import loads
+from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.model import Lock, LockedEnv
 from imagegen.matrix import Cell
 from tests.project import Project
@@ -273,3 +273,16 @@ def test_toml_that_breaks_off_has_a_line(end: str) -> None:
 def test_whatever_moved_is_named(name: str) -> None:
     locked = loads(TEXT)
     assert stale(replace(locked, inputs={**locked.inputs, name: "0" * 64}), cell()) == (name,)
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a lock made to keep its reader busy: a key of a million parts, ten thousand faults",
+    "refused in seconds; a hundred faults are told",
+)
+def test_a_lock_that_would_take_days_to_read() -> None:
+    with pytest.raises(LockError, match="line is longer"):
+        loads("version = 1\n" + ".".join("a" * 1_000_000) + " = 1\n")
+    with pytest.raises(LockErrors) as caught:
+        loads("version = 1\n" + "[[wheel]]\nname = 1\n" * 10_000)
+    assert len(caught.value.errors) == 100

@@ -286,7 +286,6 @@ def test_a_page_with_too_many_links(page: bytes, host: Host, store: Store, tmp_p
 def test_a_page_in_odd_but_legal_html_is_read(host: Host, store: Store, tmp_path: Path) -> None:
     each = wheel("a")
     host.offer(each, content("a"), below="files")
-    name = quote(each.file.filename)
     link = f"<A data-requires-python='>=3.7,<4'\n HREF='{quote(each.file.filename)}#sha256={each.file.sha256}'>x"
     page = f"<!DOCTYPE html><base href='/files/'>{link}"
     (tmp_path / "host" / "simple" / "a" / "index.html").write_text(page)
