@@ -12,6 +12,7 @@ Sources: bwrap(1), setpriv(1), prlimit(1), getrlimit(2), the kernel's admin-guid
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -129,8 +130,8 @@ class Sandbox:
     def _limits(self) -> list[str]:
         user = _NOBODY if os.geteuid() == 0 else os.geteuid()
         tasks = _tasks_of(user) + _TASKS  # the kernel counts all tasks of the user, not the sandbox's alone
-        limits = [f"--as={self.memory}", f"--nproc={tasks}", f"--nofile={_OPEN_FILES}", f"--fsize={_LONGEST_FILE}"]
-        return ["prlimit", *limits, "--core=0", "--"]
+        limits = {"as": self.memory, "nproc": tasks, "nofile": _OPEN_FILES, "fsize": _LONGEST_FILE, "core": 0}
+        return ["prlimit", *(f"--{name}={_allowed(name, value)}" for name, value in limits.items()), "--"]
 
     def _command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
         command = ["bwrap", *_NAMESPACES, "--hostname", "sandbox", "--die-with-parent", "--new-session"]
@@ -191,6 +192,12 @@ def _root(rootfs: Path) -> Iterator[str]:
             yield from ("--dir", inside)
         else:
             yield from ("--ro-bind", str(entry), inside)
+
+
+def _allowed(name: str, value: int) -> int:
+    """`value`, or what this process itself is held to: without a privilege, nobody may raise a limit again."""
+    hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def _end(file: IO[bytes]) -> bytes:

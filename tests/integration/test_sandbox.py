@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -171,6 +172,16 @@ def test_mounts_are_where_they_should_be(debian: Debian, tmp_path: Path) -> None
     assert (tmp_path / "result/copy").read_text() == "given"
     with pytest.raises(SandboxError, match="Read-only file system"):
         python(box, "open('/src/file', 'w')")
+
+
+def test_it_starts_under_narrower_limits_than_its_own(debian: Debian) -> None:
+    program = (
+        "import sys; from pathlib import Path; from imagegen.sandbox import Sandbox\n"
+        "sys.stdout.buffer.write(Sandbox(Path(sys.argv[1])).run(['echo', 'well'], timeout=30))"
+    )
+    command = ["sh", "-c", 'ulimit -n 64; ulimit -f 1000; exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run([*command, str(debian.rootfs)], capture_output=True, check=False)
+    assert done.stdout == b"well\n", done.stderr
 
 
 def test_failures_say_how(box: Sandbox) -> None:
