@@ -63,6 +63,7 @@ def _prepare() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    os.umask(os.umask(0o077) | 0o002)  # the store is what other users of the machine must not write, whatever is asked
     last = -_GRACE
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature

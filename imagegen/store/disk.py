@@ -12,7 +12,7 @@ from imagegen.errors import StoreError
 from imagegen.progress import human
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EFBIG)
 
 
 def is_full(error: OSError) -> bool:

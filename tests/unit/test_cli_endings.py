@@ -172,3 +172,23 @@ def test_terminals_of_every_kind(env: dict[str, str], arguments: list[str], tmp_
     assert process.returncode == (64 if arguments == ["nonsense"] else 0), text
     assert b"Traceback" not in text
     assert env.get("TERM") != "dumb" or b"\x1b" not in text
+
+
+@pytest.mark.fault(
+    "Shared store", "a umask under which everybody may write everywhere", "other users may not write to the store"
+)
+def test_no_umask_opens_the_store_to_everybody(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([*RUN, "list"], env=env, cwd=tmp_path, umask=0, check=True, stdout=subprocess.DEVNULL)
+    open_to_all = [path for path in (tmp_path / "cache").rglob("*") if path.stat().st_mode & 0o002]
+    assert (tmp_path / "cache" / "imagegen" / "store" / "blobs").is_dir()
+    assert not open_to_all
+
+
+@pytest.mark.fault("Disk", "a limit on the length of files (ulimit -f)", "said with its reason; nothing is kept")
+def test_a_limit_on_the_length_of_files(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *RUN, "list"]
+    done = subprocess.run(limited, env=env, cwd=tmp_path, check=False, capture_output=True)
+    assert done.returncode == 69
+    assert b"File too large" in done.stderr
