@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -135,9 +136,13 @@ class Store:
             return "it has been removed; run the same command again, and it is made or fetched again"
 
         try:
-            return VerifiedReader(path.open("rb"), digest, path, damaged)
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
         except FileNotFoundError as error:
             raise StoreError(f"the store has no blob {digest}", where=str(self.root), fix="build again") from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise DamagedError(f"blob {digest} is no regular file", where=str(path), fix="remove it")
+        return VerifiedReader(open(handle, "rb"), digest, path, damaged)
 
     def read(self, digest: str) -> bytes:
         """The whole blob, verified; for manifests and configs."""

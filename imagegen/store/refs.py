@@ -105,7 +105,7 @@ def _entries(store: Store) -> list[dict[str, Any]]:
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_bytes())["manifests"]
         return [entry for entry in entries if is_digest(entry["digest"])]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             "the store's list of images is damaged",
             where=str(path),

@@ -65,7 +65,7 @@ def sweep(folder: Path) -> None:
 def remove(path: Path) -> bool:
     """Remove a file or a directory of tmp/ unless its maker lives; whether it is gone now."""
     with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)  # a pipe must not block
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.is_dir():

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -376,3 +378,19 @@ def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(
     with store.room("work") as path:
         assert path.is_dir()
     assert len(names) == 2
+
+
+@pytest.mark.fault(
+    "Shared store", "a pipe, a directory or a device where a blob should be", "named as damage; nobody waits for it"
+)
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, partial(os.symlink, "/dev/zero")], ids=["pipe", "folder", "link"]
+)
+def test_what_is_no_file_is_damage(make: Callable[[Path], None], tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    digest = digest_of(b"x")
+    make(store.path(digest))
+    os.mkfifo(tmp_path / "tmp" / "blob-left")
+    Store(tmp_path)  # sweeps
+    assert not (tmp_path / "tmp" / "blob-left").exists()
+    assert upkeep.check(store, Quiet(), repair=False) == [digest]
