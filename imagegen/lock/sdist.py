@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def _check_pure(name: str, version: str, filename: str, wheel: bytes, source: st
     try:
         found, release, _, tags = parse_wheel_filename(filename)
         members = zipfile.ZipFile(io.BytesIO(wheel)).namelist()
-    except (InvalidWheelFilename, zipfile.BadZipFile) as error:
+    except (InvalidWheelFilename, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         raise WheelError(f"{source} gave something that is no wheel", where=filename, why=str(error)) from error
     if (found, release) != (name, Version(version)):
         raise WheelError(f"{source} gave a wheel of another release", where=filename, why=f"not {name} {version}")
