@@ -9,7 +9,6 @@ from pathlib import Path
 
 from imagegen import layers, lock
 from imagegen.config import Settings
-from imagegen.errors import StoreError
 from imagegen.lock.model import Lock
 from imagegen.progress import Progress
 from imagegen.recipe.dockerfile import Rendered
@@ -23,8 +22,7 @@ def write(
 
     Raises StoreError when the directory is not empty; FetchError and BaseError as the build does.
     """
-    if directory.exists() and any(directory.iterdir()):
-        raise StoreError("the output directory is not empty", where=str(directory), fix="name another, or remove it")
+    refs.require_new(directory)
     lock.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
     base = layers.assemble_base(locked, store, settings, progress)
     refs.export(store, base.digest, directory / "base", "latest")

@@ -192,3 +192,12 @@ def test_a_limit_on_the_length_of_files(tmp_path: Path) -> None:
     done = subprocess.run(limited, env=env, cwd=tmp_path, check=False, capture_output=True)
     assert done.returncode == 69
     assert b"File too large" in done.stderr
+
+
+def test_a_file_where_the_rendered_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "cpu-grpo-cpu-py311").touch()
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [*RUN, "render", "cpu-grpo", "-o", str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert "the output directory is not empty" in done.stderr
