@@ -145,6 +145,7 @@ def test_a_base_that_does_not_fit(step: str, debian: Debian, settings: Settings,
         store = Store(place / "store")
         for deb in debian.locked.debs:
             shutil.copy(debian.store.path(deb.digest), store.path(deb.digest))
+            store.remember("deb", deb.digest, {"archive": deb.archive})
         if step == "unpacking":
             key, diff_id = base.key(debian.locked), debian.layer.diff_id
             shutil.copy(debian.store.path(diff_id), store.path(diff_id))
@@ -173,6 +174,7 @@ def test_a_base_takes_no_more_than_it_says_and_no_tmp(
         store = Store(place / "store")
         for deb in debian.locked.debs:
             shutil.copy(debian.store.path(deb.digest), store.path(deb.digest))
+            store.remember("deb", deb.digest, {"archive": deb.archive})
         assert base.build(debian.locked, store, settings, Quiet()) == debian.layer
         base.rootfs(debian.locked, store, settings, Quiet())
         assert base.needed(debian.locked, store) == 0
