@@ -61,7 +61,12 @@ class Bench:
         self.engine = Engine.connect(app.settings, app.progress)
         host = self.engine.private.docker_host if self.engine.private else os.environ.get("DOCKER_HOST")
         self.shell = self.engine.buildx_line("")
-        self.env = dict(os.environ) | ({"DOCKER_HOST": host} if host else {})
+        # One index for all: imagegen would also take files by hash from the extra ones that pip's configuration names.
+        index = self.settings.index_urls.get("pypi")
+        extra = ("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL")
+        self.env = {name: value for name, value in os.environ.items() if name not in extra}
+        self.env |= {"PIP_CONFIG_FILE": os.devnull} | ({"UV_DEFAULT_INDEX": index} if index else {})
+        self.env |= {"DOCKER_HOST": host} if host else {}
         sdists = tuple(wheel for wheel in self.lock.wheels if wheel.sdist)
         pip = tuple(wheel for wheel in self.lock.wheels if wheel.name == "pip")
         lock.fetch(replace(self.lock, wheels=(*sdists, *pip)), self.warm, self.settings, app.progress)
