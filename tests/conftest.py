@@ -25,6 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FaultTable(Path(config.getoption("--fault-table"))))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with the file of this name in tests/golden/."""

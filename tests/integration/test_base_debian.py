@@ -129,6 +129,7 @@ def test_what_is_no_package_leaves_nothing_behind(
     store = Store(tmp_path / "store")
     store.write(b"no archive")
     bad = replace(debian.locked.debs[0], sha256=hashlib.sha256(b"no archive").hexdigest(), size=10)
+    store.remember("deb", bad.digest, {"archive": bad.archive})  # a mirror that gives such a file
     locked = replace(debian.locked, debs=(bad,))
     with pytest.raises(BaseError, match="mmdebstrap failed"):
         base.build(locked, store, settings, Quiet())
