@@ -33,8 +33,8 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
     Recommended packages stay out. Raises BaseError: no apt or keyring on this machine, no mirror known, the archive
     unreachable or expired or not signed by Debian, a package that does not exist.
     """
-    if base.kind != "debian":
-        raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", fix="kind: debian")
+    if base.kind != "debian" or base.suite is None:
+        raise BaseError(f"base {base.name}: a base of kind {base.kind} cannot be resolved yet", fix="kind: debian")
     if wrong := [name for name in base.packages if not _NAME.fullmatch(name)]:
         raise BaseError(
             f"base {base.name}: {', '.join(map(repr, wrong))} cannot be a package's name",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 
 from imagegen.compat.facts import ANY, Facts
+from imagegen.matrix.fields import ENV, NAMED, NO_CUDA, VERSIONED
 from imagegen.matrix.rule import Rule
 
 Domains = Mapping[str, VersionRange]  # package -> the versions still possible
@@ -28,8 +30,8 @@ class Literal:
 
     @property
     def range(self) -> VersionRange | None:
-        """The versions at which the literal holds; None when it speaks of a label or a named surrounding."""
-        if self.text.startswith("+"):
+        """The versions at which the literal holds; None when it speaks of a label, a value or a variable."""
+        if self.text.startswith("+") or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
             return None
         inside = SpecifierSet(self.text or ANY).to_range()
         return inside.complement() if self.negated else inside
@@ -46,20 +48,33 @@ class Literal:
 
     def holds(self, facts: Facts, domains: Domains) -> bool | None:
         """True or False where the facts decide it; None where they leave it open."""
-        if self.name in facts.names:
-            return (facts.names[self.name] == self.text) is not self.negated
-        fact = facts.versions.get(self.name) or facts.packages.get(self.name)
         if self.text.startswith("+"):
-            if fact is None:
-                return True if facts.closed else None
-            return None if fact.local is None else (fact.local == self.text[1:]) is not self.negated
+            return self._has_label(facts)
+        if self.range is None:
+            value = self._value(facts)
+            return None if value is None else fnmatchcase(value, self.text) is not self.negated
+        if self.name in facts.names:  # there is no CUDA, and a rule speaks of its versions
+            return self.negated
+        fact = facts.versions.get(self.name) or facts.packages.get(self.name)
         domain = fact.range if fact and self.name in facts.versions else domains.get(self.name)
-        allowed = self.range
-        if domain is not None and allowed is not None and domain.is_subset(allowed):
+        if domain is not None and domain.is_subset(self.range):
             return True
         if fact is None:  # it may be absent, and then nothing can be wrong with it
-            return True if facts.closed and self.name not in {"python", "glibc"} else None
-        return False if domain is not None and allowed is not None and domain.is_disjoint(allowed) else None
+            return True if facts.closed and self.name not in VERSIONED else None
+        return False if domain is not None and domain.is_disjoint(self.range) else None
+
+    def _has_label(self, facts: Facts) -> bool | None:
+        fact = facts.packages.get(self.name)
+        if fact is None:
+            return True if facts.closed else None
+        return None if fact.local is None else (fact.local == self.text[1:]) is not self.negated
+
+    def _value(self, facts: Facts) -> str | None:
+        """What is known of something that the literal holds against a text."""
+        if self.name.startswith(ENV):
+            return None if facts.env is None else facts.env.get(self.name.removeprefix(ENV), "")
+        version = facts.versions.get(self.name)
+        return version.text if version else facts.names.get(self.name)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from packaging.ranges import VersionRange
 from imagegen.compat.clauses import Clause, Literal, clauses
 from imagegen.compat.facts import Facts
 from imagegen.compat.verdict import Conflict, Verdict
+from imagegen.matrix.fields import VERSIONED
 from imagegen.matrix.rule import Rule
 
 
@@ -62,7 +63,7 @@ def propagate(rules: Sequence[Rule], facts: Facts) -> Propagation:
 
 def _narrow(result: Propagation, literal: Literal, facts: Facts) -> bool:
     allowed = literal.range
-    if allowed is None or literal.name in facts.names or literal.name in {"python", "glibc"}:
+    if allowed is None or literal.name in facts.names or literal.name in VERSIONED:
         return False
     known = result.domains.get(literal.name)
     result.domains[literal.name] = allowed if known is None else known.intersection(allowed)

@@ -10,7 +10,7 @@ from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, cuda_version
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
 
@@ -37,9 +37,10 @@ class Facts:
     """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
 
     packages: Mapping[str, Fact]
-    versions: Mapping[str, Fact]  # of the surroundings that have one: "python", "glibc"
-    names: Mapping[str, str]  # the other surroundings: "base", "cuda", "platform"
+    versions: Mapping[str, Fact]  # of the surroundings that have one: "python", "glibc", "cuda"
+    names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" where it is "cpu"
     closed: bool
+    env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known
 
 
 def facts_of_cell(cell: Cell) -> Facts:
@@ -48,7 +49,8 @@ def facts_of_cell(cell: Cell) -> Facts:
         each.component.package: Fact.within(each.specifier, each.component.local.get(cell.cuda))
         for each in cell.requirements
     }
-    return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, closed=False)
+    env = {each.name: each.value for each in cell.env}
+    return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
 
 
 class _Named(Protocol):
@@ -65,6 +67,13 @@ class _LockedBase(Protocol):
     def debs(self) -> Iterable[_Named]: ...
 
 
+class _Variable(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
 class LockLike(Protocol):
     """What imagegen.lock's Lock has; compat stands below lock and does not import it."""
 
@@ -74,20 +83,33 @@ class LockLike(Protocol):
     def base(self) -> _LockedBase: ...
     @property
     def wheels(self) -> Iterable[_Named]: ...
+    @property
+    def env(self) -> Iterable[_Variable]: ...
 
 
 def facts_of_lock(lock: LockLike) -> Facts:
     """What is known after resolution: every package's exact version, and glibc's from the base's own libc6."""
     packages = {wheel.name: Fact.exactly(wheel.version) for wheel in lock.wheels}
     glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), None)
-    return _facts(packages, lock.axes, lock.base.name, glibc, closed=True)
+    env = {each.name: each.value for each in lock.env}
+    return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
 
 
 def _facts(
-    packages: Mapping[str, Fact], axes: Mapping[str, str], base: str, glibc: str | None, *, closed: bool
+    packages: Mapping[str, Fact],
+    axes: Mapping[str, str],
+    base: str,
+    glibc: str | None,
+    env: Mapping[str, str],
+    *,
+    closed: bool,
 ) -> Facts:
     versions = {"python": Fact(axes["python"], SpecifierSet(f"~={axes['python']}.0").to_range())}
     if glibc:
         versions["glibc"] = Fact.exactly(glibc)
-    names = {"base": base, "cuda": axes["cuda"], "platform": axes["platform"]}
-    return Facts(packages, versions, names, closed=closed)
+    names = {"base": base, "platform": axes["platform"]}
+    if cuda := cuda_version(axes["cuda"]):
+        versions["cuda"] = Fact.exactly(cuda)
+    else:
+        names["cuda"] = axes["cuda"]
+    return Facts(packages, versions, names, closed, env)

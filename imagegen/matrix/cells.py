@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagegen.errors import UsageError
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Component, Gpu, System
 from imagegen.matrix.rule import Rule
 from imagegen.text import did_you_mean
 
@@ -19,6 +19,10 @@ class Matrix:
     all_cells: tuple[Cell, ...]  # sorted by id
     rules: tuple[Rule, ...]  # sorted by id
     defaults: Mapping[str, str]
+    components: Mapping[str, Component]  # by name
+    gpus: Mapping[str, Gpu]  # by name
+    systems: Mapping[str, System]  # by name
+    axes: Mapping[str, tuple[str, ...]]  # axis -> its values
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

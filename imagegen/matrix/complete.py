@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+
+from packaging.version import Version
 
 from imagegen.errors import MatrixError
 from imagegen.matrix.cells import Matrix, cell_id
+from imagegen.matrix.compose import compose
+from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
 from imagegen.matrix.hashes import inputs
-from imagegen.matrix.model import Base, Cell, Component, EnvVar, Index, Requirement, Sdist
+from imagegen.matrix.model import (
+    Base,
+    Cell,
+    Component,
+    EnvVar,
+    GitSource,
+    Gpu,
+    Index,
+    Requirement,
+    Sdist,
+    System,
+    cuda_version,
+)
 from imagegen.matrix.references import Entries, Found, check_references
 from imagegen.matrix.rule import Rule, WinnerRule
-from imagegen.matrix.schema import SURROUNDINGS, AxisEntry, ImageEntry
+from imagegen.matrix.schema import AxisEntry, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
@@ -21,16 +36,28 @@ SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # ax
 
 def complete(entries: Entries, errors: list[MatrixError]) -> Matrix:
     """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial."""
-    errors += check_references(entries)
-    return _Completion(entries, errors).matrix()
+    unresolved = list(check_references(entries))
+    errors += (error for _, error in unresolved)
+    return _Completion(entries, errors, {found.path for found, _ in unresolved}).matrix()
 
 
 class _Completion:
-    def __init__(self, entries: Entries, errors: list[MatrixError]) -> None:
+    def __init__(self, entries: Entries, errors: list[MatrixError], unresolved: set[tuple[str, str]]) -> None:
         self.entries = entries
         self.errors = errors
+        self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
-        self.bases = {found.name: found.entry for found in self._sound("bases")}
+        self.systems = {
+            found.name: System(found.name, found.entry.glibc, found.entry.python) for found in self._sound("systems")
+        }
+        self.gpus = {
+            found.name: Gpu(found.name, found.entry.capability, found.entry.family, tuple(found.entry.products))
+            for found in self._sound("gpus")
+        }
+        self.bases = {
+            found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
+        }
+        self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
         self._check_axes()
         self.indexes = self._indexes()
         self.components = self._components()
@@ -53,10 +80,21 @@ class _Completion:
                 defaults[found.name] = made[0].id
         for name in sorted(set(defaults) & set(cells)):
             self._fail(self.entries["images"][name], f'"{name}" is also the id of a cell of "{cells[name].image}"')
-        return Matrix(tuple(cells[each] for each in sorted(cells)), self.rules, defaults)
+        return Matrix(
+            tuple(cells[each] for each in sorted(cells)),
+            self.rules,
+            defaults,
+            self.components,
+            self.gpus,
+            self.systems,
+            {name: tuple(axis.values) for name, axis in self.axes.items()},
+        )
 
     def _sound(self, section: str) -> list[Found]:
         return [found for _, found in sorted(self.entries[section].items()) if found.entry is not None]
+
+    def _resolved(self, found: Found) -> bool:
+        return found.path not in self.unresolved
 
     def _fail(self, found: Found, what: str, *inside: str | int, key: bool = True) -> None:
         self.errors.append(found.error(what, *inside, key=key))
@@ -65,6 +103,10 @@ class _Completion:
         for axis in CELL_AXES:
             if axis not in self.entries["axes"]:
                 self.errors.append(MatrixError(f'no file defines the axis "{axis}"', fix="every matrix needs it"))
+        for position, value in enumerate(self._values("cuda")):
+            if value != NO_CUDA and cuda_version(value) is None:
+                what = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
+                self._fail(self.entries["axes"]["cuda"], what, "values", position, key=False)
         for axis, (prefix, example) in SHAPES.items():
             for position, value in enumerate(self._values(axis)):
                 if not value.startswith(prefix):
@@ -99,10 +141,16 @@ class _Completion:
                 package=package,
                 description=entry.description,
                 imports=tuple(entry.imports),
-                sdist=_sdist(entry.sdist),
+                sdist=entry.sdist and _metadata(entry.sdist),
                 source=entry.source,
                 index=dict(entry.index),
                 local=dict(entry.local),
+                aliases=tuple(entry.aliases),
+                git={
+                    each: GitSource(each, one.url, one.commit, one.tree, _metadata(one))
+                    for each, one in entry.git.items()
+                },
+                compiled=entry.compiled,
             )
         return result
 
@@ -127,17 +175,19 @@ class _Completion:
     def _cells(self, found: Found) -> list[Cell]:
         """The image's cells, its default cell first; none when something it names is missing."""
         entry: ImageEntry = found.entry
-        resolved = (
-            entry.base in self.bases
-            and set(entry.components) <= set(self.components)
-            and set(CELL_AXES) <= set(self.axes)
-            and all(set(values) <= set(self._values(axis)) for axis, values in entry.axes.items())
-        )
-        if not resolved:
+        parts = [found, *(self.entries["stacks"][name] for name in entry.stacks if name in self.entries["stacks"])]
+        if not (set(CELL_AXES) <= set(self.axes) and all(self._resolved(part) and part.entry for part in parts)):
             return []
+        if not entry.gpus and set(self._offered(entry, "cuda")) != {NO_CUDA}:
+            self._fail(found, "an image with CUDA says for which GPUs it is: `gpus` is missing")
         axes = sorted(self.axes)
         choices = itertools.product(*(self._offered(entry, axis) for axis in axes))
-        return [self._cell(found.name, entry, dict(zip(axes, values, strict=True))) for values in choices]
+        cells = [self._cell(found.name, entry, dict(zip(axes, values, strict=True))) for values in choices]
+        return [cell for cell in cells if cell]
+
+    def _base(self, found: Found) -> Base:
+        system = self.systems[found.entry.system]
+        return Base(name=found.name, glibc=system.glibc, **found.entry.model_dump(exclude={"override", "env"}))
 
     def _values(self, axis: str) -> list[str]:
         return self.axes[axis].values if axis in self.axes else []
@@ -147,11 +197,22 @@ class _Completion:
         default = self.axes[axis].default
         return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
 
-    def _cell(self, image: str, entry: ImageEntry, axes: Mapping[str, str]) -> Cell:
-        base = self.bases[entry.base]
+    def _cell(self, image: str, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
+        made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
+        sound = made.base in self.bases and set(made.components) <= set(self.components)
+        if not (sound and set(entry.gpus) <= set(self.gpus)):
+            return None  # what it names has an error of its own
+        base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
+        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in entry.gpus]
         requirements = tuple(
-            Requirement(component, use.version, use.because, component.index.get(axes["cuda"], "pypi"))
-            for component, use in ((self.components[name], use) for name, use in sorted(entry.components.items()))
+            Requirement(
+                component,
+                use.version,
+                use.because,
+                component.index.get(axes["cuda"], "pypi"),
+                component.git[use.git] if use.git else None,
+            )
+            for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
         )
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
@@ -160,13 +221,14 @@ class _Completion:
             description=entry.description,
             purpose=entry.purpose,
             axes=axes,
-            base=Base(name=entry.base, **base.model_dump(exclude={"override", "env"})),
+            base=base,
             requirements=requirements,
             sdists=tuple(each for _, each in sorted(self.components.items()) if each.sdist),
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},
             env=tuple(
-                EnvVar(name, each.value, each.because) for name, each in sorted({**base.env, **entry.env}.items())
+                EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items())
             ),
+            gpus=tuple(sorted(gpus, key=lambda gpu: Version(gpu.capability))),
             inputs={},
             misrecorded=self.misrecorded,
             winners=self.winners,
@@ -174,8 +236,8 @@ class _Completion:
         return inputs(draft, self.rules)
 
 
-def _sdist(entry: Any) -> Sdist | None:
-    return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires)) if entry else None
+def _metadata(entry: SdistEntry) -> Sdist:
+    return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
 
 
 def _winner(found: Found) -> WinnerRule:

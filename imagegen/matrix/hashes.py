@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from imagegen.matrix.fields import ENV, SURROUNDINGS
 from imagegen.matrix.model import Cell, Component
 from imagegen.matrix.rule import Rule
 
@@ -18,10 +19,14 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them.
     """
-    requirements = [[each.component.name, each.specifier, each.index, each.because] for each in cell.requirements]
+    requirements = [
+        [each.component.name, each.specifier, each.index, each.because, each.git and dataclasses.asdict(each.git)]
+        for each in cell.requirements
+    ]
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
+        "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
         "rules": [_sense(rule) for rule in rules if concerns(rule, cell)],
@@ -36,7 +41,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
 def concerns(rule: Rule, cell: Cell) -> bool:
     """Whether the rule speaks of a package that the cell or an sdist names, or of its surroundings alone."""
     packages = {each.component.package for each in cell.requirements}
-    spoken = rule.names - {"base", "cuda", "glibc", "platform", "python"}
+    spoken = {name for name in rule.names - set(SURROUNDINGS) if not name.startswith(ENV)}
     return not spoken or bool(spoken & packages)
 
 

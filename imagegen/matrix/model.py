@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from imagegen.matrix.rule import WinnerRule
+
+
+def cuda_version(label: str) -> str | None:
+    """The CUDA version behind a label as wheels carry it: "13.0" for cu130, None for anything else."""
+    found = re.fullmatch(r"cu([1-9][0-9])([0-9])", label)
+    return f"{found[1]}.{found[2]}" if found else None
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,36 @@ class Sdist:
 
 
 @dataclass(frozen=True)
+class GitSource:
+    """A commit of a repository, by hash: its tree decides what it holds. Metadata as in Sdist."""
+
+    name: str  # how the matrix calls it: "v0.9.0"
+    url: str  # "https://github.com/volcengine/verl"
+    commit: str  # 40 hex digits
+    tree: str  # 40 hex digits
+    metadata: Sdist
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU architecture."""
+
+    name: str  # "sm_120"
+    capability: str  # compute capability: "12.0"
+    family: str  # "blackwell"
+    products: tuple[str, ...]  # "RTX 5090"
+
+
+@dataclass(frozen=True)
+class System:
+    """A distribution's release, as far as wheels depend on it."""
+
+    name: str  # "ubuntu22.04"
+    glibc: str  # "2.35"
+    python: str | None  # its own: "3.10"
+
+
+@dataclass(frozen=True)
 class Component:
     """Something with a version that the matrix chooses (design, section 2)."""
 
@@ -44,6 +81,9 @@ class Component:
     source: str | None = None  # where the facts in this entry come from
     index: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> index alias
     local: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> local version, "cpu"
+    aliases: tuple[str, ...] = ()
+    git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
+    compiled: bool = False  # its sources need a compiler
 
 
 @dataclass(frozen=True)
@@ -54,6 +94,7 @@ class Requirement:
     specifier: str  # PEP 440, may be empty: any version
     because: str
     index: str  # index alias in this cell
+    git: GitSource | None = None  # in place of a release of the index
 
     @property
     def pep508(self) -> str:
@@ -65,8 +106,10 @@ class Base:
     """The operating-system layers under the stack."""
 
     name: str  # "debian12"
-    kind: str  # "debian"
-    suite: str  # "bookworm"
+    kind: str  # "debian" or "registry"
+    suite: str | None  # of kind debian: "bookworm"
+    image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
+    system: str  # "debian12"
     python: str  # "3.11", the interpreter the base holds
     interpreter: str  # absolute path of that interpreter in the base: "/usr/bin/python3.11"
     glibc: str  # "2.36": decides which manylinux wheels fit
@@ -100,6 +143,7 @@ class Cell:
     ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
     misrecorded: Mapping[str, str] = field(default_factory=dict)  # sha256 of a wheel whose RECORD is wrong -> because
     winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
+    gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
 
     @property
     def python(self) -> str:
@@ -108,6 +152,11 @@ class Cell:
     @property
     def cuda(self) -> str:
         return self.axes["cuda"]
+
+    @property
+    def cuda_version(self) -> str | None:
+        """The CUDA version that its cuda axis names: "13.0" for cu130, None for cpu."""
+        return cuda_version(self.cuda)
 
     @property
     def platform(self) -> str:

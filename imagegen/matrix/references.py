@@ -8,7 +8,7 @@ from typing import Any
 
 from imagegen.errors import Location, MatrixError
 from imagegen.matrix.document import Document
-from imagegen.matrix.schema import SURROUNDINGS, condition_error
+from imagegen.matrix.fields import ENV, SURROUNDINGS, condition_error
 from imagegen.text import did_you_mean
 
 
@@ -38,27 +38,37 @@ class Found:
 Entries = dict[str, dict[str, Found]]  # section -> name -> entry
 
 
-def check_references(entries: Entries) -> Iterator[MatrixError]:
-    """Every name in a component, an image or a rule that no entry defines."""
+def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
+    """Every name in an entry that no entry defines, with the entry that uses it."""
     known = _Known(entries)
-    for found in entries["components"].values():
-        yield from _component(found, known)
-    for found in entries["images"].values():
-        yield from _image(found, known)
-    for found in entries["rules"].values():
-        for side in ("when", "then", "conflict"):
-            yield from _conditions(found, side, known)
+    checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
+    for section, check in checks.items():
+        for found in entries[section].values():
+            yield from ((found, error) for error in check(found, known))
+
+
+def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
+    return _name(found, "system", known)
+
+
+def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
+    for side in ("when", "then", "conflict"):
+        yield from _conditions(found, side, known)
 
 
 class _Known:
     def __init__(self, entries: Entries) -> None:
         self.names = {section: set(known) for section, known in entries.items()}
         self._axes = entries["axes"]
+        self._components = entries["components"]
 
     def values(self, axis: str) -> set[str]:
         written = self._axes[axis].written if axis in self._axes else None
         values = written.get("values") if isinstance(written, dict) else None
         return {value for value in values if isinstance(value, str)} if isinstance(values, list) else set()
+
+    def commits(self, component: str) -> set[str]:
+        return set(_mapping(self._components[component].written, "git"))
 
 
 def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -70,27 +80,61 @@ def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
 
 
 def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
-    if isinstance(found.written, dict) and "base" in found.written:
-        yield from _missing(found, "base", found.written["base"], known.names["bases"], "base")
-    for name in _mapping(found.written, "components"):
-        yield from _missing(found, "component", name, known.names["components"], "components", name)
-    for axis, values in _mapping(found.written, "axes").items():
-        yield from _missing(found, "axis", axis, known.names["axes"], "axes", axis)
+    yield from _name(found, "base", known)
+    yield from _names(found, "gpu", _list(found.written, "gpus"), known, "gpus")
+    yield from _names(found, "stack", _list(found.written, "stacks"), known, "stacks")
+    yield from _axes(found, _mapping(found.written, "axes"), known, "axes")
+    yield from _part(found, known)
+
+
+def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """Components and variants of a stack or an image; what a variant says of itself."""
+    written = found.written if written is None else written
+    for name, use in _mapping(written, "components").items():
+        here = (*inside, "components", name)
+        yield from _missing(found, "component", name, known.names["components"], *here)
+        commit = use.get("git") if isinstance(use, dict) else None
+        if commit is not None and name in known.names["components"]:
+            yield from _missing(found, f"commit of {name}", commit, known.commits(name), *here, "git")
+    for position, variant in enumerate(_list(written, "variants")):
+        here = (*inside, "variants", position)
+        yield from _axes(found, _mapping(variant, "when"), known, *here, "when")
+        yield from _name(found, "base", known, variant, *here)
+        yield from _names(found, "component", _list(variant, "without"), known, *here, "without")
+        yield from _part(found, known, variant, *here)
+
+
+def _axes(found: Found, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+    for axis, values in axes.items():
+        yield from _missing(found, "axis", axis, known.names["axes"], *inside, axis)
         if axis in known.names["axes"] and isinstance(values, list):
             for position, value in enumerate(values):
                 kind = f"value of the {axis} axis"
-                yield from _missing(found, kind, value, known.values(axis), "axes", axis, position)
+                yield from _missing(found, kind, value, known.values(axis), *inside, axis, position)
+
+
+def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """The one entry that the key `kind` names, where it is given."""
+    written = found.written if written is None else written
+    if isinstance(written, dict) and kind in written:
+        yield from _missing(found, kind, written[kind], known.names[f"{kind}s"], *inside, kind)
+
+
+def _names(found: Found, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+    for position, name in enumerate(names):
+        yield from _missing(found, kind, name, known.names[f"{kind}s"], *inside, position)
 
 
 def _conditions(found: Found, side: str, known: _Known) -> Iterator[MatrixError]:
-    closed = {"base": known.names["bases"], "cuda": known.values("cuda"), "platform": known.values("platform")}
+    closed = {"base": known.names["bases"], "platform": known.values("platform")}
     components = known.names["components"] | set(SURROUNDINGS)
     for name, value in _mapping(found.written, side).items():
         if name in closed:
             yield from _missing(found, f"{name} value", value, closed[name], side, name)
             continue
-        yield from _missing(found, "component", name, components, side, name)
-        wrong = condition_error(value, local=name not in SURROUNDINGS) if isinstance(value, str) else None
+        if not name.startswith(ENV):
+            yield from _missing(found, "component", name, components, side, name)
+        wrong = condition_error(name, value) if isinstance(value, str) else None
         if wrong:
             yield found.error(f"{side}.{name}: {wrong}", side, name, key=False)
 
@@ -98,6 +142,11 @@ def _conditions(found: Found, side: str, known: _Known) -> Iterator[MatrixError]
 def _mapping(written: Any, key: str) -> dict[str, Any]:
     value = written.get(key) if isinstance(written, dict) else None
     return value if isinstance(value, dict) else {}
+
+
+def _list(written: Any, key: str) -> list[Any]:
+    value = written.get(key) if isinstance(written, dict) else None
+    return value if isinstance(value, list) else []
 
 
 def _missing(found: Found, kind: str, name: Any, known: Iterable[str], *inside: str | int) -> Iterator[MatrixError]:

@@ -11,9 +11,10 @@ from typing import Literal
 class Rule:
     """When all of `when` holds, so does all of `then`, or not all of `conflict` does.
 
-    Keys are package names, or one of the surroundings base, cuda, glibc, platform, python. Values are PEP 440
-    specifiers for packages, glibc and python ("" is any version), "+label" for a package's local version label, and
-    plain text for the other surroundings. A package that is not installed breaks no rule.
+    Keys are package names, surroundings (fields.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
+    specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
+    also be "cpu"), "+label" for a package's local version label, a glob for a variable's value (unset is the empty
+    text), and plain text for NAMED surroundings. A package that is not installed breaks no rule.
     """
 
     id: str

@@ -24,7 +24,7 @@ bases:
     suite: bookworm
     python: "3.11"
     interpreter: /usr/bin/python3.11
-    glibc: "2.36"
+    system: sys
     packages: {python3: the interpreter}
 components:
   torch: {description: t, index: {cpu: wheels-cpu}, local: {cpu: cpu}}
@@ -37,6 +37,11 @@ images:
     components:
       torch: {version: "==2.13.0", because: t}
       numpy: {because: n}
+    gpus: [sm_90]
+systems:
+  sys: {glibc: "2.36", python: "3.11", source: s}
+gpus:
+  sm_90: {capability: "9.0", family: hopper, products: [H100], source: s}
 """
 
 RULE = """\

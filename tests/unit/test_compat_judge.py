@@ -53,7 +53,7 @@ def facts(packages: Mapping[str, str], *, closed: bool = True) -> Facts:
         ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": "1.0"}, "incompatible"),
         ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": "1.0+cu130"}, "incompatible"),
         ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": ">=1"}, "unknown"),
-        ({"a": "+cpu"}, {"cuda": "cu130"}, {"a": "1.0+cpu"}, "incompatible"),
+        ({"a": "+cpu"}, {"cuda": ">=13.0"}, {"a": "1.0+cpu"}, "incompatible"),
         ({"base": "other"}, {"a": ">=2"}, {"a": "1.0"}, "compatible"),
     ],
 )

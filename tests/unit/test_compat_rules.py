@@ -11,6 +11,7 @@ from imagegen import matrix
 from imagegen.compat import constraints, facts_of_cell, facts_of_lock, judge
 from imagegen.compat.facts import Facts
 from imagegen.matrix import Rule
+from imagegen.matrix.model import EnvVar
 from tests.unit.matrix_samples import SHIPPED
 
 MATRIX = matrix.load([SHIPPED])
@@ -31,6 +32,7 @@ class Locked:
     wheels: tuple[Named, ...]
     base: Named = Named("debian12", debs=(Named("libc6", "2.36-9+deb12u13"),))
     axes: Mapping[str, str] = field(default_factory=lambda: AXES)
+    env: tuple[EnvVar, ...] = ()
 
 
 def locked(glibc: str = "2.36-9", axes: Mapping[str, str] = AXES, **versions: str) -> Facts:

@@ -1,0 +1,40 @@
+"""An image's entry, its stacks and variants, for one choice of axis values: what that cell is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from imagegen.matrix.schema import ComponentUse, EnvEntry, ImageEntry, StackEntry, VariantEntry
+
+
+@dataclass
+class Composition:
+    """Names only; complete.py resolves them."""
+
+    base: str
+    components: dict[str, ComponentUse] = field(default_factory=dict)
+    env: dict[str, EnvEntry] = field(default_factory=dict)
+
+
+def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
+    """Stacks in their order, then the image, then the variants that apply, in the same order; what comes later wins."""
+    made = Composition(image.base)
+    parts: tuple[StackEntry | ImageEntry, ...] = (*stacks, image)
+    for part in parts:
+        made.components |= part.components
+        made.env |= part.env
+    for variant in _applying(parts, axes):
+        made.base = variant.base or made.base
+        made.components |= variant.components
+        made.env |= variant.env
+        for name in variant.without:
+            made.components.pop(name, None)
+    return made
+
+
+def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
+    for part in parts:
+        for variant in part.variants:
+            if all(axes[axis] in values for axis, values in variant.when.items()):
+                yield variant

@@ -1,0 +1,166 @@
+"""The kinds of text that a matrix may hold, each with what it must look like.
+
+Every string that can reach a Dockerfile, an image config or a file name is held to a pattern here, so that nothing in
+a matrix can inject an instruction.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Annotated, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, StringConstraints
+
+from imagegen.text import unprintable
+
+# What a rule may name besides components and env.NAME: the first by name, the others by a version or a range.
+NAMED = ("base", "platform")
+VERSIONED = ("cuda", "driver", "glibc", "gpu", "python")
+SURROUNDINGS = (*NAMED, *VERSIONED)
+ENV = "env."  # begins the name of an environment variable in a rule
+NO_CUDA = "cpu"  # the cuda axis's value for stacks without it
+RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
+
+
+def _one_line(text: str) -> str:
+    if unprintable(text):
+        raise ValueError("must be one line without control characters; in YAML, write long text as a folded block (>-)")
+    if text != text.strip():
+        raise ValueError("must not begin or end with white space")
+    return text
+
+
+def _env_value(value: str) -> str:
+    if unprintable(value):
+        raise ValueError("must not contain line breaks or control characters")
+    if found := sorted({c for c in value if c in '$"\\`'}):
+        raise ValueError(f"must not contain {' '.join(found)}: a Dockerfile would expand it, an image config would not")
+    return value
+
+
+def _env_name(name: str) -> str:
+    if name in RESERVED_ENV:
+        raise ValueError(f"{name} is set by the image's own layout")
+    return name
+
+
+def specifier_set(text: str) -> SpecifierSet:
+    """Parse a PEP 440 specifier. ValueError when it is malformed, can match nothing, or compares raw strings (===)."""
+    try:
+        specifier = SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version specifier, such as "==2.13.0" or ">=5.9,<5.11"') from error
+    if any(each.operator == "===" for each in specifier):
+        raise ValueError("=== compares text, not versions: use ==")
+    if specifier.is_unsatisfiable():
+        raise ValueError(f'no version satisfies "{text}"')
+    return specifier
+
+
+def _specifier(text: str) -> str:
+    specifier_set(text)
+    return text
+
+
+def condition_error(name: str, text: str) -> str | None:
+    """What is wrong with one side of a rule: a specifier, "+label" for a component's build, or a variable's glob."""
+    if name.startswith(ENV) or (name == "cuda" and text == NO_CUDA):
+        return None
+    local = name not in SURROUNDINGS
+    if text.startswith("+"):
+        label = re.fullmatch(r"\+[a-z0-9]+(?:\.[a-z0-9]+)*", text)
+        return None if local and label else f'"{text}" is not a local version label of a component'
+    try:
+        specifier_set(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version') from error
+    return text
+
+
+def _pep508(text: str) -> str:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f'"{text}" is not a PEP 508 requirement') from error
+    if requirement.url:
+        raise ValueError("a requirement by URL is not allowed here")
+    return text
+
+
+def _exact_pin(text: str) -> str:
+    specifiers = list(Requirement(_pep508(text)).specifier)
+    if len(specifiers) != 1 or specifiers[0].operator != "==" or specifiers[0].version.endswith(".*"):
+        raise ValueError(f'"{text}" is not an exact pin, such as "setuptools==84.2.1"')
+    return text
+
+
+def _distribution(name: str) -> str:
+    if name != canonicalize_name(name):
+        raise ValueError(f'write the normalised name "{canonicalize_name(name)}"')
+    return name
+
+
+def _date(text: str) -> str:
+    try:
+        dt.date.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a date such as "2026-11-20"') from error
+    return text
+
+
+def string(pattern: str, maximum: int = 100) -> Any:
+    return StringConstraints(pattern=f"^(?:{pattern})$", min_length=1, max_length=maximum)
+
+
+Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_line)]
+Specifier = Annotated[str, StringConstraints(max_length=200), AfterValidator(_specifier)]
+Distribution = Annotated[str, string(r"[a-z0-9]+(?:-[a-z0-9]+)*"), AfterValidator(_distribution)]
+Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")]
+LocalLabel = Annotated[str, string(r"[a-z0-9]+(?:\.[a-z0-9]+)*", 40)]
+AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
+Minor = Annotated[str, string(r"[0-9]+\.[0-9]+")]
+AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200)]
+DebianPackage = Annotated[str, string(r"[a-z0-9][a-z0-9+.-]+")]
+EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env_name)]
+EnvValue = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_env_value)]
+# No credentials, and nothing that a shell or a Dockerfile could read as more than an address.
+Url = Annotated[str, string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?", 300)]
+PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
+Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
+# A component's version range; or "+cpu": its build for that local version label; or a surrounding's value.
+Condition = Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)]
+# A surrounding, a component, or env.NAME: what a rule may speak of.
+Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
+Capability = Annotated[str, string(r"[1-9][0-9]?\.[0-9]")]
+Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
+# Plain HTTP is for a server on this machine.
+GitUrl = Annotated[
+    str, string(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?(?:/[A-Za-z0-9._~+-]+)+", 300)
+]
+GitObject = Annotated[str, string(r"[0-9a-f]{40}")]
+# registry host[:port] / path : tag; the digest is the lock's to say
+ImageReference = Annotated[
+    str,
+    string(
+        r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", 300
+    ),
+]
+GpuName = Annotated[str, string(r"sm_[1-9][0-9]{1,2}")]
+GitName = Annotated[str, string(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", 60)]
+VersionText = Annotated[str, AfterValidator(_version)]
+RequirementText = Annotated[str, AfterValidator(_pep508)]
+ExactPin = Annotated[str, AfterValidator(_exact_pin)]

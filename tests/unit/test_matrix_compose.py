@@ -1,0 +1,118 @@
+"""Stacks and variants: what a cell is made of for its choice of values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagegen.matrix import Cell
+from tests.unit.matrix_samples import SMALL, complaint, load
+
+STACKS = """\
+stacks:
+  first:
+    description: d
+    components:
+      torch: {version: "==2.10.0", because: of the first stack}
+      numpy: {version: ">=1", because: of the first stack}
+    env:
+      A: {value: first, because: b}
+      B: {value: first, because: b}
+    variants:
+      - when: {set: [newest]}
+        components: {numpy: {version: ">=2", because: newest has it}}
+        env: {B: {value: newest, because: b}}
+  second:
+    description: d
+    components: {tool: {because: of the second stack}}
+    env: {A: {value: second, because: b}}
+components:
+  tool:
+    description: d
+    git:
+      v1:
+        {url: "https://example.org/tool", commit: "1111111111111111111111111111111111111111",
+         tree: "2222222222222222222222222222222222222222", version: "1.0", build_requires: ["setuptools==84.2.1"]}
+axes:
+  set: {description: s, values: [verified, newest], default: verified}
+bases:
+  other: {description: d, kind: registry, image: "registry.example.org:5000/a/b:1.0", python: "3.12",
+          interpreter: /usr/bin/python3.12, system: sys}
+images:
+  stacked:
+    description: d
+    purpose: p
+    base: deb
+    stacks: [first, second]
+    axes: {python: ["3.11", "3.12"], set: [verified, newest]}
+    components:
+      torch: {version: "==2.13.0", because: of the image}
+    variants:
+      - when: {python: ["3.12"]}
+        base: other
+      - when: {python: ["3.12"], set: [newest]}
+        without: [torch]
+        components: {tool: {git: v1, because: a commit}}
+"""
+
+
+def cell(folder: Path, name: str) -> Cell:
+    return load(folder, SMALL, STACKS).select(name)[0]
+
+
+def specifiers(cell: Cell) -> dict[str, str]:
+    return {each.component.name: each.specifier for each in cell.requirements}
+
+
+def test_what_comes_later_wins(tmp_path: Path) -> None:
+    default = cell(tmp_path, "stacked")
+    assert specifiers(default) == {"torch": "==2.13.0", "numpy": ">=1", "tool": ""}
+    assert {each.name: each.value for each in default.env} == {"A": "second", "B": "first"}
+    assert (default.base.name, default.base.glibc) == ("deb", "2.36")
+
+
+def test_variants_apply_where_all_their_axes_agree(tmp_path: Path) -> None:
+    newest = cell(tmp_path, "stacked-cpu-py311-newest")
+    assert specifiers(newest) == {"torch": "==2.13.0", "numpy": ">=2", "tool": ""}
+    assert {each.name: each.value for each in newest.env} == {"A": "second", "B": "newest"}
+    python = cell(tmp_path, "stacked-cpu-py312")
+    assert (python.base.name, python.base.image) == ("other", "registry.example.org:5000/a/b:1.0")
+    both = cell(tmp_path, "stacked-cpu-py312-newest")
+    assert specifiers(both) == {"numpy": ">=2", "tool": ""}
+    assert {each.component.name: each.git and each.git.commit for each in both.requirements}["tool"] == "1" * 40
+
+
+def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> None:
+    before = load(tmp_path, SMALL, STACKS)
+    after = load(tmp_path, SMALL, STACKS.replace("newest has it", "newest wants it"))
+    moved = {one.id for one, other in zip(before.cells(), after.cells(), strict=True) if one.inputs != other.inputs}
+    assert moved == {"stacked-cpu-py311-newest", "stacked-cpu-py312-newest"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("stacks: [first, second]", "stacks: [first, sekond]", 'there is no stack "sekond"'),
+        ("set: [newest]}\n        components", "sett: [newest]}\n        components", 'there is no axis "sett"'),
+        ('python: ["3.12"]}\n        base', 'python: ["3.13"]}\n        base', 'value of the python axis "3.13"'),
+        ("base: other", "base: another", '1.yaml:41:15: there is no base "another"'),
+        ("without: [torch]", "without: [torhc]", 'there is no component "torhc"'),
+        ("git: v1, because", "git: v2, because", 'there is no commit of tool "v2"'),
+        ("kind: registry", "kind: debian", "a base of kind debian has `suite`, and no `image`"),
+        ("b:1.0", "b", "image: must match"),
+        ("because: newest has it", "", '1.yaml:12:22: the key "because" is missing'),
+        ('commit: "1111', 'commit: "main', "git.v1.commit: must match"),
+    ],
+)
+def test_a_fault_is_told_with_its_place(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in STACKS
+    assert complaint(tmp_path / "sound", SMALL, STACKS) == ""
+    assert expected in complaint(tmp_path / "faulty", SMALL, STACKS.replace(old, new))
+
+
+def test_an_image_with_cuda_says_for_which_gpus(tmp_path: Path) -> None:
+    wide = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cpu, cu130]}")
+    assert load(tmp_path, wide).select("small-cu130-py311")[0].gpus[0].capability == "9.0"
+    assert load(tmp_path, wide).select("small")[0].gpus == ()
+    assert "`gpus` is missing" in complaint(tmp_path / "without", wide.replace("    gpus: [sm_90]\n", ""))
