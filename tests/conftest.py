@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Started in the background, or by nohup, a run ignores these, and would hand that on to all that its tests start.
+    for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     if config.getoption("--fault-table"):
         config.pluginmanager.register(FaultTable(Path(config.getoption("--fault-table"))))
 

@@ -209,7 +209,7 @@ class _Completion:
                 component,
                 use.version,
                 use.because,
-                component.index.get(axes["cuda"], "pypi"),
+                use.index or component.index.get(axes["cuda"], "pypi"),
                 component.git[use.git] if use.git else None,
             )
             for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))

@@ -35,6 +35,8 @@ class Found:
         return MatrixError(what, where=self.where(*inside, key=key), fix=fix)
 
 
+_SECTION = {"index": "indexes"}  # where the plural is not as usual
+
 Entries = dict[str, dict[str, Found]]  # section -> name -> entry
 
 
@@ -93,6 +95,7 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
     for name, use in _mapping(written, "components").items():
         here = (*inside, "components", name)
         yield from _missing(found, "component", name, known.names["components"], *here)
+        yield from _name(found, "index", known, use, *here)
         commit = use.get("git") if isinstance(use, dict) else None
         if commit is not None and name in known.names["components"]:
             yield from _missing(found, f"commit of {name}", commit, known.commits(name), *here, "git")
@@ -117,7 +120,7 @@ def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: 
     """The one entry that the key `kind` names, where it is given."""
     written = found.written if written is None else written
     if isinstance(written, dict) and kind in written:
-        yield from _missing(found, kind, written[kind], known.names[f"{kind}s"], *inside, kind)
+        yield from _missing(found, kind, written[kind], known.names[_SECTION.get(kind, f"{kind}s")], *inside, kind)
 
 
 def _names(found: Found, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:

@@ -99,6 +99,7 @@ def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> No
         ("base: other", "base: another", '1.yaml:41:15: there is no base "another"'),
         ("without: [torch]", "without: [torhc]", 'there is no component "torhc"'),
         ("git: v1, because", "git: v2, because", 'there is no commit of tool "v2"'),
+        ("git: v1, because", "index: pipy, because", 'there is no index "pipy"'),
         ("kind: registry", "kind: debian", "a base of kind debian has `suite`, and no `image`"),
         ("b:1.0", "b", "image: must match"),
         ("because: newest has it", "", '1.yaml:12:22: the key "because" is missing'),

@@ -20,21 +20,38 @@ from imagegen.matrix.schema import json_schema
 from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, load
 
 
-def test_the_shipped_matrix_gives_the_two_images() -> None:
+def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
     loaded = matrix.load([SHIPPED])
-    cells = {cell.image: cell for cell in loaded.cells()}
-    assert [cell.id for cell in loaded.cells()] == ["cpu-grpo-cpu-py311", "sb3-maskable-cpu-py311"]
+    cells = {image: loaded.select(image)[0] for image in loaded.defaults}
+    assert {image: cell.id.removeprefix(f"{image}-") for image, cell in cells.items()} == {
+        "arpo-vllm": "cu126-py310",
+        "blackwell-sglang": "cu130-py311",
+        "blackwell-vllm": "cu130-py311",
+        "cpu-grpo": "cpu-py311",
+        "hopper-sglang": "cu130-py311",
+        "hopper-vllm": "cu130-py311",
+        "prime-rl": "cu128-py312",
+        "sb3-maskable": "cpu-py311",
+        "verl-enhanced-vllm": "cu124-py310",
+        "verl06-sglang": "cu128-py312",
+        "verl06-vllm": "cu128-py312",
+    }
     torches = {
         (each.specifier, each.index, each.component.local["cpu"])
         for cell in cells.values()
         for each in cell.requirements
-        if each.component.name == "torch"
+        if each.component.name == "torch" and cell.cuda == "cpu"
     }
     assert torches == {("==2.13.0", "pytorch-cpu", "cpu")}  # one torch, so that both images share its layer
     assert cells["cpu-grpo"].base == cells["sb3-maskable"].base
     assert cells["cpu-grpo"].indexes["pypi"].url is None
     assert {variable.name for variable in cells["cpu-grpo"].env} >= {"WANDB_MODE", "PYTHONFAULTHANDLER"}
-    assert "OMP_NUM_THREADS" not in {variable.name for cell in cells.values() for variable in cell.env}
+    for cell in loaded.cells():
+        variables = {variable.name: variable.value for variable in cell.env}
+        assert "OMP_NUM_THREADS" not in variables
+        if cell.gpus:
+            assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
+            assert variables["TORCH_CUDA_ARCH_LIST"].split() == [gpu.capability for gpu in cell.gpus]
     (antlr,) = cells["sb3-maskable"].sdists
     assert antlr.sdist is not None
     assert antlr.sdist.build_requires == ("setuptools==84.2.1",)
