@@ -104,7 +104,9 @@ def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool
     else:
         app.progress.say("note: tagged without smoke checks (--no-test)")
     app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
-    modules = ", ".join(names[0] for names in app.imports(cell).values())
+    modules = ", ".join(names[0] for names in app.imports(cell).values() if names)
     line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")
     app.progress.say(f"  {line}")
+    if cell.gpus:
+        app.progress.say("on a machine with GPUs, add --gpus all --ipc=host after `run`")
     return built

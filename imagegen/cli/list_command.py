@@ -14,13 +14,16 @@ from imagegen.store import refs
 
 
 @click.command("list")
-@click.argument("pattern", default="*")
+@click.argument("pattern", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
-def command(app: App, *, pattern: str, as_json: bool) -> None:
-    """Images and cells that match PATTERN: what each is for, locked or not, built (in the store) or not."""
+def command(app: App, *, pattern: str | None, as_json: bool) -> None:
+    """Images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.
+
+    What each is for, locked or not, built (in the store) or not.
+    """
     built = refs.images(app.store)
-    cells = app.matrix.select(pattern)
+    cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
     locks: dict[str, Lock | None] = {}
     locked: dict[str, str] = {}
     for cell in cells:
@@ -45,10 +48,14 @@ def command(app: App, *, pattern: str, as_json: bool) -> None:
             ]
         )
         return
-    table = Table("cell", "for", "locked", "built", box=None, pad_edge=False)
+    first = ("cell",) if pattern else ("image", "default cell")
+    table = Table(*first, "for", "locked", "built", box=None, pad_edge=False)
     for cell in cells:
-        table.add_row(cell.id, cell.purpose, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
+        names = (cell.id,) if pattern else (cell.image, cell.id)
+        table.add_row(*names, cell.purpose, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
     app.out.print(table)
+    if not pattern and (more := len(app.matrix.cells()) - len(cells)):
+        app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 
 
 def _built(found: Lock | None, digest: str | None) -> str:

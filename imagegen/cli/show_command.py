@@ -1,8 +1,9 @@
-"""imagegen show: what is in an image, and why."""
+"""imagegen show: what is in an image, and why; with --size, what it weighs."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import click
 from rich.table import Table
@@ -10,6 +11,8 @@ from rich.text import Text
 
 from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
+from imagegen.errors import LockError
+from imagegen.layers import Size, layer_sizes, package_sizes, shared
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
@@ -18,16 +21,24 @@ from imagegen.recipe import reason
 
 @click.command("show")
 @click.argument("cell")
+@click.option("--size", is_flag=True, help="What its layers and packages weigh, and which images share them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
-def command(app: App, *, cell: str, as_json: bool) -> None:
+def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     """What is in CELL, and why each pin is what it is."""
     locks = [(chosen, app.fresh_lock(chosen)) for chosen in app.matrix.select(cell)]
-    if as_json:
+    if size:
+        weights = [_weight(app, lock) for _, lock in locks]
+        if as_json:
+            app.json([dataclasses.asdict(weight) for weight in weights])
+        else:
+            for weight in weights:
+                _show_weight(app, weight)
+    elif as_json:
         app.json([dataclasses.asdict(lock) for _, lock in locks])
-        return
-    for chosen, lock in locks:
-        _show(app, chosen, lock)
+    else:
+        for chosen, lock in locks:
+            _show(app, chosen, lock)
 
 
 def _show(app: App, cell: Cell, lock: Lock) -> None:
@@ -45,3 +56,47 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
     app.out.print(table)
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """Bytes. `shared` maps another cell's id to the layers that it has in common, their number and what they weigh."""
+
+    cell: str
+    layers: tuple[Size, ...]
+    packages: tuple[Size, ...]
+    shared: dict[str, tuple[int, int]]
+
+
+def _weight(app: App, lock: Lock) -> Weight:
+    others = []
+    for cell in app.matrix.cells():
+        try:
+            found = app.find_lock(cell) if cell.id != lock.cell else None
+        except LockError:
+            continue  # `imagegen list` tells of broken locks
+        others += [found] if found else []
+    return Weight(lock.cell, layer_sizes(lock, app.store), package_sizes(lock, app.store), shared(lock, others))
+
+
+def _show_weight(app: App, weight: Weight) -> None:
+    app.out.print(
+        f"{weight.cell}: {len(weight.layers)} layers, {_total(size.packed for size in weight.layers)} compressed, "
+        f"{_total(size.unpacked for size in weight.layers)} unpacked"
+    )
+    for cell, (count, packed) in sorted(weight.shared.items()):
+        if count:
+            app.out.print(f"  shares {count} layers with {cell}: {human(packed)} compressed")
+    table = Table("layer or package", "compressed", "unpacked", box=None, pad_edge=False)
+    for size in (weight.layers[0], *weight.packages):
+        table.add_row(size.name, _human(size.packed), _human(size.unpacked))
+    app.out.print(table)
+
+
+def _total(sizes: Iterable[int | None]) -> str:
+    every = list(sizes)
+    return "not known here" if None in every else human(sum(filter(None, every)))
+
+
+def _human(size: int | None) -> str:
+    return "-" if size is None else human(size)

@@ -3,16 +3,21 @@
 from imagegen.layers.assemble import Grown, assemble, assemble_base, compare, made_here, record_of
 from imagegen.layers.image import Image, environment, image
 from imagegen.layers.layer import Layer
+from imagegen.layers.sizes import Size, layer_sizes, package_sizes, shared
 
 __all__ = [
     "Grown",
     "Image",
     "Layer",
+    "Size",
     "assemble",
     "assemble_base",
     "compare",
     "environment",
     "image",
+    "layer_sizes",
     "made_here",
+    "package_sizes",
     "record_of",
+    "shared",
 ]

@@ -65,8 +65,28 @@ def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
 
 
 def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
-    lines = run("list").out.splitlines()
-    assert len(lines) == 1 + len(json.loads(run("list", "--json").out))
+    lines = run("list", "*").out.splitlines()
+    assert len(lines) == 1 + len(json.loads(run("list", "*", "--json").out))
+
+
+def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
+    ended = run("list")
+    images = [each["image"] for each in json.loads(run("list", "--json").out)]
+    assert [line.split()[0] for line in ended.out.splitlines()[1:]] == images
+    assert len(set(images)) == len(images)
+    more = len(json.loads(run("list", "*", "--json").out)) - len(images)
+    assert f"{more} more cells" in ended.err
+
+
+def test_what_an_image_weighs_is_shown_as_far_as_it_is_known(run: Run) -> None:
+    (weight,) = json.loads(run("show", "cpu-grpo", "--size", "--json").out)
+    torch = next(each for each in weight["packages"] if each["name"] == "torch")
+    assert torch["packed"] > 100e6
+    assert torch["unpacked"] is None  # nothing of it was ever fetched here
+    assert weight["shared"]["sb3-maskable-cpu-py311"][1] > 100e6
+    text = run("show", "cpu-grpo", "--size").out
+    assert text.startswith("cpu-grpo-cpu-py311: ")
+    assert "compressed, not known here unpacked" in text.splitlines()[0]
 
 
 def test_a_width_that_is_asked_for_holds_on_a_pipe_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -25,6 +26,7 @@ from imagegen.layers import bytecode
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.ownership import OwnershipErrors
 from imagegen.layers.plan import plan
+from imagegen.layers.sizes import layer_sizes, package_sizes, shared
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner
 from imagegen.progress import Quiet
 from imagegen.store import Store
@@ -205,3 +207,29 @@ def test_the_winners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, s
                     found[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
     assert found.pop("opt/venv/lib/python3.11/site-packages/s.py") == b"two"
     assert list(found) == ["opt/venv/lib/python3.11/site-packages/__pycache__/s.cpython-311.pyc"]
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
+    store: Store, tmp_path: Path, settings: Settings
+) -> None:
+    one = locked(store, tmp_path, "one", {"one.py": b"x = 1\n" * 1000})
+    two = locked(store, tmp_path, "two", {"two.py": b""})
+    lock = lock_of(one, two)
+    assert {size.unpacked for size in layer_sizes(lock, store)} == {None}  # nothing is made yet
+    built = assembling.assemble(lock, store, settings, Quiet())
+    assert [(size.packed, size.unpacked) for size in layer_sizes(lock, store)] == [
+        (layer.size, layer.unpacked) for layer in built.layers
+    ]
+    store.path(two.file.digest).unlink()
+    heaviest, other = package_sizes(lock, store)
+    with zipfile.ZipFile(store.path(one.file.digest)) as wheel:
+        assert heaviest.unpacked == sum(member.file_size for member in wheel.infolist()) > 6000
+    assert (heaviest.name, other.name, other.packed, other.unpacked) == ("one", "two", two.file.size, None)
+
+    recorded = replace(lock, record=assembling.record_of(built))
+    sibling = assembling.assemble(lock_of(one), store, settings, Quiet())
+    with_sibling = replace(lock_of(one), cell="sibling", record=assembling.record_of(sibling))
+    common = [layer for layer in built.layers if layer.digest in {each.digest for each in sibling.layers}]
+    assert len(common) == 3  # the base, the environment's skeleton, and the first wheel
+    assert shared(recorded, [with_sibling]) == {"sibling": (3, sum(layer.size for layer in common))}
