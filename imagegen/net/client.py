@@ -126,6 +126,27 @@ class Client:
 
         return self._retry(url, once)
 
+    def piece(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes of the file at `url`, from byte `start` on. Raises FetchError, also for fewer bytes."""
+
+        def once() -> bytes:
+            headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + length - 1}"}
+            with self._answer("GET", url, headers) as answer:
+                # Another answer may be the whole file, gigabytes long.
+                if not continues(answer.response, start):
+                    raise FetchError(f"{answer.url} cannot be read in part", why="the server does not give ranges")
+                return _first_bytes(self._chunks(answer), length)
+
+        if is_file(url):
+            with _opened(file_path(url)) as file:
+                file.seek(start)
+                found = file.read(length)
+        else:
+            found = self._retry(url, once)
+        if len(found) < length:
+            raise _unexpected(url, f"{length} bytes from byte {start} on", f"{len(found)}")
+        return found
+
     def download(self, url: str, store: Store, *, sha256: str, size: int, meter: Meter, anew: bool = False) -> str:
         """Bring the file at `url` into the store and return its digest; resumes what an earlier run left.
 
@@ -312,6 +333,15 @@ def _bundle(path: Path) -> str:
             fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
         ) from error
     return str(path)
+
+
+def _first_bytes(chunks: Iterator[bytes], length: int) -> bytes:
+    found = bytearray()
+    for chunk in chunks:
+        found += chunk
+        if len(found) >= length:
+            break
+    return bytes(found[:length])
 
 
 def _restart(part: Partial, meter: Meter) -> None:

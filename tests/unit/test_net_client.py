@@ -7,6 +7,8 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.store import Store
-from tests.loopback import DATA, Behaviour, Server, cut, ranged, stall, status, whole
+from tests.loopback import DATA, Behaviour, Server, cut, ranged, raw, stall, status, whole
 
 SHA = hashlib.sha256(DATA).hexdigest()
 
@@ -264,3 +266,35 @@ def test_close_stops_a_retry(server: Server) -> None:
     threading.Timer(0.1, stopped.close).start()
     with pytest.raises(FetchError, match="was stopped"):
         stopped.get(server.url)
+
+
+def pieced(handler: BaseHTTPRequestHandler) -> None:
+    start, end = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+    part = DATA[start : end + 1]
+    handler.send_response(206)
+    handler.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(DATA)}")
+    handler.send_header("Content-Length", str(len(part)))
+    handler.end_headers()
+    handler.wfile.write(part)
+
+
+def test_a_piece_is_what_was_asked_for(server: Server, tmp_path: Path) -> None:
+    server.behaviours = [status(503), pieced]
+    assert client().piece(server.url, 1000, 300) == DATA[1000:1300]
+    (tmp_path / "file").write_bytes(DATA)
+    assert client().piece((tmp_path / "file").as_uri(), len(DATA) - 5, 5) == DATA[-5:]
+
+
+@pytest.mark.parametrize("behaviour", [whole, partial(whole, start=7), raw(b"HTTP/1.0 206 OK\r\n\r\nxx")])
+def test_another_piece_is_refused(server: Server, behaviour: Behaviour) -> None:
+    server.behaviours = [behaviour]
+    with pytest.raises(FetchError, match="cannot be read in part"):
+        client().piece(server.url, 1000, 300)
+
+
+def test_a_piece_beyond_the_end_is_an_error(server: Server, tmp_path: Path) -> None:
+    server.behaviours = [pieced]
+    (tmp_path / "file").write_bytes(DATA)
+    for url in (server.url, (tmp_path / "file").as_uri()):
+        with pytest.raises(FetchError, match=f"expected 300 bytes from byte {len(DATA) - 100} on, got 100"):
+            client().piece(url, len(DATA) - 100, 300)
