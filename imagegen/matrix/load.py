@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from imagegen import data
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
+from imagegen.matrix import metadata
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.complete import complete
 from imagegen.matrix.references import Entries, Found
@@ -55,7 +56,7 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
         for error in unreadable
         if not isinstance(error, FileNotFoundError)
     )
-    if not files:
+    if not files and not (directory / metadata.FOLDER).is_dir():
         errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
     return files
 
