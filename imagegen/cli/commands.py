@@ -18,6 +18,7 @@ COMMANDS = {
     "list": "Images and cells: what each is for, whether it is locked and built.",
     "show": "What is in an image, and why each pin is what it is.",
     "lock": "Resolve a cell and write its lock.",
+    "harvest": "Read what package metadata states from the index into matrices/metadata.",
     "render": "The Dockerfile of a cell; with -o, everything that a plain build needs.",
     "build": "Build a locked cell into Docker, prove it by its smoke checks, and tag it.",
     "test": "Run the smoke checks of an image that is built.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -21,21 +23,29 @@ from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file
 from imagegen.text import redact
 
+if TYPE_CHECKING:
+    import pypi_simple
+
 DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself
 _MAX_LINKS = 200_000  # the longest pages have some ten thousand
 _MAX_TAG = 1 << 14  # bytes
 # No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
+_SAID = ("data-requires-python", "data-upload-time", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
 _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^'<]|<[^a-z/!'])*')*>""", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A file that a page or a directory offers."""
+    """A file that a page or a directory offers, and what a page may say about it (PEP 503, 592, 658, 700)."""
 
     filename: str
     url: str
     sha256: str | None
+    python: str = ""  # the specifier of Requires-Python, as it is written there
+    uploaded: dt.date | None = None  # in UTC
+    yanked: bool = False
+    metadata_sha256: str | None = None
 
 
 def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
@@ -121,9 +131,9 @@ def _links(page: Page, name: str) -> list[Link]:
             data = json.loads(page.body)
             _check_count(len(data["files"]))
             found = pypi_simple.ProjectPage.from_json_data(data, page.url)
-            links = [Link(each.filename, each.url, each.digests.get("sha256")) for each in found.packages]
+            links = [_told(each) for each in found.packages]
         else:
-            links = [_link(each.url) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
+            links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
                 raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
         return [link for link in links if _may_link(page.url, link.url)]
@@ -150,11 +160,43 @@ def _may_link(page: str, link: str) -> bool:
     return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
 
 
-def _link(url: str) -> Link:
-    parts = urlsplit(url)
-    algorithm, _, digest = parts.fragment.partition("=")
-    filename = unquote(parts.path.rpartition("/")[2])
-    return Link(filename, parts._replace(fragment="").geturl(), digest.lower() if algorithm == "sha256" else None)
+def _told(file: pypi_simple.DistributionPackage) -> Link:
+    return Link(
+        file.filename,
+        file.url,
+        file.digests.get("sha256"),
+        file.requires_python or "",
+        _day(file.upload_time.isoformat() if file.upload_time else ""),
+        file.is_yanked,
+        (file.metadata_digests or {}).get("sha256"),
+    )
+
+
+def _link(anchor: pypi_simple.Link) -> Link:
+    parts = urlsplit(anchor.url)
+    said = {name: text for name in _SAID if (text := anchor.get_str_attrib(name)) is not None}
+    return Link(
+        unquote(parts.path.rpartition("/")[2]),
+        parts._replace(fragment="").geturl(),
+        _sha256(parts.fragment),
+        said.get("data-requires-python", ""),
+        _day(said.get("data-upload-time", "")),
+        "data-yanked" in said,
+        _sha256(said.get("data-core-metadata") or said.get("data-dist-info-metadata", "")),
+    )
+
+
+def _sha256(text: str) -> str | None:
+    algorithm, _, digest = text.partition("=")
+    return digest.lower() if algorithm == "sha256" else None
+
+
+def _day(text: str) -> dt.date | None:
+    """Of an upload time (RFC 3339). The standard has it in JSON alone; there are mirrors that say it in HTML too."""
+    try:
+        return dt.datetime.fromisoformat(text).astimezone(dt.UTC).date()
+    except (ValueError, OverflowError):
+        return None
 
 
 def hint(url: str) -> str | None:

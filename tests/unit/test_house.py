@@ -15,7 +15,7 @@ PACKAGE = ROOT / "imagegen"
 # From the ground up; a room may import what comes before it.
 ORDER = [
     *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "sandbox", "matrix", "compat", "base"),
-    *("lock", "layers", "recipe", "engine", "smoke", "pipeline", "cli"),
+    *("lock", "harvest", "layers", "recipe", "engine", "smoke", "pipeline", "cli"),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 

@@ -1,0 +1,99 @@
+"""imagegen harvest: what package metadata states, from the index into matrices/metadata/."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from packaging.utils import InvalidName, canonicalize_name
+
+from imagegen import lock
+from imagegen.cli.app import App, pass_app
+from imagegen.data import shipped
+from imagegen.errors import UsageError
+from imagegen.harvest import harvest
+from imagegen.lock.indexes import DEFAULT
+from imagegen.matrix import metadata
+from imagegen.matrix.metadata import Package
+from imagegen.matrix.model import Component, Index
+
+_NAMED = 5  # versions that one line names
+
+
+@click.command("harvest")
+@click.argument("components", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
+@pass_app
+def command(app: App, *, components: tuple[str, ...], as_json: bool) -> None:
+    """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
+
+    Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
+    `since` (the oldest version that is kept) and `extras` are yours to edit.
+    """
+    directories = [shipped("matrices"), app.project / "matrices"]
+    asked = [_known(directories, name) for name in _packages(app, directories, components)]
+    before = {each.name: each for each in asked}
+    settings = lock.with_indexes(app.settings, _indexes(app))
+    results: list[dict[str, Any]] = []
+    try:
+        for found in harvest(asked, settings, str(dt.datetime.now(dt.UTC).date())):
+            results.append(_keep(app, found, before[found.name]))  # noqa: PERF401 - what came before an error stays
+    finally:  # what was harvested is kept, whatever became of the others
+        if as_json:
+            app.json(sorted(results, key=lambda each: str(each["package"])))
+
+
+def _packages(app: App, directories: Sequence[Path], asked: Sequence[str]) -> list[str]:
+    """Those asked for, else those that have a file.
+
+    A component without a file is not looked for: on the index, somebody else's package may have its name, as apex's.
+    """
+    components = app.matrix.components.values()
+    chosen = {_package(components, name) for name in asked} or set(metadata.names(directories))
+    if not asked and (without := sorted({each.package for each in components} - chosen)):
+        app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
+    return sorted(chosen)
+
+
+def _package(components: Iterable[Component], name: str) -> str:
+    """Of a component by its name or one of its aliases; any other package by its own name."""
+    for each in components:
+        if name.lower() in {each.name, *(alias.lower() for alias in each.aliases)}:
+            return each.package
+    try:
+        return canonicalize_name(name, validate=True)
+    except InvalidName as error:
+        raise UsageError(f'"{name}" is not the name of a package') from error
+
+
+def _known(directories: Sequence[Path], package: str) -> Package:
+    return metadata.load(directories, package) or Package(package, DEFAULT, None, None, (), {})
+
+
+def _indexes(app: App) -> dict[str, Index]:
+    return {alias: index for cell in app.matrix.cells() for alias, index in cell.indexes.items()}
+
+
+def _keep(app: App, found: Package, before: Package) -> dict[str, Any]:
+    """Write what is new, and say it."""
+    changed = replace(found, read=before.read) != before
+    path = metadata.path_of(app.project / "matrices", found.name)
+    if changed:
+        metadata.write(found, path)
+    old, new = before.releases, found.releases
+    news = {
+        "added": [version for version in new if version not in old],
+        "changed": [version for version in new if version in old and new[version] != old[version]],
+        "gone": [version for version in old if version not in new],
+    }
+    told = ", ".join(f"{len(versions)} {what}{_some(versions)}" for what, versions in news.items() if versions)
+    app.progress.say(f"{found.name}: {len(new)} release{'s' if len(new) != 1 else ''}, {told or 'nothing new'}")
+    return {"package": found.name, "path": str(path), "written": changed, "releases": len(new), **news}
+
+
+def _some(versions: Sequence[str]) -> str:
+    return f" ({', '.join(versions)})" if len(versions) <= _NAMED else ""
