@@ -17,6 +17,7 @@ from imagegen.config import Settings
 from imagegen.data import shipped
 from imagegen.errors import GoneError, IncompatibleError, LockError
 from imagegen.lock.model import Lock
+from imagegen.matrix import metadata
 from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
 from imagegen.store import Store
@@ -49,13 +50,22 @@ class App:
         return Store(self.settings.store)
 
     @cached_property
-    def matrix(self) -> matrix.Matrix:
-        """The shipped matrices, and the project's own on top where it has some."""
+    def directories(self) -> list[Path]:
+        """Those of the matrices: the shipped one, and the project's own on top where it has some."""
         directories = [shipped("matrices")]
         own = self.project / "matrices"
         if _there(own) and own.resolve() != directories[0].resolve():
             directories.append(own)
-        return matrix.load(directories)
+        return directories
+
+    @cached_property
+    def matrix(self) -> matrix.Matrix:
+        return matrix.load(self.directories)
+
+    @cached_property
+    def library(self) -> compat.Library:
+        """What package metadata states, as far as it was harvested."""
+        return compat.Library(lambda package: metadata.load(self.directories, package))
 
     def lock_path(self, cell: Cell) -> Path:
         """The project's lock, else the shipped one; the project's where neither exists."""
@@ -107,7 +117,7 @@ class App:
 
     def judge(self, cell: Cell, facts: compat.Facts) -> None:
         """Raise IncompatibleError when a rule refuses; say what is only a warning or unknown."""
-        verdict = compat.judge(self.matrix.rules, facts)
+        verdict = compat.judge_on(cell.gpus, self.matrix.rules, facts)
         text = "\n".join(str(conflict) for conflict in verdict.conflicts)
         if verdict.answer == "incompatible":
             near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())

@@ -17,6 +17,8 @@ from imagegen.text import did_you_mean
 COMMANDS = {
     "list": "Images and cells: what each is for, whether it is locked and built.",
     "show": "What is in an image, and why each pin is what it is.",
+    "why": "Whether a combination of versions, GPU, CUDA and Python can work; why not, and what does.",
+    "matrix": "The grid: cells that work, cells that do not and why, cells of which it is not known.",
     "lock": "Resolve a cell and write its lock.",
     "harvest": "Read what package metadata states from the index into matrices/metadata.",
     "render": "The Dockerfile of a cell; with -o, everything that a plain build needs.",

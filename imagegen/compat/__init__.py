@@ -1,9 +1,37 @@
-"""Compatibility: rules and facts -> verdict (design, section 4.6)."""
+"""Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead (design, section 4.6)."""
 
 from imagegen.compat.constraints import constraints
-from imagegen.compat.evaluate import judge
+from imagegen.compat.evaluate import judge, judge_on
 from imagegen.compat.facts import Fact, Facts, facts_of_cell, facts_of_lock
+from imagegen.compat.grid import Row, survey
+from imagegen.compat.nearby import Near, Surroundings, nearby
 from imagegen.compat.nearest import nearest
+from imagegen.compat.question import Question, ask
+from imagegen.compat.statements import Library
 from imagegen.compat.verdict import Conflict, Verdict
+from imagegen.compat.vocabulary import Vocabulary
+from imagegen.compat.why import Explanation, explain
 
-__all__ = ["Conflict", "Fact", "Facts", "Verdict", "constraints", "facts_of_cell", "facts_of_lock", "judge", "nearest"]
+__all__ = [
+    "Conflict",
+    "Explanation",
+    "Fact",
+    "Facts",
+    "Library",
+    "Near",
+    "Question",
+    "Row",
+    "Surroundings",
+    "Verdict",
+    "Vocabulary",
+    "ask",
+    "constraints",
+    "explain",
+    "facts_of_cell",
+    "facts_of_lock",
+    "judge",
+    "judge_on",
+    "nearby",
+    "nearest",
+    "survey",
+]

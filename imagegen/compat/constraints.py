@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imagegen.compat.evaluate import propagate
+from imagegen.compat.evaluate import forced
 from imagegen.compat.facts import facts_of_cell
 from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
@@ -17,5 +17,5 @@ def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
     is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    forced = propagate(binding, facts_of_cell(cell)).forced
-    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in forced if literal.specifier}))
+    said = forced(binding, facts_of_cell(cell))
+    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in said if literal.specifier}))

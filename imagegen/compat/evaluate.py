@@ -1,106 +1,148 @@
-"""The evaluator: generic over rules, three-valued, and able to say the smallest set of rules that is to blame."""
+"""Facts held against rules: three answers, and the smallest sets of rules that are to blame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
 
-from packaging.ranges import VersionRange
-
-from imagegen.compat.clauses import Clause, Literal, clauses
-from imagegen.compat.facts import Facts
-from imagegen.compat.verdict import Conflict, Verdict
-from imagegen.matrix.fields import VERSIONED
+from imagegen.compat.clauses import Literal, clauses
+from imagegen.compat.facts import Facts, on_each
+from imagegen.compat.problem import Problem
+from imagegen.compat.solve import Clause, Contradiction, State, smallest, solve
+from imagegen.compat.verdict import Answer, Conflict, Verdict
+from imagegen.matrix.fields import is_surrounding
+from imagegen.matrix.model import Gpu
 from imagegen.matrix.rule import Rule
-
-
-@dataclass
-class Propagation:
-    """What follows from the rules: narrowed ranges, the literals that narrowed them, or a clause that cannot hold."""
-
-    domains: dict[str, VersionRange]
-    forced: list[Literal] = field(default_factory=list)
-    contradiction: Clause | None = None
 
 
 def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
     """Hold the facts against the rules. The order of the rules does not matter.
 
-    Sound but not complete over ranges: "incompatible" and "compatible" are proven, anything else is "unknown". With
-    exact versions of everything installed it always decides.
+    "incompatible": no choice within the facts obeys the rules; "compatible": every choice does; else "unknown".
     """
     ordered = sorted(rules, key=lambda rule: rule.id)
-    conflicts = _conflicts(ordered, facts)
+    problem = Problem(ordered, facts)
+    conflicts = tuple(_conflicts(problem, ordered))
     weights = {conflict.weight for conflict in conflicts}
     blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
-    waiting = tuple(rule.id for rule in ordered if rule.id not in blamed and not _obeyed(rule, facts))
+    known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
+    known = {name: known.get(name, full) for name, full in problem.domains.items()}
+    waiting = [rule for rule in ordered if rule.id not in blamed and not _obeyed(problem.of_rule(rule), known)]
+    ids = tuple(rule.id for rule in waiting)
     if "error" in weights:
-        return Verdict("incompatible", conflicts, waiting)
-    if "suspicion" in weights or any(rule.binding for rule in ordered if rule.id in waiting):
-        return Verdict("unknown", conflicts, waiting)
-    return Verdict("compatible", conflicts, waiting)
+        return Verdict("incompatible", conflicts, ids)
+    if "suspicion" in weights or any(rule.binding for rule in waiting):
+        return Verdict("unknown", conflicts, ids)
+    return Verdict("compatible", conflicts, ids)
 
 
-def propagate(rules: Sequence[Rule], facts: Facts) -> Propagation:
-    """Unit propagation to a fixpoint: where all literals of a clause but one are false, that one must hold."""
-    result = Propagation({name: fact.range for name, fact in facts.packages.items()})
-    pending = [clause for rule in rules for clause in clauses(rule)]
-    moved = True
-    while moved:
-        moved = False
-        for clause in pending:
-            values = [literal.holds(facts, result.domains) for literal in clause.literals]
-            if True in values:
-                continue
-            open_ones = [literal for literal, value in zip(clause.literals, values, strict=True) if value is None]
-            if not open_ones:
-                result.contradiction = clause
-                return result
-            if len(open_ones) == 1 and _narrow(result, open_ones[0], facts):
-                moved = True
-    return result
+def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """The worst verdict on any of the GPUs, with the conflicts of all of them; without GPUs, the verdict as it is."""
+    order: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
+    rules = tuple(rules)
+    each = [judge(rules, one) for one in on_each(gpus, facts)]
+    worst = min(each, key=lambda verdict: order.index(verdict.answer))
+    told = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
+    return replace(worst, conflicts=tuple(told.values()))
 
 
-def _narrow(result: Propagation, literal: Literal, facts: Facts) -> bool:
-    allowed = literal.range
-    if allowed is None or literal.name in facts.names or literal.name in VERSIONED:
-        return False
-    known = result.domains.get(literal.name)
-    result.domains[literal.name] = allowed if known is None else known.intersection(allowed)
-    result.forced.append(literal)
-    return True
+def forced(rules: Iterable[Rule], facts: Facts) -> list[Literal]:
+    """What the rules leave no choice about, as they say it, of packages; partial where they contradict the facts."""
+    problem = Problem(rules, facts)
+    said = {id(made): each for rule in problem.rules.values() for made, each in _paired(problem, rule)}
+    every = [*problem.fact_clauses, *(made for made, _ in said.values())]
+    state = State.of(problem.domains, every)
+    state.propagate(every)
+    return [
+        literal
+        for step in state.steps
+        for literal in (said[id(step.clause)][1] if id(step.clause) in said else ())
+        if problem.mask(literal)[0] == step.name and not is_surrounding(literal.name)
+    ]
 
 
-def _conflicts(rules: Sequence[Rule], facts: Facts) -> tuple[Conflict, ...]:
+def _paired(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
+    for made, said in zip(problem.of_rule(rule), clauses(rule), strict=True):
+        yield made, (made, said)
+
+
+def refuted(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] | None:
+    """Origins of which none can be left out of a contradiction among the clauses; None where there is none."""
+    answer = solve(problem.domains, clauses)
+    return smallest(problem.domains, clauses, answer.origins) if isinstance(answer, Contradiction) else None
+
+
+def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
     """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
-    found = [_conflict([rule], facts) for rule in rules if propagate([rule], facts).contradiction]
-    blamed = {rule.id for conflict in found for rule in conflict.rules}
+    blamed: set[str] = set()
+    for rule in rules:
+        if _refuses(problem, [rule]):
+            blamed.add(rule.id)
+            yield conflict([rule], problem.facts)
     for weakest_too in (False, True):
         rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
-        while propagate(rest, facts).contradiction:
-            smallest = _smallest(rest, facts)
-            found.append(_conflict(smallest, facts))
-            blamed |= {rule.id for rule in smallest}
+        while found := _refuses(problem, rest):
+            guilty = [rule for rule in rest if f"rule {rule.id}" in found]
+            yield conflict(guilty, problem.facts)
+            blamed |= {rule.id for rule in guilty}
             rest = [rule for rule in rest if rule.id not in blamed]
-    return tuple(found)
 
 
-def _smallest(rules: Sequence[Rule], facts: Facts) -> list[Rule]:
-    """Leave out every rule that the contradiction does not need."""
-    needed = list(rules)
-    for rule in rules:
-        without = [other for other in needed if other is not rule]
-        if propagate(without, facts).contradiction:
-            needed = without
-    return needed
+def _refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
+    made = [clause for rule in rules for clause in problem.of_rule(rule)]
+    names = {name for clause in made for name, _ in clause.literals}
+    facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
+    return refuted(problem, [*facts, *made])
 
 
-def _conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
+def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
     known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
     names = frozenset[str]().union(*(rule.names for rule in rules))
     return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
 
 
-def _obeyed(rule: Rule, facts: Facts) -> bool:
-    domains = {name: fact.range for name, fact in facts.packages.items()}
-    return all(any(literal.holds(facts, domains) is True for literal in clause.literals) for clause in clauses(rule))
+def told(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
+    """Rules and statements among the origins, the latter in the form of rules, and the facts among them."""
+    rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
+    said = sorted(origins & set(problem.statements))
+    clauses = [
+        *problem.clauses_of(problem.told(facts)),
+        *(each for each in problem.clauses if each.origin[:5] != "fact "),
+    ]
+    blamed = [each for each in clauses if each.origin in origins]
+    made = conflict([*rules, *(_stated(problem, origin, blamed) for origin in said)], facts)
+    needed = {origin.removeprefix("fact ") for origin in origins if origin.startswith("fact ")}
+    spoken = {name for each in blamed for name, _ in each.literals}
+    needed |= {
+        name.rstrip("+") for name in spoken if len(problem.atoms[name]) == 1
+    }  # by a fact, that cannot be otherwise
+    facts_needed = {name: text for name, text in made.facts.items() if name in needed}
+    return replace(made, facts=facts_needed, doubt=any(origin.startswith("wheels ") for origin in origins))
+
+
+def assumed(problem: Problem, origins: Iterable[str]) -> list[str]:
+    """Sentences about the assumptions among the origins that only known releases come into question."""
+    names = sorted(origin.removeprefix("known ") for origin in origins if origin.startswith("known "))
+    return [f"it needs a release of {name} that is not known here: {span(problem, name)}" for name in names]
+
+
+def span(problem: Problem, name: str) -> str:
+    found = problem.releases[name]
+    return f"those of {found.versions[0]} to {found.versions[-1]} are, as of {found.package.read}"
+
+
+def _stated(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
+    """A statement as a rule about those releases that the other clauses leave."""
+    others = [each for each in blamed if each.origin != origin]
+    state = State.of(problem.domains, others)
+    state.propagate(others)
+    first, *same = problem.statements[origin]
+    whole = replace(first, releases=reduce(or_, (each.releases for each in same), first.releases))
+    left = state.domains[first.package] >> 1  # after the atom of its absence
+    return problem.releases[first.package].rule(whole, left)
+
+
+def _obeyed(made: Iterable[Clause], known: dict[str, int]) -> bool:
+    return all(any(not known[name] & ~mask for name, mask in clause.literals) for clause in made)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.matrix.model import Cell, cuda_version
+from imagegen.matrix.model import Cell, Gpu, Requirement, cuda_version
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
+
+
+@cache
+def versions_in(specifier: str) -> VersionRange:
+    """The versions that a PEP 440 specifier admits, pre-releases too; "" admits all."""
+    return SpecifierSet(specifier or ANY, prereleases=True).to_range()
 
 
 @dataclass(frozen=True)
@@ -22,14 +30,26 @@ class Fact:
     text: str  # as people write it: "2.13.0+cpu", ">=5.9,<5.11"
     range: VersionRange
     local: str | None = None
+    version: Version | None = None  # where only one is possible
+    built: bool = False  # from a commit: what a release of that version states of itself does not count
 
     @classmethod
-    def exactly(cls, version: str) -> Fact:
-        return cls(version, VersionRange.singleton(version), Version(version).local or "")
+    def exactly(cls, text: str) -> Fact:
+        version = Version(text)
+        return cls(text, VersionRange.singleton(version, prereleases=True), version.local or "", version)
+
+    @classmethod
+    def asked(cls, specifier: str, local: str | None = None) -> Fact:
+        """As `within`, but a pin's local label is known, and stands apart from the version."""
+        found = re.fullmatch(r"==\s*([^,*]+)", specifier)
+        if not found:
+            return cls.within(specifier, local)
+        version = Version(found[1])
+        return cls(str(version), versions_in(f"=={version.public}"), version.local or local)
 
     @classmethod
     def within(cls, specifier: str, local: str | None = None) -> Fact:
-        return cls(specifier or "any version", SpecifierSet(specifier or ANY).to_range(), local)
+        return cls(specifier or "any version", versions_in(specifier), local)
 
 
 @dataclass(frozen=True)
@@ -45,12 +65,21 @@ class Facts:
 
 def facts_of_cell(cell: Cell) -> Facts:
     """What is known before resolution: ranges, and labels that the cell's index will give."""
-    packages = {
-        each.component.package: Fact.within(each.specifier, each.component.local.get(cell.cuda))
-        for each in cell.requirements
-    }
+    packages = {each.component.package: _required(each, cell.cuda) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
+
+
+def _required(asked: Requirement, cuda: str) -> Fact:
+    if asked.git:
+        return replace(Fact.asked(f"=={asked.git.metadata.version}"), built=True)
+    return Fact.asked(asked.specifier, asked.component.local.get(cuda))
+
+
+def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
+    """The facts once for every GPU, since what must hold must hold on each; as they are where there is none."""
+    known = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in gpus]
+    return tuple(replace(facts, versions={**facts.versions, "gpu": each}) for each in known) or (facts,)
 
 
 class _Named(Protocol):
@@ -104,7 +133,7 @@ def _facts(
     *,
     closed: bool,
 ) -> Facts:
-    versions = {"python": Fact(axes["python"], SpecifierSet(f"~={axes['python']}.0").to_range())}
+    versions = {"python": Fact(axes["python"], versions_in(f"~={axes['python']}.0"))}
     if glibc:
         versions["glibc"] = Fact.exactly(glibc)
     names = {"base": base, "platform": axes["platform"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imagegen.compat.evaluate import judge
+from imagegen.compat.evaluate import judge_on
 from imagegen.compat.facts import facts_of_cell
 from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
@@ -14,7 +14,7 @@ def nearest(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | 
     """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
     rules = tuple(rules)
     others = (other for other in cells if other.image == cell.image and other.id != cell.id)
-    allowed = (other for other in others if judge(rules, facts_of_cell(other)).answer != "incompatible")
+    allowed = (other for other in others if judge_on(other.gpus, rules, facts_of_cell(other)).answer != "incompatible")
     return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
 
 

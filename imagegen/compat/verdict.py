@@ -17,11 +17,12 @@ class Conflict:
 
     rules: tuple[Rule, ...]  # sorted by id
     facts: Mapping[str, str]  # package or surrounding that the rules speak of -> what is known of it
+    doubt: bool = False  # it rests on what wheels there are, and other wheels could be built
 
     @property
     def weight(self) -> Literal["error", "warning", "suspicion"]:
         """A chain is as strong as its weakest rule: what is only remembered cannot refuse."""
-        if any(rule.evidence == "remembered" for rule in self.rules):
+        if self.doubt or any(rule.evidence == "remembered" for rule in self.rules):
             return "suspicion"
         return "warning" if any(rule.severity == "warning" for rule in self.rules) else "error"
 

@@ -27,6 +27,11 @@ NO_CUDA = "cpu"  # the cuda axis's value for stacks without it
 RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
 
 
+def is_surrounding(name: str) -> bool:
+    """Whether a rule that says `name` means something besides components."""
+    return name in SURROUNDINGS or name.startswith(ENV)
+
+
 def _one_line(text: str) -> str:
     if unprintable(text):
         raise ValueError("must be one line without control characters; in YAML, write long text as a folded block (>-)")

@@ -1,0 +1,58 @@
+"""imagegen matrix: the grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from imagegen import compat
+from imagegen.cli.app import App, pass_app
+from imagegen.compat import Row
+from imagegen.text import shown
+
+_SHOWN = {"compatible": ("yes", "green"), "incompatible": ("no", "red"), "unknown": ("unknown", "yellow")}
+
+
+@click.command("matrix")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_app
+def command(app: App, *, pattern: str, as_json: bool) -> None:
+    """The cells that match GLOB: which work, which do not and why, of which it is not known.
+
+    It is judged by rules and by what package metadata states; "yes" is no promise that a lock can be made. "fit" counts
+    the known versions of the cell's main components that go together on its GPUs, CUDA and Python.
+    """
+    rows = compat.survey(app.matrix.select(pattern), app.matrix.rules, app.library)
+    if as_json:
+        app.json([_as_dict(row) for row in rows])
+        return
+    table = Table("cell", "works", "fit", "of", "with", "why", box=None, pad_edge=False)
+    for row in rows:
+        word, colour = _SHOWN[row.standing.answer]
+        count, among = (f"{row.fits.count:,}", f"{row.fits.among:,}") if row.fits.names else ("", "")
+        table.add_row(row.cell.id, Text(word, style=colour), count, among, _engine(row), shown(row.standing.reason))
+    app.out.print(table)
+
+
+def _engine(row: Row) -> str:
+    """The versions that fit of what the cell generates with, else of what it trains with."""
+    name = row.fits.engine
+    if name is None:
+        return ""
+    versions = row.fits.versions[name]
+    return f"{name} {versions[0]} to {versions[-1]} ({len(versions)})" if versions else f"no {name}"
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    return {
+        "cell": row.cell.id,
+        "works": {"compatible": True, "incompatible": False, "unknown": None}[row.standing.answer],
+        "reason": row.standing.reason,
+        "fit": row.fits.count,
+        "of": row.fits.among,
+        "versions": {name: list(versions) for name, versions in row.fits.versions.items()},
+    }

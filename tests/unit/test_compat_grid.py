@@ -1,0 +1,170 @@
+"""The grid's big integers against judging every combination for itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagegen import matrix
+from imagegen.compat import Fact, explain, facts_of_cell, judge_on, survey
+from imagegen.compat.grid import MAIN
+from imagegen.compat.question import Question
+from imagegen.matrix import Rule
+from imagegen.matrix.model import Base, Cell, Component, EnvVar, GitSource, Gpu, Requirement, Sdist
+from tests.unit.compat_samples import library, package, rule
+from tests.unit.matrix_samples import SHIPPED
+
+BASE = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
+
+
+def cell(
+    requirements: Mapping[str, str], name: str = "x", cuda: str = "cu128", gpus: Sequence[Gpu] = (HOPPER, BLACKWELL)
+) -> Cell:
+    wanted = tuple(
+        Requirement(Component(each, each, "", ()), specifier, "", "pypi")
+        for each, specifier in sorted(requirements.items())
+    )
+    axes = {"cuda": cuda, "python": "3.11", "platform": "linux/amd64"}
+    return Cell(name, "x", "", "", axes, BASE, wanted, (), {}, (EnvVar("MODE", "fast", ""),), {}, gpus=tuple(gpus))
+
+
+KNOWN = {
+    "torch": ("2.8.0", "2.9.0", "2.9.1"),
+    "vllm": ("0.10.0", "0.11.0", "0.12.0"),
+    "megatron-core": ("0.15.0", "0.16.0"),
+}
+SPECIFIERS = {
+    "torch": ["<2.9", ">=2.9", "==2.9.1", ""],
+    "vllm": ["<0.11", ">=0.11", "==0.12.0", "!=0.11.0"],
+    "megatron-core": ["<0.16", ">=0.16"],
+    "gpu": [">=10", "<10", "==12.0"],
+    "cuda": [">=12.8", "<12.8", "cpu"],
+    "python": [">=3.11", ">=3.12"],
+    "env.MODE": ["fast", "s*", ""],
+}
+CONDITION = st.sampled_from(sorted(SPECIFIERS)).flatmap(
+    lambda name: st.tuples(st.just(name), st.sampled_from(SPECIFIERS[name]))
+)
+
+
+@st.composite
+def _rules(draw: st.DrawFn) -> list[Rule]:
+    made = []
+    for number in range(draw(st.integers(0, 5))):
+        conditions = draw(st.lists(CONDITION, min_size=2, max_size=4, unique_by=lambda each: each[0]))
+        cut = draw(st.integers(1, len(conditions) - 1))
+        sides = {draw(st.sampled_from(["then", "conflict"])): dict(conditions[cut:])}
+        made.append(rule(f"r{number}", dict(conditions[:cut]), **sides))
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(_rules(), st.sampled_from(["cpu", "cu126", "cu128"]), st.sets(st.sampled_from([HOPPER, BLACKWELL]), min_size=1))
+def test_the_grid_agrees_with_judging_each_combination(rules: list[Rule], cuda: str, gpus: set[Gpu]) -> None:
+    asked = cell(dict.fromkeys(KNOWN, ""), cuda=cuda, gpus=() if cuda == "cpu" else sorted(gpus, key=lambda g: g.name))
+    (row,) = survey([asked], rules, library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN)))
+    fitting = []
+    for chosen in itertools.product(*KNOWN.values()):
+        exact = {name: Fact.exactly(version) for name, version in zip(KNOWN, chosen, strict=True)}
+        facts = replace(facts_of_cell(asked), packages=exact, closed=True)
+        if judge_on(asked.gpus, rules, facts).answer != "incompatible":
+            fitting.append(dict(zip(KNOWN, chosen, strict=True)))
+    assert (row.fits.count, row.fits.among) == (len(fitting), 18)
+    for name, versions in row.fits.versions.items():
+        assert set(versions) == {each[name] for each in fitting}
+
+
+@settings(max_examples=100, deadline=None)
+@given(_rules(), st.fixed_dictionaries({name: st.sampled_from(["", *SPECIFIERS[name]]) for name in KNOWN}))
+def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
+    """Propagation alone may leave open what search refutes, never the other way round."""
+    asked, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
+    (row,) = survey([asked], rules, known)
+    whole = explain(Question({}, facts_of_cell(asked), asked.gpus, cell=asked), rules, known)
+    if row.standing.answer == "incompatible":
+        assert whole.answer == "incompatible"
+        assert row.standing.reason
+    if whole.answer == "compatible":
+        assert row.standing.answer == "compatible"
+    exact = all(specifier.startswith("==") or len(KNOWN[name]) == 1 for name, specifier in pins.items())
+    if exact:
+        assert row.standing.answer == whole.answer
+
+
+FIELD = library(
+    package("torch", dict.fromkeys(KNOWN["torch"], ())),
+    package("vllm", {"0.10.0": ["torch==2.8.0"], "0.11.0": ["torch==2.9.0"], "0.12.0": ["torch==2.9.1", "cv>=2"]}),
+    package("cv", {"1.0": (), "2.0": ["numpy>=2"], "2.1": ["numpy>=2"]}),
+    package("numpy", {"1.26": (), "2.0": ()}),
+    package("megatron-core", {"0.15.0": ["numpy<2"], "0.16.0": ["numpy"]}),
+    package("other", {"1.0": ["numpy<2"], "2.0": ["stranger==1.0; python_version < '3.12'"]}),
+    package("stranger", {"2.0": ()}),
+    package("tagged", {"1.0": ()}, wheels=("cp312-cp312-manylinux_2_28_x86_64",)),
+)
+
+
+def standing(requirements: Mapping[str, str], *rules: Rule) -> tuple[str, str]:
+    (row,) = survey([cell(requirements)], rules, FIELD)
+    return row.standing.answer, row.standing.reason
+
+
+def test_combinations_fail_also_through_packages_in_between() -> None:
+    (row,) = survey([cell({"torch": "", "vllm": "", "megatron-core": ""})], [], FIELD)
+    # each vllm has its torch; 0.12.0 needs numpy 2 by way of cv, and goes with megatron-core 0.16.0 alone
+    assert (row.fits.count, row.fits.among) == (5, 18)
+    assert row.fits.versions["vllm"] == ("0.10.0", "0.11.0", "0.12.0")
+
+
+@pytest.mark.parametrize(
+    ("requirements", "answer", "reason"),
+    [
+        ({"torch": "==2.9.1", "vllm": "==0.12.0"}, "compatible", ""),
+        ({"torch": "==2.9.1", "vllm": "==0.11.0"}, "incompatible", "vllm 0.11.0 requires torch==2.9.0."),
+        (
+            {"vllm": "==0.12.0", "other": "==1.0"},
+            "incompatible",
+            "cv 2.0 to 2.1 require numpy>=2. other 1.0 requires numpy<2. vllm 0.12.0 requires cv>=2.",
+        ),
+        (
+            {"other": "==2.0"},
+            "unknown",
+            "it needs a release of stranger that is not known here: those of 2.0 to 2.0 are, as of 2026-11-21",
+        ),
+        ({"tagged": ""}, "unknown", "tagged 1.0 has wheels for Python 3.12 alone."),
+    ],
+)
+def test_a_cell_has_a_reason_in_one_line(requirements: dict[str, str], answer: str, reason: str) -> None:
+    assert standing(requirements) == (answer, reason)
+
+
+def test_a_remembered_rule_leaves_a_cell_unknown() -> None:
+    doubt = rule("doubt", {"torch": ""}, {"gpu": "<10"}, evidence="remembered")
+    assert standing({"torch": "==2.9.1"}, doubt) == ("unknown", "because doubt")
+
+
+def test_a_commit_is_not_held_to_what_a_release_states() -> None:
+    plain = cell({"megatron-core": "==0.15.0", "vllm": "==0.12.0"})
+    core, vllm = plain.requirements
+    commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
+    patched = replace(plain, id="y", requirements=(replace(core, specifier="", git=commit), vllm))
+    old = rule("old", {"megatron-core": "<0.15"}, {"vllm": "<0.12"})
+    rows = survey([plain, patched], [old], FIELD)
+    assert [row.standing.answer for row in rows] == ["incompatible", "compatible"]
+    refused = rule("refused", {"megatron-core": "<0.16"}, {"vllm": "<0.12"})  # rules still know its version
+    assert [row.standing.answer for row in survey([plain, patched], [refused], FIELD)] == ["incompatible"] * 2
+
+
+def test_cells_without_cuda_hear_nothing_of_gpus() -> None:
+    every = rule("gpus", {"torch": ""}, {"gpu": ">=20"})
+    cells = [cell({"torch": ""}, "a", "cpu", ()), cell({"torch": ""}, "b")]
+    assert [row.standing.answer for row in survey(cells, [every], FIELD)] == ["compatible", "incompatible"]
+
+
+def test_the_main_components_are_those_of_the_shipped_matrix() -> None:
+    assert set(MAIN) <= set(matrix.load([SHIPPED]).components)

@@ -1,0 +1,282 @@
+"""Verdicts over rules and metadata, their reasons, and the nearest combinations that work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+
+from imagegen.compat import Explanation, Library, Question, Surroundings, explain, nearby
+from imagegen.matrix import Rule
+from imagegen.matrix.model import Gpu
+from tests.unit.compat_samples import library, package, question, rule
+
+FIELD = library(
+    package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": ()}, python=">=3.10"),
+    package("vllm", {"0.11.0": ["torch==2.8.0"], "0.12.0": ["torch==2.9.0"], "0.13.0": ["torch==2.9.1", "cv>=2"]}),
+    package("mcore", {"0.15": ["numpy<2"], "0.16": ["numpy"]}),
+    package("cv", {"1.0": (), "2.0": ["numpy>=2; python_version >= '3.9'"], "2.1": ["numpy>=2"]}),
+    package("numpy", {"1.26": (), "2.0": (), "2.3": ()}),
+    package("wheels", {"1.0": ()}, wheels=("cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_31_x86_64")),
+    package("later", {"1.0": ["torch==2.99"], "0.9": ["torch"]}),
+    package("some", {"1.0": ["gone>=3"]}, extras={"fast": ("torch==2.8.0; extra == 'fast'",)}),
+)
+
+
+def why(*rules: Rule, known: Library = FIELD, **asked: str) -> Explanation:
+    return explain(question(**asked), rules, known)
+
+
+def reasons(explanation: Explanation) -> list[list[str]]:
+    return [[each.because for each in conflict.rules] for conflict in explanation.conflicts]
+
+
+def test_what_a_release_requires_binds() -> None:
+    assert why(torch="==2.8.0", vllm="==0.11.0").answer == "compatible"
+    refused = why(torch="==2.9.1", vllm="==0.11.0")
+    assert refused.answer == "incompatible"
+    (conflict,) = refused.conflicts
+    assert conflict.facts == {"torch": "2.9.1", "vllm": "0.11.0"}
+    (stated,) = conflict.rules
+    assert stated.because == "vllm 0.11.0 requires torch==2.8.0."
+    assert (stated.source, stated.date) == ("PyPI metadata of vllm 0.11.0", "2026-11-21")
+
+
+def test_a_chain_through_packages_that_nobody_named_is_told_whole() -> None:
+    refused = why(vllm="==0.13.0", mcore="==0.15")
+    assert refused.answer == "incompatible"
+    assert reasons(refused) == [
+        [
+            "cv 2.0 to 2.1 require numpy>=2.",
+            "mcore 0.15 requires numpy<2.",
+            "vllm 0.13.0 requires cv>=2.",
+        ]
+    ]
+    assert why(vllm="==0.13.0", mcore="==0.16").answer == "compatible"
+
+
+def test_a_range_is_refused_when_each_of_its_releases_is() -> None:
+    refused = why(vllm="<0.13", torch="==2.9.1")
+    assert reasons(refused) == [["vllm 0.11.0 requires torch==2.8.0.", "vllm 0.12.0 requires torch==2.9.0."]]
+    assert why(vllm=">=0.12", torch="==2.9.1").answer == "compatible"
+
+
+def test_a_rule_takes_part_in_a_chain() -> None:
+    needs_cuda = rule("r", {"torch": ">=2.9.1"}, {"cuda": ">=12.8"})
+    refused = why(needs_cuda, vllm="==0.13.0", cuda="==12.6")
+    assert reasons(refused) == [["because r", "vllm 0.13.0 requires torch==2.9.1."]]
+    assert refused.conflicts[0].facts == {"cuda": "12.6", "vllm": "0.13.0"}
+    assert why(needs_cuda, vllm="==0.13.0", cuda="==12.8").answer == "compatible"
+    assert why(needs_cuda, vllm="==0.12.0", cuda="==12.6").answer == "compatible"
+
+
+def test_it_must_work_on_each_gpu() -> None:
+    blackwell = rule("r", {"gpu": ">=10"}, {"torch": ">=2.9"})
+    hopper, newer = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
+    asked = question(torch="==2.8.0")
+    assert explain(replace(asked, gpus=(hopper,)), [blackwell], FIELD).answer == "compatible"
+    both = explain(replace(asked, gpus=(hopper, newer)), [blackwell], FIELD)
+    assert both.answer == "incompatible"
+    assert both.conflicts[0].facts == {"gpu": "sm_120", "torch": "2.8.0"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"vllm": "==0.40.0"}, "vllm 0.40.0: no such release is known here; those of 0.11.0 to 0.13.0 are"),
+        ({"vllm": "==0.11.0", "stranger": "==1.0"}, "stranger 1.0: nothing is known here of the releases of stranger"),
+        ({"later": "==1.0"}, "it needs a release of torch that is not known here: those of 2.8.0 to 2.9.1 are"),
+    ],
+)
+def test_what_is_outside_what_is_known_is_unknown(asked: Mapping[str, str], said: str) -> None:
+    explanation = why(**asked)
+    assert explanation.answer == "unknown"
+    assert said in explanation.unknown[0]
+
+
+def test_a_package_that_no_version_was_asked_of_may_be_unknown() -> None:
+    assert why(stranger="", torch="==2.8.0").answer == "compatible"
+    assert why(some="==1.0").answer == "compatible"  # gone, which it requires, was never harvested
+
+
+def test_a_proof_counts_even_beside_what_is_not_known() -> None:
+    assert why(vllm="==0.11.0", torch="==2.99").answer == "incompatible"
+    assert why(vllm="==0.11.0", torch="==2.9.1", stranger="==1.0").answer == "incompatible"
+
+
+def test_extras_count_where_they_are_asked_for() -> None:
+    asked = question(some="==1.0", torch="==2.9.1")
+    assert explain(asked, [], FIELD).answer == "compatible"
+    assert explain(replace(asked, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
+
+
+def test_what_is_only_remembered_gives_unknown_and_a_warning_is_shown() -> None:
+    doubt = rule("doubt", {"torch": "<2.9"}, {"vllm": ">=1"}, evidence="remembered")
+    explanation = why(doubt, torch="==2.8.0", vllm="==0.11.0")
+    assert explanation.answer == "unknown"
+    assert reasons(explanation) == [["because doubt"]]
+    warning = rule("slow", {"torch": "<2.9"}, {"vllm": ">=1"}, severity="warning")
+    explanation = why(warning, torch="==2.8.0", vllm="==0.11.0")
+    assert explanation.answer == "compatible"
+    assert [each.weight for each in explanation.conflicts] == ["warning"]
+    assert not why(warning, torch="==2.9.1").conflicts
+
+
+def test_a_missing_wheel_is_a_doubt_since_sources_could_be_built() -> None:
+    assert why(wheels="==1.0", python="==3.11").answer == "compatible"
+    doubted = why(wheels="==1.0", python="==3.13")
+    assert doubted.answer == "unknown"
+    assert reasons(doubted) == [["wheels 1.0 has wheels for Python 3.11, 3.12 alone."]]
+    assert why(torch="==2.8.0", python="==3.9").answer == "incompatible"  # what a release requires is no doubt
+
+
+def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:
+    known = library(
+        package("torch", {"2.9.0": ["nvidia-cudnn-cu12==9.10", "cuda-bindings==12.9", "sympy>=1"]}),
+        package("vllm", {"1.0": ["nvidia-cudnn-cu12==9.10"]}),
+        package("nvidia-cudnn-cu12", {"9.10": (), "9.15": ()}),
+        package("sympy", {"0.9": (), "1.0": ()}),
+    )
+    assert why(known=known, torch="==2.9.0", nvidia_cudnn_cu12="==9.15").answer == "compatible"
+    assert why(known=known, vllm="==1.0", nvidia_cudnn_cu12="==9.15").answer == "incompatible"
+    assert why(known=known, torch="==2.9.0", sympy="<1").answer == "incompatible"
+
+
+def near(*rules: Rule, known: Library = FIELD, **asked: str) -> list[dict[str, str]]:
+    around = Surroundings(cuda=("12.6", "12.8", "13.0"), python=("3.10", "3.11", "3.12"))
+    return [dict(each.changes) for each in nearby(question(**asked), rules, known, around)]
+
+
+def test_the_nearest_is_offered_first_and_no_detour_over_it() -> None:
+    assert near(torch="==2.9.1", vllm="==0.11.0") == [{"torch": "==2.8.0"}, {"vllm": "==0.13.0"}]
+    assert near(vllm="==0.13.0", mcore="==0.15") == [{"mcore": "==0.16"}, {"vllm": "==0.12.0"}]
+    assert near(vllm="==0.40.0") == [{"vllm": "==0.13.0"}]
+
+
+def test_a_surrounding_changes_only_where_components_do_not_help() -> None:
+    needs_cuda = rule("r", {"torch": ">=2.9.1"}, {"cuda": ">=12.8"})
+    assert near(needs_cuda, torch="==2.9.1", cuda="==12.6") == [{"torch": "==2.9.0"}, {"cuda": "==12.8"}]
+    assert near(torch="==2.8.0", python="==3.9") == [{"python": "==3.10"}]
+
+
+def test_nobody_is_sent_into_a_suspicion_or_to_a_yanked_release() -> None:
+    doubt = rule("doubt", {"torch": "==2.8.0"}, {"vllm": ">=1"}, evidence="remembered")
+    assert near(doubt, torch="==2.9.1", vllm="==0.11.0") == [{"vllm": "==0.13.0"}]
+    some = package("a", {"1.0": ["b==1.0"], "1.1": ["b==2.0"], "1.2": ["b==2.0"]})
+    yanked = replace(some, releases=some.releases | {"1.1": replace(some.releases["1.1"], yanked=True)})
+    known = library(yanked, package("b", {"1.0": (), "2.0": ()}))
+    assert {"a": "==1.2"} in near(known=known, a="==1.0", b="==2.0")
+    assert {"a": "==1.1"} not in near(known=known, a="==1.0", b="==2.0")
+
+
+VERSIONS = ("1.0", "2.0", "3.0")
+NAMES = ("a", "b", "c")
+RANGES = ("", "<2", ">=2", "==1.0", "==2.0", "!=2.0", ">2")
+REQUIRES = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(RANGES)), max_size=2)
+WORLDS = st.fixed_dictionaries({name: st.fixed_dictionaries(dict.fromkeys(VERSIONS, REQUIRES)) for name in NAMES})
+RULES = st.lists(
+    st.builds(
+        lambda when, then, name: rule(name, {when[0]: when[1]}, {then[0]: then[1]}),
+        st.tuples(st.just("a"), st.sampled_from(RANGES)),
+        st.tuples(st.sampled_from(["b", "c"]), st.sampled_from(RANGES)),
+        st.sampled_from(["r1", "r2"]),
+    ),
+    max_size=2,
+    unique_by=lambda each: each.id,
+)
+ASKED = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([f"=={version}" for version in VERSIONS]), min_size=1)
+World = Mapping[str, Mapping[str, list[tuple[str, str]]]]
+
+
+def _library(world: World) -> Library:
+    return library(
+        *(
+            package(name, {v: [f"{n}{s}" for n, s in requires if n != name] for v, requires in releases.items()})
+            for name, releases in world.items()
+        )
+    )
+
+
+def _possible(world: World, rules: list[Rule], asked: Mapping[str, str]) -> bool:
+    """Whether some choice of versions, or none, for every package obeys everything."""
+    for chosen in itertools.product(*([None, *VERSIONS] for _ in NAMES)):
+        versions = {name: version for name, version in zip(NAMES, chosen, strict=True) if version}
+        if all(name in versions and _in(versions[name], text) for name, text in asked.items()) and _obeys(
+            world, rules, versions
+        ):
+            return True
+    return False
+
+
+def _obeys(world: World, rules: list[Rule], versions: Mapping[str, str]) -> bool:
+    required = [
+        other in versions and _in(versions[other], text)
+        for name, version in versions.items()
+        for other, text in world[name][version]
+        if other != name
+    ]
+    ruled = [
+        not all(name in versions and _in(versions[name], text) for name, text in each.when.items())
+        or all(name not in versions or _in(versions[name], text) for name, text in each.then.items())
+        for each in rules
+    ]
+    return all(required) and all(ruled)
+
+
+def _in(version: str, specifier: str) -> bool:
+    return version in SpecifierSet(specifier)
+
+
+def _ask(asked: Mapping[str, str]) -> Question:
+    return question(**asked)
+
+
+@settings(max_examples=200, deadline=None)
+@given(WORLDS, RULES, ASKED)
+def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
+    explanation = explain(_ask(asked), rules, _library(world))
+    assert (explanation.answer == "incompatible") == (not _possible(world, rules, asked))
+    assert explanation.answer != "unknown"
+
+
+@settings(max_examples=100, deadline=None)
+@given(WORLDS, RULES, ASKED)
+def test_a_told_conflict_holds_by_what_it_tells_alone(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
+    for conflict in explain(_ask(asked), rules, _library(world)).conflicts:
+        told = {each.id for each in conflict.rules}
+        left = {
+            name: {
+                version: [
+                    (n, s) for n, s in requires if any(f":{name}-" in each and each.endswith(f":{n}") for each in told)
+                ]
+                for version, requires in releases.items()
+            }
+            for name, releases in world.items()
+        }
+        named = {name: asked[name] for name in conflict.facts}
+        assert not _possible(left, [each for each in rules if each.id in told], named)
+
+
+@settings(max_examples=100, deadline=None)
+@given(WORLDS, RULES, ASKED)
+def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
+    if _possible(world, rules, asked):
+        return
+    found = nearby(_ask(asked), rules, _library(world), Surroundings())
+    costs = []
+    for chosen in itertools.product(VERSIONS, repeat=len(asked)):
+        other = {name: f"=={version}" for name, version in zip(asked, chosen, strict=True)}
+        if _possible(world, rules, other):
+            moved = [name for name in asked if other[name] != asked[name]]
+            steps = sum(abs(VERSIONS.index(other[n][2:]) - VERSIONS.index(asked[n][2:])) for n in moved)
+            costs.append((len(moved), steps))
+    assert bool(found) == bool(costs)
+    for each in found:
+        assert explain(_ask({**asked, **each.changes}), rules, _library(world)).answer == "compatible"
+    if found:
+        assert (found[0].cost, found[0].distance) == min(costs)
