@@ -35,7 +35,8 @@ class Atom:
             return not literal.required
         inside = literal.range
         if inside is None:
-            return fnmatchcase(self.text, literal.label or literal.text) is not literal.negated
+            glob = literal.text if literal.label is None else literal.label
+            return fnmatchcase(self.text, glob) is not literal.negated
         if self.version is not None:
             return (self.version in inside) is not literal.negated
         if self.range is None:  # a value, and the literal speaks of versions: cuda is "cpu"
@@ -43,6 +44,19 @@ class Atom:
         if self.opaque:
             return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
         return self.range.is_subset(inside) is not literal.negated
+
+    def agrees_with(self, other: Atom) -> bool:
+        """Whether both can be of one public version, labels aside, or the other one is not installed."""
+        if other.absent:
+            return True
+        if self.version is not None and other.version is not None:
+            return self.version.public == other.version.public
+        one, two = self._publics, other._publics
+        return one is None or two is None or not one.is_disjoint(two)
+
+    @property
+    def _publics(self) -> VersionRange | None:
+        return self.range if self.version is None else versions_in(f"=={self.version.public}")
 
 
 ABSENT = Atom("not installed", absent=True)

@@ -6,12 +6,13 @@ not C or not D). A literal about a package also holds where the package is not i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packaging.ranges import VersionRange
 
 from imagegen.compat.facts import versions_in
-from imagegen.matrix.fields import ENV, NAMED, NO_CUDA
+from imagegen.matrix.fields import ENV, NAMED, NO_CUDA, condition_parts
 from imagegen.matrix.rule import Rule
 
 
@@ -32,7 +33,7 @@ class Literal:
     @property
     def range(self) -> VersionRange | None:
         """The versions that `text` admits; None when it speaks of a label, a value or a variable."""
-        if self.label or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
+        if self.label is not None or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
             return None
         return versions_in(self.text)
 
@@ -48,8 +49,12 @@ class Literal:
 
 
 def clauses(rule: Rule) -> tuple[tuple[Literal, ...], ...]:
-    unless = tuple(Literal(name, text, negated=True) for name, text in sorted(rule.when.items()))
+    unless = literals(rule.when, negated=True)
     if rule.conflict:
-        never = tuple(Literal(name, text, negated=True) for name, text in sorted(rule.conflict.items()))
-        return ((*unless, *never),)
-    return tuple((*unless, Literal(name, text)) for name, text in sorted(rule.then.items()))
+        return ((*unless, *literals(rule.conflict, negated=True)),)
+    return tuple((*unless, literal) for literal in literals(rule.then))
+
+
+def literals(side: Mapping[str, str], *, negated: bool = False) -> tuple[Literal, ...]:
+    """One for each part of each condition; together they say the side of a rule, or each of them its contrary."""
+    return tuple(Literal(name, part, negated) for name, text in sorted(side.items()) for part in condition_parts(text))

@@ -64,7 +64,7 @@ def forced(rules: Iterable[Rule], facts: Facts) -> list[Literal]:
 
 
 def _paired(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
-    for made, said in zip(problem.of_rule(rule), clauses(rule), strict=True):
+    for made, said in zip(problem.of_rule(rule), clauses(rule), strict=False):  # `same` says nothing of its own
         yield made, (made, said)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -12,8 +12,8 @@ from packaging.version import Version
 
 from imagegen.compat import atoms
 from imagegen.compat.atoms import ABSENT, Atom
-from imagegen.compat.clauses import Literal, clauses
-from imagegen.compat.facts import Fact, Facts
+from imagegen.compat.clauses import Literal, clauses, literals
+from imagegen.compat.facts import Fact, Facts, versions_in
 from imagegen.compat.solve import Clause
 from imagegen.compat.statements import Library, Releases, Statement, holding
 from imagegen.matrix.fields import ENV, NAMED, NO_CUDA, VERSIONED
@@ -55,7 +55,8 @@ class Problem:
         self.statements: dict[str, list[Statement]] = {}  # by origin
         if library:
             self._collect(library)
-        self._texts = [literal for rule in self.rules.values() for clause in clauses(rule) for literal in clause]
+        said = [each for rule in self.rules.values() for each in (*clauses(rule), literals(rule.when))]
+        self._texts = [literal for each in said for literal in each]
         self._masks: dict[Literal, tuple[str, int]] = {}
         self._admitted: dict[tuple[str, str, bool], int] = {}
         self.atoms: dict[str, tuple[Atom, ...]] = {}
@@ -76,7 +77,21 @@ class Problem:
         return tuple(made)
 
     def of_rule(self, rule: Rule) -> list[Clause]:
-        return [Clause(f"rule {rule.id}", tuple(self.mask(literal) for literal in each)) for each in clauses(rule)]
+        origin = f"rule {rule.id}"
+        made = [Clause(origin, tuple(self.mask(literal) for literal in each)) for each in clauses(rule)]
+        agreeing = (self._agreeing(rule, leader, name) for leader in rule.leaders for name in rule.same)
+        return [*made, *(Clause(origin, each) for group in agreeing for each in group)]
+
+    def _agreeing(self, rule: Rule, leader: str, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
+        """For each version of the leader, that the package is not installed or of that version too."""
+        unless = [self.mask(literal) for literal in literals(rule.when, negated=True)]
+        for place, atom in enumerate(self.atoms[leader]):
+            if atom.absent:
+                continue
+            clause = {leader: self.domains[leader] & ~(1 << place), name: _where(self.atoms[name], atom.agrees_with)}
+            for other, mask in unless:
+                clause[other] = clause.get(other, 0) | mask
+            yield tuple(clause.items())
 
     def mask(self, literal: Literal) -> tuple[str, int]:
         """The literal as (name among the atoms, mask)."""
@@ -91,7 +106,7 @@ class Problem:
         return name, atoms.mask(self.atoms[name], literal)
 
     def _name(self, literal: Literal) -> str:
-        if literal.label:
+        if literal.label is not None:
             return f"{literal.name}+"
         if literal.name.startswith(ENV) and self.facts.env is None:
             return f"{literal.name}={literal.text}"  # of an unknown value, each glob is a question of its own
@@ -146,6 +161,8 @@ class Problem:
                 cuts.setdefault(literal.name, set()).add(literal.range)
             else:
                 labels.setdefault(self._name(literal), set()).add(literal.text)
+        for name, pins in self._led():
+            cuts.setdefault(name, set()).update(pins)
         required: dict[str, set[VersionRange]] = {}
         for said in (each for group in self.statements.values() for each in group):
             ranges = {Literal(said.name, choice).range for choice in said.choices}
@@ -160,6 +177,13 @@ class Problem:
                 self.atoms[name] = self._of_values(name, texts)
         for name in NAMED:
             self.atoms.setdefault(name, self._of_values(name, set()))
+
+    def _led(self) -> Iterator[tuple[str, list[VersionRange]]]:
+        """Packages that share another's version, each with the version that the facts hold that one to."""
+        for rule in self.rules.values():
+            leaders = [self.facts.packages.get(name) for name in rule.leaders]
+            pins = [versions_in(f"=={fact.version.public}") for fact in leaders if fact and fact.version]
+            yield from ((name, pins) for name in rule.same)
 
     def _of_package(self, name: str, ruled: set[VersionRange], required: set[VersionRange]) -> tuple[Atom, ...]:
         fact, known = self.facts.packages.get(name), self.releases.get(name)
@@ -260,6 +284,8 @@ class Problem:
     def of_fact(self, name: str, facts: Facts) -> int | None:
         """The mask of what the facts say of a name; None where they leave it open."""
         choices = self.atoms[name]
+        if choices == (ABSENT,) and name in VERSIONED:  # no CUDA, so whatever GPU and driver there are do not matter
+            return None
         if name.endswith("+"):
             label = fact.local if (fact := facts.packages.get(name[:-1])) else None
             return None if label is None else _where(choices, lambda atom: atom.text == label) or _another(choices)

@@ -167,6 +167,7 @@ class _Completion:
             severity=entry.severity,
             evidence=entry.evidence,
             fix=entry.fix,
+            same=tuple(self._by_package(dict.fromkeys(entry.same, ""))),
         )
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:

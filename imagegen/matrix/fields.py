@@ -73,18 +73,28 @@ def _specifier(text: str) -> str:
 
 
 def condition_error(name: str, text: str) -> str | None:
-    """What is wrong with one side of a rule: a specifier, "+label" for a component's build, or a variable's glob."""
+    """What is wrong with one side of a rule: versions, a component's local version label, or a variable's glob."""
     if name.startswith(ENV) or (name == "cuda" and text == NO_CUDA):
         return None
-    local = name not in SURROUNDINGS
-    if text.startswith("+"):
-        label = re.fullmatch(r"\+[a-z0-9]+(?:\.[a-z0-9]+)*", text)
-        return None if local and label else f'"{text}" is not a local version label of a component'
-    try:
-        specifier_set(text)
-    except ValueError as error:
-        return str(error)
+    for part in condition_parts(text):
+        if part.startswith("+"):
+            if name in SURROUNDINGS or not re.fullmatch(r"\+[a-z0-9.*?]*", part):
+                return f'"{part}" is not a local version label of a component'
+            continue
+        try:
+            specifier_set(part)
+        except ValueError as error:
+            return str(error)
     return None
+
+
+def condition_parts(text: str) -> tuple[str, ...]:
+    """The parts of a condition, all of which must hold: a specifier, "+" and a glob over the label, or both.
+
+    "+cpu" is that label, "+*torch2.8*" one like it, "+?*" any, and "+" alone is none: the version has no label.
+    """
+    specifier, both, label = text.partition(" +")
+    return (specifier, f"+{label}") if both else (text,)
 
 
 def _version(text: str) -> str:
@@ -146,7 +156,7 @@ EnvValue = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_en
 Url = Annotated[str, string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?", 300)]
 PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
 Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
-# A component's version range; or "+cpu": its build for that local version label; or a surrounding's value.
+# A component's version range, or its local version label, or both (condition_parts); or a surrounding's value.
 Condition = Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)]
 # A surrounding, a component, or env.NAME: what a rule may speak of.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]

@@ -58,4 +58,4 @@ def _essence(component: Component, cell: Cell) -> list[Any]:
 
 
 def _sense(rule: Rule) -> list[Any]:
-    return [rule.id, dict(rule.when), dict(rule.then), dict(rule.conflict), rule.severity, rule.evidence]
+    return [rule.id, dict(rule.when), dict(rule.then), dict(rule.conflict), *rule.same, rule.severity, rule.evidence]

@@ -56,6 +56,7 @@ def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
 def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
     for side in ("when", "then", "conflict"):
         yield from _conditions(found, side, known)
+    yield from _names(found, "component", _list(found.written, "same"), known, "same")
 
 
 class _Known:

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from imagegen.matrix.fields import ENV, SURROUNDINGS
+
 
 @dataclass(frozen=True)
 class Rule:
-    """When all of `when` holds, so does all of `then`, or not all of `conflict` does.
+    """When all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
     Keys are package names, surroundings (fields.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
-    also be "cpu"), "+label" for a package's local version label, a glob for a variable's value (unset is the empty
-    text), and plain text for NAMED surroundings. A package that is not installed breaks no rule.
+    also be "cpu"), for packages also "+" and a glob over the local version label (fields.condition_parts), a glob for
+    a variable's value (unset is the empty text), and plain text for NAMED surroundings. A package that is not
+    installed breaks no rule.
     """
 
     id: str
@@ -27,6 +30,7 @@ class Rule:
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
     fix: str
+    same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
 
     @property
     def binding(self) -> bool:
@@ -36,7 +40,12 @@ class Rule:
     @property
     def names(self) -> frozenset[str]:
         """Every package and surrounding that the rule speaks of."""
-        return frozenset({*self.when, *self.then, *self.conflict})
+        return frozenset({*self.when, *self.then, *self.conflict, *self.same})
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The packages in `when`; where there is `same`, it is the one."""
+        return tuple(name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV))
 
 
 @dataclass(frozen=True)

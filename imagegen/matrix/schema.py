@@ -161,11 +161,12 @@ class ImageEntry(_Entry, _Part):
 
 
 class RuleEntry(_Entry):
-    """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not."""
+    """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
 
     when: Annotated[dict[f.Subject, f.Condition], Field(min_length=1)]
     then: dict[f.Subject, f.Condition] = {}
     conflict: dict[f.Subject, f.Condition] = {}
+    same: list[f.Name] = Field(default=[], description="Have the version of the one component in `when`.")
     because: f.Text
     source: f.Text
     date: f.Date
@@ -175,10 +176,13 @@ class RuleEntry(_Entry):
 
     @model_validator(mode="after")
     def _one_shape(self) -> Self:
-        if bool(self.then) == bool(self.conflict):
-            raise ValueError("a rule has either `then` or `conflict`")
-        if both := sorted(set(self.when) & set(self.then or self.conflict)):
+        if [bool(self.then), bool(self.conflict), bool(self.same)].count(True) != 1:
+            raise ValueError("a rule has either `then` or `conflict` or `same`")
+        if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same}):
             raise ValueError(f"{', '.join(both)}: stands on both sides of the rule; a rule ties different things")
+        components = [name for name in self.when if name not in f.SURROUNDINGS and not name.startswith(f.ENV)]
+        if self.same and len(components) != 1:
+            raise ValueError("with `same`, `when` names the one component whose version the others share")
         return self
 
 

@@ -55,6 +55,17 @@ def facts(packages: Mapping[str, str], *, closed: bool = True) -> Facts:
         ({"cuda": "cpu"}, {"a": "+cpu"}, {"a": ">=1"}, "unknown"),
         ({"a": "+cpu"}, {"cuda": ">=13.0"}, {"a": "1.0+cpu"}, "incompatible"),
         ({"base": "other"}, {"a": ">=2"}, {"a": "1.0"}, "compatible"),
+        ({"a": "+*torch2.8*"}, {"b": ">=2"}, {"a": "1.0+cu12torch2.8cxx11abiTRUE", "b": "1.0"}, "incompatible"),
+        ({"a": "+*torch2.8*"}, {"b": ">=2"}, {"a": "1.0+cu12torch2.9cxx11abiTRUE", "b": "1.0"}, "compatible"),
+        ({"a": "+*torch2.8*"}, {"b": ">=2"}, {"a": "1.0", "b": "1.0"}, "compatible"),
+        ({"a": "<2 +"}, {"b": ">=2"}, {"a": "1.0", "b": "1.0"}, "incompatible"),
+        ({"a": "<2 +"}, {"b": ">=2"}, {"a": "1.0+x", "b": "1.0"}, "compatible"),
+        ({"a": "<2 +"}, {"b": ">=2"}, {"a": "2.0", "b": "1.0"}, "compatible"),
+        ({"a": "<2 +?*"}, {"b": ">=2"}, {"a": "1.0+x", "b": "1.0"}, "incompatible"),
+        ({"a": "<2 +?*"}, {"b": ">=2"}, {"a": "1.0", "b": "1.0"}, "compatible"),
+        ({"b": ""}, {"a": "<2 +x"}, {"a": "1.0+x", "b": "1.0"}, "compatible"),
+        ({"b": ""}, {"a": "<2 +x"}, {"a": "1.0+y", "b": "1.0"}, "incompatible"),
+        ({"b": ""}, {"a": "<2 +x"}, {"a": "2.0+x", "b": "1.0"}, "incompatible"),
     ],
 )
 def test_a_rule_has_three_answers(
@@ -64,6 +75,22 @@ def test_a_rule_has_three_answers(
     assert verdict.answer == answer
     assert bool(verdict.conflicts) == (answer == "incompatible")
     assert bool(verdict.open_rules) == (answer == "unknown")
+
+
+@pytest.mark.parametrize(
+    ("known", "answer"),
+    [
+        ({"a": "1.0", "b": "1.0", "c": "1.0+cu130"}, "compatible"),
+        ({"a": "1.0", "b": "2.0", "c": "1.0"}, "incompatible"),
+        ({"a": "1.0", "b": "1.0", "c": "1.0.post1+cu130"}, "incompatible"),
+        ({"a": "1.0", "c": "1.0"}, "compatible"),  # b is not installed
+        ({"b": "1.0", "c": "2.0"}, "compatible"),  # a, which they would follow, is not
+        ({"a": "<2", "b": ">=2"}, "incompatible"),
+        ({"a": "1.0", "b": "any"}, "unknown"),
+    ],
+)
+def test_packages_that_must_have_the_same_version(known: dict[str, str], answer: str) -> None:
+    assert judge([rule("r", {"a": ""}, same=("b", "c"))], facts(known)).answer == answer
 
 
 def test_a_package_that_may_come_later_leaves_the_answer_open() -> None:
