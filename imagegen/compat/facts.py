@@ -64,16 +64,27 @@ class Facts:
 
 
 def facts_of_cell(cell: Cell) -> Facts:
-    """What is known before resolution: ranges, and labels that the cell's index will give."""
+    """What is known before resolution: ranges, and labels that the cell's indexes will give."""
     packages = {each.component.package: _required(each, cell.cuda) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
 
 
+def _label(requirement: Requirement, cuda: str) -> str | None:
+    """The local version label that will come of the requirement, as far as it is known; PyPI takes no labels.
+
+    A commit counts as one, since its version alone does not tell it from the release.
+    """
+    if requirement.git:
+        return f"git.{requirement.git.name}".lower()
+    component = requirement.component
+    return component.local.get(cuda, "" if requirement.index == "pypi" and not component.compiled else None)
+
+
 def _required(asked: Requirement, cuda: str) -> Fact:
     if asked.git:
-        return replace(Fact.asked(f"=={asked.git.metadata.version}"), built=True)
-    return Fact.asked(asked.specifier, asked.component.local.get(cuda))
+        return replace(Fact.asked(f"=={asked.git.metadata.version}", _label(asked, cuda)), built=True)
+    return Fact.asked(asked.specifier, _label(asked, cuda))
 
 
 def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
