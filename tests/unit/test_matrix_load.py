@@ -33,8 +33,8 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
         "prime-rl": "cu128-py312",
         "sb3-maskable": "cpu-py311",
         "verl-enhanced-vllm": "cu124-py310",
-        "verl06-sglang": "cu128-py312",
-        "verl06-vllm": "cu128-py312",
+        "verl06-sglang": "cu128-py310",
+        "verl06-vllm": "cu128-py310",
     }
     torches = {
         (each.specifier, each.index, each.component.local["cpu"])
