@@ -212,6 +212,7 @@ class _Completion:
                 use.because,
                 use.index or component.index.get(axes["cuda"], "pypi"),
                 component.git[use.git] if use.git else None,
+                tuple(sorted(set(use.extras))),
             )
             for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
         )

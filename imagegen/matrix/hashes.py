@@ -20,7 +20,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     variables are in, because the lock repeats them.
     """
     requirements = [
-        [each.component.name, each.specifier, each.index, each.because, each.git and dataclasses.asdict(each.git)]
+        [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
         for each in cell.requirements
     ]
     base = dataclasses.asdict(cell.base)

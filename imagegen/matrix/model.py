@@ -95,10 +95,12 @@ class Requirement:
     because: str
     index: str  # index alias in this cell
     git: GitSource | None = None  # in place of a release of the index
+    extras: tuple[str, ...] = ()  # sorted
 
     @property
     def pep508(self) -> str:
-        return f"{self.component.package}{self.specifier}"
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        return f"{self.component.package}{extras}{self.specifier}"
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ class ComponentEntry(_Entry):
 
 class ComponentUse(_Strict):
     version: f.Specifier = Field(default="", description="PEP 440; none: any version that resolves.")
+    extras: list[f.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
     index: f.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
     git: f.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
     because: f.Text

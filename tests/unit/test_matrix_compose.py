@@ -53,7 +53,7 @@ images:
         base: other
       - when: {python: ["3.12"], set: [newest]}
         without: [torch]
-        components: {tool: {git: v1, because: a commit}}
+        components: {tool: {git: v1, extras: [gui, cli], because: a commit}}
 """
 
 
@@ -81,6 +81,7 @@ def test_variants_apply_where_all_their_axes_agree(tmp_path: Path) -> None:
     both = cell(tmp_path, "stacked-cpu-py312-newest")
     assert specifiers(both) == {"numpy": ">=2", "tool": ""}
     assert {each.component.name: each.git and each.git.commit for each in both.requirements}["tool"] == "1" * 40
+    assert next(each.pep508 for each in both.requirements if each.git) == "tool[cli,gui]"
 
 
 def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> None:
@@ -98,8 +99,8 @@ def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> No
         ('python: ["3.12"]}\n        base', 'python: ["3.13"]}\n        base', 'value of the python axis "3.13"'),
         ("base: other", "base: another", '1.yaml:41:15: there is no base "another"'),
         ("without: [torch]", "without: [torhc]", 'there is no component "torhc"'),
-        ("git: v1, because", "git: v2, because", 'there is no commit of tool "v2"'),
-        ("git: v1, because", "index: pipy, because", 'there is no index "pipy"'),
+        ("git: v1, extras", "git: v2, extras", 'there is no commit of tool "v2"'),
+        ("git: v1, extras", "index: pipy, extras", 'there is no index "pipy"'),
         ("kind: registry", "kind: debian", "a base of kind debian has `suite`, and no `image`"),
         ("b:1.0", "b", "image: must match"),
         ("because: newest has it", "", '1.yaml:12:22: the key "because" is missing'),
