@@ -3,6 +3,7 @@
 from imagegen.compat.constraints import constraints
 from imagegen.compat.evaluate import judge, judge_on
 from imagegen.compat.facts import Fact, Facts, facts_of_cell, facts_of_lock
+from imagegen.compat.floor import floor
 from imagegen.compat.grid import Row, survey
 from imagegen.compat.nearby import Near, Surroundings, nearby
 from imagegen.compat.nearest import nearest
@@ -29,6 +30,7 @@ __all__ = [
     "explain",
     "facts_of_cell",
     "facts_of_lock",
+    "floor",
     "judge",
     "judge_on",
     "nearby",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -48,8 +48,14 @@ def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdic
     return replace(worst, conflicts=tuple(told.values()))
 
 
-def forced(rules: Iterable[Rule], facts: Facts) -> list[Literal]:
-    """What the rules leave no choice about, as they say it, of packages; partial where they contradict the facts."""
+def of_packages(name: str) -> bool:
+    return not is_surrounding(name)
+
+
+def forced(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = of_packages) -> list[Literal]:
+    """What the rules leave no choice about, as they say it, of names that are wanted; partial where they contradict
+    the facts.
+    """
     problem = Problem(rules, facts)
     said = {id(made): each for rule in problem.rules.values() for made, each in _paired(problem, rule)}
     every = [*problem.fact_clauses, *(made for made, _ in said.values())]
@@ -59,7 +65,7 @@ def forced(rules: Iterable[Rule], facts: Facts) -> list[Literal]:
         literal
         for step in state.steps
         for literal in (said[id(step.clause)][1] if id(step.clause) in said else ())
-        if problem.mask(literal)[0] == step.name and not is_surrounding(literal.name)
+        if problem.mask(literal)[0] == step.name and about(literal.name)
     ]
 
 

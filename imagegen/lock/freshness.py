@@ -42,6 +42,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("image", lock.image, cell.image),
         ("axes", dict(lock.axes), dict(cell.axes)),
         *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
+        ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         (
             "env",
             [(each.name, each.value, each.because) for each in lock.env],
@@ -55,6 +56,10 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             yield f"wheel {requirement.component.package}"
     target = Target.of(cell.platform, cell.base, lock.base)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
+
+
+def _capabilities(cell: Cell) -> tuple[str, ...] | None:
+    return tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
 
 
 def _answers(wheel: LockedWheel | None, requirement: Requirement) -> bool:

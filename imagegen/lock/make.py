@@ -23,7 +23,7 @@ from imagegen.lock import indexes, sdist
 from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
 from imagegen.lock.freshness import BASE
-from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel, winners_among
+from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedSdist, LockedWheel, winners_among
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
@@ -55,6 +55,7 @@ def make(
     Raises LockError when there is no answer, FetchError when an index fails, and what `base.resolve` and building
     sdists raise. The new lock has the record of `previous` only if nothing else differs.
     """
+    rules = tuple(rules)
     time = _as_of(as_of, None if upgrade or upgrade_packages else previous)
     locked_base = _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base)
     settings = indexes.with_indexes(settings, cell.indexes)
@@ -76,7 +77,14 @@ def make(
         env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
         winners=winners_among(cell.winners, wheels),
     )
+    made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made)))
     return previous if previous is not None and replace(previous, record=None) == made else made
+
+
+def _gpus(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
+    if cell.cuda_version is None:
+        return None
+    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), compat.floor(rules, facts, "driver", cell.gpus))
 
 
 def _as_of(asked: str | None, previous: Lock | None) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "Lock",
     "LockedBase",
     "LockedEnv",
+    "LockedGpus",
     "LockedSdist",
     "LockedWheel",
     "Record",
@@ -79,6 +80,14 @@ class LockedEnv:
 
 
 @dataclass(frozen=True)
+class LockedGpus:
+    """What the image asks of a host's GPUs; a lock for the CPU has none."""
+
+    capabilities: tuple[str, ...]  # compute capabilities that it is for, ascending: "9.0", "12.0"
+    driver: str | None  # the oldest NVIDIA driver that the matrix's rules allow: "580.65.06"; None: they name none
+
+
+@dataclass(frozen=True)
 class Winner:
     """Of the files at `paths`, `distribution`'s are installed; those in `over` leave theirs out."""
 
@@ -123,6 +132,7 @@ class Lock:
     env: tuple[LockedEnv, ...]  # sorted by name
     record: Record | None = None
     winners: tuple[Winner, ...] = ()  # sorted by rule
+    gpu: LockedGpus | None = None
 
     @property
     def platform(self) -> str:

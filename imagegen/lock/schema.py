@@ -28,6 +28,7 @@ from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedEnv,
+    LockedGpus,
     LockedSdist,
     LockedWheel,
     Record,
@@ -107,6 +108,8 @@ EnvName = Annotated[
     str, _form(r"(?!(PATH|VIRTUAL_ENV)$)[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable that a lock may set")
 ]
 Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
+Capability = Annotated[str, _form(r"[0-9]{1,2}\.[0-9]", "compute capability")]
+DriverVersion = Annotated[str, _form(r"[0-9]{1,5}(\.[0-9]{1,5}){0,3}", "version of a driver")]
 PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
 DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "Debian package name")]  # apt: "x-" removes x
 DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
@@ -226,6 +229,11 @@ class _Env(_Table):
     because: Text
 
 
+class _Gpu(_Table):
+    capabilities: list[Capability]
+    driver: DriverVersion | None = None
+
+
 class _Winner(_Table):
     rule: Word
     distribution: Package
@@ -260,6 +268,7 @@ class LockFile(_Table):
     axes: dict[Word, AxisValue]
     inputs: dict[Text, Sha256]
     base: _Base
+    gpu: _Gpu | None = None
     env: list[_Env] = []
     wheel: list[_Wheel] = []
     winner: list[_Winner] = []
@@ -306,6 +315,7 @@ class LockFile(_Table):
             env=tuple(LockedEnv(**env.model_dump()) for env in self.env),
             record=_record(self.record) if self.record else None,
             winners=tuple(Winner(**each.model_dump() | {"over": tuple(each.over)}) for each in self.winner),
+            gpu=LockedGpus(tuple(self.gpu.capabilities), self.gpu.driver) if self.gpu else None,
         )
 
 
@@ -335,6 +345,9 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "env": [_fields(env, _Env) for env in lock.env],
         "wheel": [_wheel_table(wheel) for wheel in lock.wheels],
     }
+    if lock.gpu:
+        driver = {"driver": lock.gpu.driver} if lock.gpu.driver is not None else {}
+        table["gpu"] = {"capabilities": list(lock.gpu.capabilities), **driver}
     if lock.winners:
         table["winner"] = [_fields(each, _Winner) | {"over": list(each.over)} for each in lock.winners]
     if lock.record:

@@ -20,6 +20,7 @@ from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedEnv,
+    LockedGpus,
     LockedSdist,
     LockedWheel,
     Record,
@@ -65,6 +66,7 @@ LOCK = Lock(
         wheel("torch", "2.13.0+cpu", because='it says "torch" \\ é', via=("peft", "trl")),
     ),
     env=(LockedEnv("OMP_NUM_THREADS", "2", "the runners have two cores"),),
+    gpu=LockedGpus(("9.0", "12.0"), "580.65.06"),
     record=Record(
         1, "zstd 1.5.7 level 1", (RecordedLayer("base", f"sha256:{A}", f"sha256:{B}", f"sha256:{C}", 7),), f"sha256:{A}"
     ),
@@ -86,6 +88,13 @@ def test_the_text_reads_well_in_a_diff() -> None:
     assert sum(line.startswith('  { name = "adduser", version = ') for line in lines) == 1
     bumped = replace(LOCK, wheels=(LOCK.wheels[0], wheel("torch", "2.13.1+cpu", via=("peft", "trl"))))
     assert len(set(dumps(bumped).splitlines()) - set(lines)) == 2  # version and file name
+
+
+def test_what_is_asked_of_gpus_is_a_table_of_its_own() -> None:
+    text = dumps(LOCK)
+    assert '[gpu]\ncapabilities = ["9.0", "12.0"]\ndriver = "580.65.06"\n' in text
+    assert loads(dumps(replace(LOCK, gpu=LockedGpus((), None)))).gpu == LockedGpus((), None)
+    assert "gpu" not in dumps(replace(LOCK, gpu=None))
 
 
 texts = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), max_size=20)
@@ -146,6 +155,8 @@ def test_any_text_is_a_lock_or_an_error_with_the_file(text: str) -> None:
         ("size = 1000", "size = true", "size = true", "valid integer"),
         ('name = "libc6", version = "1:2.3', 'name = "libc6", version = "$(x)', "$(x)", "is no Debian version"),
         ('name = "libc6"', 'name = "aaa"', None, "debs are not sorted"),
+        ('driver = "580.65.06"', 'driver = "580;x"', "580;x", "is no version of a driver"),
+        ('["9.0", "12.0"]', '["sm_90"]', "sm_90", "is no compute capability"),
         ('platform = "linux/amd64"\n', "", None, "platform"),
         (f'digest = "sha256:{A}"', 'digest = "sha512:0"', "sha512", "is no digest"),
     ],
@@ -211,13 +222,14 @@ def test_inputs_hash_covers_all_but_the_record() -> None:
         replace(LOCK, as_of="2026-11-21T00:00:00Z"),
         replace(LOCK, wheels=LOCK.wheels[1:]),
         replace(LOCK, env=()),
+        replace(LOCK, gpu=None),
         replace(LOCK, base=replace(LOCK.base, debs=LOCK.base.debs[:1])),
     ]
     assert len({inputs_hash(lock) for lock in [LOCK, *others]}) == len(others) + 1
 
 
 def test_stale_names_what_moved() -> None:
-    base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
     cell = Cell("c", "i", "", "", LOCK.axes, base, (), (), {}, (), inputs=dict(LOCK.inputs))
     assert stale(LOCK, cell) == ()
     moved = replace(cell, inputs={"component torch": C, "component peft": A})

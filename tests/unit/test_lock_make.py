@@ -11,9 +11,10 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import LockError
-from imagegen.lock import dumps, make
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedWheel
-from imagegen.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
+from imagegen.lock import contradictions, dumps, make
+from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedWheel
+from imagegen.matrix.model import Base, Cell, Component, Gpu, Index, Requirement, Sdist
+from imagegen.matrix.rule import Rule
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.unit.test_lock_resolve import NEW, Shelf
@@ -44,7 +45,7 @@ class House:
         }
         self.store = Store(root / "store")
         self.said: list[str] = []
-        base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+        base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
         indexes = {"pypi": Index("pypi", None, ""), "pytorch-cpu": Index("pytorch-cpu", "https://unused.invalid", "")}
         wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
@@ -62,9 +63,10 @@ class House:
             say = staticmethod(self.say)
 
         options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
+        options = {"rules": ()} | options
         settings = Settings.from_environment(self.env)
         return make(
-            self.cell, previous=previous or self.first, settings=settings, store=self.store, rules=(),
+            self.cell, previous=previous or self.first, settings=settings, store=self.store,
             progress=Told(), **options,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -87,6 +89,22 @@ def test_a_lock_is_complete_and_can_be_written(house: House) -> None:
     assert peft.file.size == (house.shelf.root / "peft" / peft.file.filename).stat().st_size
     assert lock.base == house.first.base
     assert str(house.shelf.root) not in dumps(lock)
+
+
+def test_a_lock_for_gpus_says_which_and_from_which_driver_on(house: House) -> None:
+    plain = Rule("r", {"cuda": ">=13"}, {"driver": ">=580"}, {}, "b", "s", "2026-11-20", "error", "documented", "f")
+    rules = (plain, replace(plain, id="maybe", then={"driver": ">=999"}, evidence="remembered"))
+    assert house.make(rules=rules).gpu is None
+    gpus = (Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ()))
+    wanted = tuple(replace(each, index="pypi") for each in house.cell.requirements)
+    house.shelf.wheel("torch", "2.13.0")
+    house.cell = replace(house.cell, axes={**house.cell.axes, "cuda": "cu130"}, gpus=gpus, requirements=wanted)
+    lock = house.make(rules=rules)
+    assert lock.gpu == LockedGpus(("9.0", "12.0"), "580")
+    assert house.make(rules=()).gpu == LockedGpus(("9.0", "12.0"), None)
+    assert contradictions(replace(lock, cell=house.cell.id), house.cell) == ()
+    other = replace(lock, gpu=LockedGpus(("9.0",), "580"))
+    assert contradictions(other, house.cell) == ("gpu.capabilities",)
 
 
 def test_locking_again_changes_nothing(house: House) -> None:
