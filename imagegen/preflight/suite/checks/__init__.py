@@ -1,0 +1,1 @@
+"""One file per check: check(image, machine) gives its findings."""

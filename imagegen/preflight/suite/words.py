@@ -1,0 +1,64 @@
+"""What people read: greeting and table. ASCII alone: a container cannot know what its reader's terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .model import Finding, Image, Machine
+from .table import Row
+
+_SHOWN = ("verl", "trl", "prime-rl", "vllm", "sglang", "megatron-core", "stable-baselines3", "torch")
+_WIDTH = 110
+
+
+def greeting(image: Image, machine: Machine, findings: Sequence[Finding]) -> str:
+    """Two lines, and two for each finding that is more than a note."""
+    lines = [f"imagegen: {headline(image)} on {hardware(image, machine)}"]
+    for finding in findings:
+        if finding.severity != "note":
+            lines += [f"imagegen: {finding.severity}: {finding.text}", f"  fix: {finding.fix}"]
+    lines.append("imagegen: /opt/imagegen/doctor says more; IMAGEGEN_PREFLIGHT=0 silences this")
+    return ascii_only("\n".join(lines) + "\n")
+
+
+def headline(image: Image) -> str:
+    """The image: `blackwell-vllm-cu130-py311 (verl 0.9.1, vllm 0.24.0, torch 2.11.0)`."""
+    parts = [f"{name} {image.packages[name]}" for name in _SHOWN if name in image.packages]
+    return f"{image.cell} ({', '.join(parts)})" if parts else image.cell
+
+
+def hardware(image: Image, machine: Machine) -> str:
+    """What it runs on: `2 x NVIDIA H200 (9.0), driver 580.159.04`, `the CPU`."""
+    if image.cell and not image.cuda:
+        return "the CPU"
+    if not machine.gpus:
+        return "no GPU" + (f", driver {machine.driver}" if machine.driver else "")
+    kinds: dict[str, int] = {}
+    for gpu in machine.gpus:
+        name = f"{gpu.name} ({gpu.capability})" if gpu.capability else gpu.name
+        kinds[name] = kinds.get(name, 0) + 1
+    shown = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in kinds.items())
+    return f"{shown}, driver {machine.driver}"
+
+
+def table(rows: Iterable[Row], findings: Sequence[Finding]) -> str:
+    """One line per check, with its findings below it."""
+    lines = []
+    for row in rows:
+        lines.append(f"{row.status:8} {row.name:13} {row.sees}")
+        for finding in findings:
+            if finding.check == row.name:
+                lines += _wrapped(f"{finding.severity}: {finding.text}") + _wrapped(f"fix: {finding.fix}")
+    return ascii_only("\n".join(lines) + "\n")
+
+
+def ascii_only(text: str) -> str:
+    """`text` with escapes for what is no plain ASCII, line breaks aside."""
+    plain = text.encode("ascii", "backslashreplace").decode("ascii")
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in plain)
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap  # late: the greeting does without
+
+    return textwrap.wrap(text, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 11, break_long_words=False)
