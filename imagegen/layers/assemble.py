@@ -19,8 +19,8 @@ from imagegen.layers import ownership, space
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
-from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, wheels_layer
-from imagegen.layers.plan import LAYER_FORMAT, LayerPlan, digest_of_json, plan
+from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, support_layer, wheels_layer
+from imagegen.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, plan
 from imagegen.lock import complete, fetch_each, inputs_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.net import MissingFiles
@@ -179,6 +179,8 @@ def _convert(
             part = missing[ready.get_nowait()]
             if part.wheels:
                 stack.add(wheels_layer(store, part, lock, compiler))
+            elif part.name == SUPPORT:
+                stack.add(support_layer(store, part, lock, compiler))
             else:
                 stack.add(skeleton_layer(store, part, lock))
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.install import PREFIX
-from imagegen.layers.layer import WORKDIR, Layer
+from imagegen.layers.layer import Layer
+from imagegen.layers.support import ENTRYPOINT, ENV, WORKDIR
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
 from imagegen.store import Store, digest_of
@@ -33,29 +34,36 @@ class Image:
 
 
 def environment(lock: Lock) -> dict[str, str]:
-    """The container's environment: the venv first on PATH, UTF-8, then what the lock sets."""
+    """The container's environment: the venv first on PATH, UTF-8, home and constraints, then what the lock sets."""
     own = {
         "PATH": f"{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "VIRTUAL_ENV": PREFIX,
         "LANG": "C.UTF-8",
+        **{variable.name: variable.value for variable in ENV},
     }
     return own | {variable.name: variable.value for variable in lock.env}
 
 
 def labels(lock: Lock) -> dict[str, str]:
     """Nothing here may come from the clock, the host or the record; the inputs hash identifies the lock."""
-    return {
+    found = {
         "org.opencontainers.image.title": lock.image,
         "org.opencontainers.image.created": lock.as_of,
         f"{LABEL}cell": lock.cell,
         f"{LABEL}inputs": inputs_hash(lock),
     }
+    if lock.gpu:
+        found[f"{LABEL}gpu.capabilities"] = ",".join(lock.gpu.capabilities)
+        if lock.gpu.driver:
+            found[f"{LABEL}gpu.driver"] = lock.gpu.driver
+    return found
 
 
 def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     """The cell's image: config and manifest for these layers, from the bottom up."""
     settings = {
         "Env": [f"{name}={value}" for name, value in environment(lock).items()],
+        "Entrypoint": [ENTRYPOINT],
         "Cmd": ["/bin/bash"],
         "WorkingDir": WORKDIR,
         "Labels": labels(lock),

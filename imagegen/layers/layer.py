@@ -1,4 +1,4 @@
-"""Making one layer: the venv's skeleton, a set of wheels, or the base's file tree."""
+"""Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from imagegen.errors import WheelError
-from imagegen.layers import ownership
+from imagegen.layers import ownership, support
 from imagegen.layers.bytecode import ByteCode, Compiler
 from imagegen.layers.codec import CODEC, LayerSink
 from imagegen.layers.install import Installed, compiles, installation, pyc_path, site_packages, skeleton
-from imagegen.layers.plan import LayerPlan, digest_of_json, layer_key
+from imagegen.layers.plan import LayerPlan, bytecode_key, digest_of_json, layer_key
+from imagegen.layers.support import WORKDIR
 from imagegen.layers.tar import TarWriter
 from imagegen.layers.wheel import Wheel, open_locked
 from imagegen.lock.model import Lock
 from imagegen.store import Store
 from imagegen.store.layout import BlobWriter
-
-WORKDIR = "/workspace"
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,26 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     return _make(store, plan.name, plan.key, fill)
 
 
+def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
+    """What every image brings besides its stack: see `support`."""
+
+    def fill(tar: TarWriter) -> None:
+        files = support.files(lock)
+        for file in files:
+            tar.file(file.path, len(file.content), [file.content], executable=file.executable)
+        with ByteCode(compiler, store, bytecode_key(lock)) as byte_code:
+            for file in files:
+                if file.path.endswith(".py"):
+                    _write_byte_code(tar, byte_code.add(file.path, file.content), lock.python)
+            _write_byte_code(tar, byte_code.rest(), lock.python)
+        for path in support.OPEN:
+            tar.directory(path, 0o1777)
+        for path, target in support.LINKS.items():
+            tar.link(path, target)
+
+    return _make(store, plan.name, plan.key, fill, below=("/root",))
+
+
 def base_layer(store: Store, key: str, tar_digest: str) -> Layer:
     """Compress the base's normalised tar, a blob of the store whose digest is the layer's diff_id."""
     with store.open(tar_digest) as reader, store.writer() as blob:
@@ -86,14 +105,14 @@ def base_layer(store: Store, key: str, tar_digest: str) -> Layer:
         return _finish(store, "base", key, sink, blob)
 
 
-def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) -> Layer:
+def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], below: Iterable[str] = ()) -> Layer:
     with store.lock(f"layer-{key}"):
         layer = known(store, name, key)  # another build may have made it while this one waited
         if layer is not None:
             return layer
         with store.writer() as blob:
             sink = LayerSink(blob)
-            tar = TarWriter(sink.write)
+            tar = TarWriter(sink.write, below)
             fill(tar)
             tar.close()
             return _finish(store, name, key, sink, blob)
@@ -101,19 +120,19 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None]) 
 
 def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_code: ByteCode) -> None:
     """Files in sorted order, and among them the byte-code of those that came some time before."""
-
-    def write(pycs: Iterable[tuple[str, bytes]]) -> None:
-        for path, pyc in pycs:
-            tar.file(pyc_path(path, python), len(pyc), [pyc])
-
     for file in files:
         if compiles(file, python):
             content = b"".join(file.chunks())
             tar.file(file.path, file.size, [content], executable=file.executable)
-            write(byte_code.add(file.path, content))
+            _write_byte_code(tar, byte_code.add(file.path, content), python)
         else:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
-    write(byte_code.rest())
+    _write_byte_code(tar, byte_code.rest(), python)
+
+
+def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: str) -> None:
+    for path, pyc in pycs:
+        tar.file(pyc_path(path, python), len(pyc), [pyc])
 
 
 def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from imagegen.layers import support
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.store import digest_of
@@ -22,13 +23,14 @@ from imagegen.store import digest_of
 LAYER_FORMAT = 2
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
+SKELETON, SUPPORT = "venv", "support"  # layers without wheels
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
 _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer to be: its wheels sorted by name (none for the environment's skeleton), its key "sha256:..."."""
+    """A layer to be: its wheels sorted by name (none for skeleton and support), its key "sha256:..."."""
 
     name: str
     wheels: tuple[LockedWheel, ...]
@@ -36,17 +38,18 @@ class LayerPlan:
 
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
-    """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones."""
+    """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones, support."""
     heavy = sorted((wheel for wheel in lock.wheels if wheel.file.size >= HEAVY), key=_heavy_order)
     groups: dict[int, list[LockedWheel]] = {}
     for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
         if wheel.file.size < HEAVY:
             bucket = int.from_bytes(hashlib.sha256(wheel.name.encode()).digest()[:4], "big") % GROUPS
             groups.setdefault(bucket, []).append(wheel)
-    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [("venv", ())]
+    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
     parts += [(wheel.name, (wheel,)) for wheel in heavy]
     parts += [(f"group-{bucket}", tuple(groups[bucket])) for bucket in sorted(groups)]
-    return tuple(LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts)
+    plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)))
 
 
 def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
@@ -58,24 +61,38 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
 
 def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
     """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format, winners."""
-    version = lock.python
-    interpreter = [
-        [deb.name, deb.sha256]
-        for deb in lock.base.debs
-        if deb.name.startswith((f"python{version}", f"libpython{version}"))
-    ]
     names = {wheel.name for wheel in wheels}
     left_out = [[name, each.paths] for each in lock.winners for name in each.over if name in names]
     return digest_of_json(
         {
             "format": LAYER_FORMAT,
             "prefix": PREFIX,
-            "python": version,
-            "interpreter": [lock.base.interpreter, *interpreter],
+            "python": lock.python,
+            "interpreter": _interpreter(lock),
             "wheels": [wheel.file.sha256 for wheel in wheels],
             **({"left out": left_out} if left_out else {}),
         }
     )
+
+
+def support_key(lock: Lock) -> str:
+    """Everything that decides the bytes of the layer that comes last."""
+    return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support.identity(lock)})
+
+
+def bytecode_key(lock: Lock) -> str:
+    """Everything that decides the byte-code of the support layer: it changes far less often than the layer."""
+    sources = [row for row in support.identity(lock) if row[0].endswith(".py")]
+    return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), "sources": sources})
+
+
+def _interpreter(lock: Lock) -> list[Any]:
+    """What compiles byte-code."""
+    names = (f"python{lock.python}", f"libpython{lock.python}")
+    return [
+        lock.base.interpreter,
+        *([deb.name, deb.sha256] for deb in lock.base.debs if deb.name.startswith(names)),
+    ]
 
 
 def digest_of_json(value: Any) -> str:

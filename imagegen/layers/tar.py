@@ -19,20 +19,23 @@ _REST = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
 
 
 class TarWriter:
-    """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755)."""
+    """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755).
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    `below` are directories of lower layers whose modes are their own: they get no entry.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], below: Iterable[str] = ()) -> None:
         self._write = write
-        self._directories: set[str] = set()
+        self._directories = {path.strip("/") for path in below}
 
-    def directory(self, path: str) -> None:
+    def directory(self, path: str, mode: int = 0o755) -> None:
         """A directory and its parents, unless this stream has them; `path` is absolute in the image."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             name = "/".join(parts[:depth])
             if name not in self._directories:
                 self._directories.add(name)
-                self._header(name, tarfile.DIRTYPE, mode=0o755)
+                self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(parts) else 0o755)
 
     def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:
         """A regular file of exactly `size` bytes."""

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from imagegen import preflight
 from imagegen.matrix.fields import ENV, SURROUNDINGS
 from imagegen.matrix.model import Cell, Component
 from imagegen.matrix.rule import Rule
@@ -26,6 +27,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
+        "preflight": preflight.digest(),
         "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],

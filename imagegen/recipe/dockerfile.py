@@ -19,7 +19,7 @@ from imagegen.data import shipped
 from imagegen.errors import LockError
 from imagegen.layers.image import environment, labels
 from imagegen.layers.install import PREFIX
-from imagegen.layers.layer import WORKDIR
+from imagegen.layers.support import ENTRYPOINT, ENV, LINKS, OPEN, ROOT, WORKDIR
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
@@ -58,6 +58,10 @@ def render(lock: Lock, tag: str) -> Rendered:
         labels=labels(lock),
         workdir=WORKDIR,
         prefix=PREFIX,
+        support=ROOT,
+        entrypoint=ENTRYPOINT,
+        open=OPEN,
+        links=LINKS,
         interpreter=lock.base.interpreter,
         reason=reason,
     )
@@ -77,7 +81,7 @@ def _check_lines(text: str) -> None:
 
 def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
     """Each reason with its variables; what every image sets shares one."""
-    why = {variable.name: variable.because for variable in lock.env}
+    why = {variable.name: variable.because for variable in (*ENV, *lock.env)}
     variables = [LockedEnv(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
     return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
 

@@ -40,6 +40,16 @@ chmod 0755 "$uv"
     --compile-bytecode --requirements /mnt/requirements/requirements.txt
 IMAGEGEN
 
+# What every image brings besides: the greeting, constraints for pip and uv, a home for any user.
+COPY support/ /opt/imagegen/
+RUN <<"IMAGEGEN"
+set -eu
+/usr/bin/python3.11 -IS -m compileall -q --invalidation-mode unchecked-hash /opt/imagegen/preflight
+install --directory --mode=1777 /home/user /home/user/.cache /workspace
+rm -rf /root/.cache
+ln -s /home/user/.cache /root/.cache
+IMAGEGEN
+
 # The environment comes after the installation, which it must not influence.
 
 # The stack's venv comes first, and text is UTF-8.
@@ -47,6 +57,13 @@ ENV PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 ENV VIRTUAL_ENV="/opt/venv"
 # A lock has the last word.
 ENV LANG="en_US.UTF-8"
+# One home for every user, with and without a name: caches of Hugging Face, Triton, vLLM and flashinfer follow it.
+ENV HOME="/home/user"
+# A name for users without one: Python's getpass.getuser() fails otherwise.
+ENV LOGNAME="user"
+# What is installed on top cannot move the stack: pip and uv refuse other versions, and say so.
+ENV PIP_CONSTRAINT="/opt/imagegen/constraints.txt"
+ENV UV_CONSTRAINT="/opt/imagegen/constraints.txt"
 # Quoting is shown to whoever reads the golden file.
 ENV GREETING="say \"\$HOME\" \\ #1"
 
@@ -55,4 +72,5 @@ LABEL org.opencontainers.image.title="tiny"
 LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
 LABEL dev.imagegen.cell="tiny-cpu-py311"
 LABEL dev.imagegen.inputs="sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182"
+ENTRYPOINT ["/opt/imagegen/entrypoint"]
 CMD ["/bin/bash"]

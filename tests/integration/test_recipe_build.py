@@ -23,9 +23,10 @@ from requests.certs import where
 
 from imagegen import lock, recipe, smoke
 from imagegen.engine import Engine
-from imagegen.layers import environment
+from imagegen.layers import environment, support
 from imagegen.layers.image import labels
-from imagegen.lock.model import LockedEnv
+from imagegen.layers.install import parents, pyc_path
+from imagegen.lock.model import Lock, LockedEnv
 from imagegen.progress import Quiet
 from imagegen.store import Store, refs
 from tests.integration.places import Built, Place, relocked
@@ -97,7 +98,7 @@ def test_the_printed_command_makes_an_image_that_passes(
     done = own.run("render", built.lock.image, "-o", "a directory", "--scratch-base")
     assert relocked(done)
     directory = own.root / "a directory" / built.lock.cell
-    assert sorted(path.name for path in directory.iterdir()) == ["Dockerfile", "base", "wheels"]
+    assert sorted(path.name for path in directory.iterdir()) == ["Dockerfile", "base", "support", "wheels"]
 
     (line,) = done.stdout.splitlines()
     tag = re.findall(r" -t (\S+)", line)[0]
@@ -117,8 +118,19 @@ def test_the_printed_command_makes_an_image_that_passes(
     assert outcome.exit_code == 0
     found = set(outcome.stdout.decode().splitlines())
     extra = {path for path in found - paths_of(directory / "base") if not path.startswith("/opt/venv")}
-    ours, engines = {"/workspace"}, {"/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
+    ours, engines = (
+        support_of(built.lock),
+        {"/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"},
+    )
     assert ours <= extra <= ours | engines, "the installation left something behind"
+
+
+def support_of(locked: Lock) -> set[str]:
+    """The paths of the support layer, and the directories above them that no base has."""
+    files = {file.path for file in support.files(locked)}
+    files |= {pyc_path(path, locked.python) for path in files if path.endswith(".py")}
+    directories = {above for path in files for above in parents(path)}
+    return (files | directories | {*support.OPEN, *support.LINKS}) - {"/opt"}
 
 
 def traces_in(engine: Engine, tag: str, traces: list[bytes]) -> set[bytes]:
@@ -175,7 +187,10 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     tag = re.findall(r" -t (\S+)", rendered.arguments)[0]
     cleaned.append(tag)
     head, run, tail = rendered.dockerfile.partition("RUN --mount=type=bind")
-    tail = tail.partition("\nIMAGEGEN\n")[2]
+    tail = tail.rpartition("\nIMAGEGEN\n")[2]  # and without the support layer, which needs a Python
+    starts, entry, tail = tail.rpartition('ENTRYPOINT ["/opt/imagegen/entrypoint"]\n')
+    assert entry
+    tail = starts + tail
     assert run
     assert tail
     text = f"{head}COPY --from=requirements /requirements.txt /requirements.txt\n{tail}"

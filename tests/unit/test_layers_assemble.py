@@ -87,7 +87,7 @@ def _a_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_layers_that_are_known_one_by_one_may_still_clash(store: Store, tmp_path: Path, settings: Settings) -> None:
     one = locked(store, tmp_path, "one", {"shared.py": b"x = 1\n"})
     two = locked(store, tmp_path, "two", {"shared.py": b"x = 2\n"})
-    assert len(plan(lock_of(one, two))) == 3, "the two must lie in different layers"
+    assert len([part for part in plan(lock_of(one, two)) if part.wheels]) == 2, "the two must lie in different layers"
     for wheel in (one, two):
         assembling.assemble(lock_of(wheel), store, settings, Quiet())
     with pytest.raises(OwnershipErrors, match=r"shared\.py"):
@@ -159,7 +159,7 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
     submit = Compiler.submit
 
     def counted(self: Compiler, sources: Any) -> Any:
-        compiled.extend(path.rpartition("/")[2] for path, _ in sources)
+        compiled.extend(path.rpartition("/")[2] for path, _ in sources if "/site-packages/" in path)
         return submit(self, sources)
 
     monkeypatch.setattr(Compiler, "submit", counted)

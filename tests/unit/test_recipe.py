@@ -70,7 +70,7 @@ LOCK = Lock(
     ),
 )
 TAG = "imagegen/tiny:cpu-py311"
-ENV = "    env: {A: {value: v, because: b}}\n"
+WITH_ENV = SMALL.replace("    gpus:", "    env: {A: {value: v, because: b}}\n    gpus:")
 
 
 def render(lock: Lock) -> str:
@@ -89,8 +89,8 @@ def test_what_a_plain_build_cannot_fetch_comes_as_files() -> None:
 
 
 @functools.cache
-def the_run() -> Instruction:
-    return next(each for each in instructions(render(LOCK)) if each.name == "RUN")
+def the_runs() -> list[Instruction]:
+    return [each for each in instructions(render(LOCK)) if each.name == "RUN"]
 
 
 def expected(lock: Lock) -> list[Instruction]:
@@ -99,8 +99,8 @@ def expected(lock: Lock) -> list[Instruction]:
         f"# {recipe.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
         for each in lock.wheels
     )
-    run = the_run()
-    script = run.documents[0]
+    install, finish = the_runs()
+    script = install.documents[0]
     slots = {
         LOCK.uv.file.filename: lock.uv.file.filename,
         LOCK.uv.file.sha256: lock.uv.file.sha256,
@@ -112,14 +112,18 @@ def expected(lock: Lock) -> list[Instruction]:
     for old, new in slots.items():
         assert old in script
         script = script.replace(old, new)
+    last = finish.documents[0].replace(LOCK.base.interpreter, lock.base.interpreter)
     return [
         Instruction("FROM", "scratch AS requirements"),
         Instruction("COPY", '<<"REQUIREMENTS" /requirements.txt', (pins,)),
         Instruction("FROM", "base"),
-        replace(run, documents=(script,)),
+        replace(install, documents=(script,)),
+        Instruction("COPY", "support/ /opt/imagegen/"),
+        replace(finish, documents=(last,)),
         *(Instruction("ENV", f"{name}={value}") for name, value in environment(lock).items()),
         Instruction("WORKDIR", "/workspace"),
         *(Instruction("LABEL", f"{name}={value}") for name, value in labels(lock).items()),
+        Instruction("ENTRYPOINT", '["/opt/imagegen/entrypoint"]'),
         Instruction("CMD", '["/bin/bash"]'),
     ]
 
@@ -318,9 +322,9 @@ HOSTILE_IN_MATRIX = [
     "the same in any field of a matrix",
     "refused with file, line and column, or the Dockerfile has exactly the instructions of a harmless matrix",
 )
-@pytest.mark.parametrize("path", list(leaves(yaml.safe_load(SMALL + ENV))), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", list(leaves(yaml.safe_load(WITH_ENV))), ids=lambda path: ".".join(map(str, path)))
 def test_no_field_of_a_matrix_becomes_an_instruction(path: tuple[str | int, ...], tmp_path: Path) -> None:
-    table = yaml.safe_load(SMALL + ENV)
+    table = yaml.safe_load(WITH_ENV)
     for piece in HOSTILE_IN_MATRIX:
         (tmp_path / "x.yaml").write_text(json.dumps(with_leaf(table, path, piece)), encoding="utf-8")  # JSON is YAML
         try:

@@ -1,0 +1,89 @@
+"""What every image brings besides its stack: the greeting, constraints for pip and uv, a home for any user.
+
+It lies in the topmost layer: it is small, and it changes with every pin, since it names them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from imagegen import preflight
+from imagegen.lock.model import Lock, LockedEnv
+from imagegen.matrix.model import cuda_version
+from imagegen.preflight.suite.image import to_json
+from imagegen.preflight.suite.model import Image as ImageFacts
+
+ROOT = "/opt/imagegen"
+ENTRYPOINT = f"{ROOT}/entrypoint"
+CONSTRAINTS = f"{ROOT}/constraints.txt"
+HOME = "/home/user"
+WORKDIR = "/workspace"
+OPEN = (HOME, f"{HOME}/.cache", WORKDIR)  # everybody's to write in, as /tmp is (1777)
+# What is mounted where people know it from other images lands where caches are.
+LINKS: Mapping[str, str] = {"/root/.cache": f"{HOME}/.cache"}
+
+_HOME_BECAUSE = (
+    "One home for every user, with and without a name: caches of Hugging Face, Triton, vLLM and flashinfer follow it."
+)
+_HELD_BECAUSE = "What is installed on top cannot move the stack: pip and uv refuse other versions, and say so."
+ENV = (
+    LockedEnv("HOME", HOME, _HOME_BECAUSE),
+    LockedEnv("LOGNAME", "user", "A name for users without one: Python's getpass.getuser() fails otherwise."),
+    LockedEnv("PIP_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
+    LockedEnv("UV_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
+)
+
+
+@dataclass(frozen=True)
+class SupportFile:
+    """A file to be. `path` is absolute in the image."""
+
+    path: str
+    content: bytes
+    executable: bool = False
+
+
+def files(lock: Lock) -> tuple[SupportFile, ...]:
+    """All files of the layer but byte-code, sorted by path."""
+    found = [SupportFile(f"{ROOT}/{path}", source) for path, source in preflight.modules().items()]
+    found += [
+        SupportFile(f"{ROOT}/{name}", program, executable=True)
+        for name, program in preflight.scripts(lock.base.interpreter).items()
+    ]
+    facts = json.dumps(to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
+    found += [
+        SupportFile(CONSTRAINTS, constraints(lock).encode()),
+        SupportFile(f"{ROOT}/image.json", facts.encode()),
+    ]
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def identity(lock: Lock) -> list[list[str]]:
+    """What decides the layer's bytes, for its key."""
+    names = [[path, "open"] for path in OPEN] + [[path, target] for path, target in LINKS.items()]
+    return names + [
+        [file.path, "x" if file.executable else "-", hashlib.sha256(file.content).hexdigest()] for file in files(lock)
+    ]
+
+
+def image_facts(lock: Lock) -> ImageFacts:
+    """What the image's greeting and `imagegen doctor` need to know of it."""
+    return ImageFacts(
+        cell=lock.cell,
+        cuda=cuda_version(lock.axes.get("cuda", "")),
+        gpus=lock.gpu.capabilities if lock.gpu else (),
+        driver=lock.gpu.driver if lock.gpu else None,
+        packages={wheel.name: wheel.version for wheel in lock.wheels},
+    )
+
+
+def constraints(lock: Lock) -> str:
+    """constraints.txt: the exact version of everything in the stack."""
+    head = (
+        f"# The versions of {lock.cell}: pip and uv take no others (PIP_CONSTRAINT, UV_CONSTRAINT).\n"
+        "# To put one in your own hands, take its line out.\n"
+    )
+    return head + "".join(f"{wheel.name}=={wheel.version}\n" for wheel in lock.wheels)

@@ -1,0 +1,149 @@
+"""The topmost layer: what is in it, with which modes, what moves it, and that both ways of building say the same."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from packaging.requirements import Requirement
+
+from imagegen.config import Settings
+from imagegen.layers import bytecode, support
+from imagegen.layers.bytecode import Compiler
+from imagegen.layers.image import image, labels
+from imagegen.layers.plan import plan
+from imagegen.lock.model import Lock, LockedEnv, LockedGpus
+from imagegen.preflight.suite import image as reader
+from imagegen.progress import Quiet
+from imagegen.recipe import folder
+from imagegen.store import Store
+from tests.unit import test_layers_assemble as assembled
+from tests.unit.test_recipe import LOCK
+
+GPUS = LockedGpus(("9.0", "12.0"), "580.65.06")
+CUDA = replace(LOCK, cell="tiny-cu130-py311", axes={**LOCK.axes, "cuda": "cu130"}, gpu=GPUS)
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store whose base is nothing, and byte-code from the interpreter of the tests."""
+    store = Store(tmp_path / "store")
+    layer = assembled.BaseLayer(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
+    monkeypatch.setattr(assembled.assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembled.assembling.base, "rootfs", lambda *_: tmp_path)
+    return store
+
+
+def top(lock: Lock, store: Store) -> dict[str, Member]:
+    """The members of the topmost layer."""
+    settings = Settings.from_environment({"HOME": str(store.root.parent)})
+    layer = assembled.assembling.assemble(lock, store, settings, Quiet()).layers[-1]
+    assert layer.name == "support"
+    raw = zstandard.ZstdDecompressor().stream_reader(store.path(layer.digest).read_bytes(), read_across_frames=True)
+    with tarfile.open(fileobj=io.BytesIO(raw.read())) as tar:
+        return {member.name: (member, contents(tar, member)) for member in tar}
+
+
+def contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member) if member.isreg() else None
+    return file.read() if file else b""
+
+
+def test_modes_are_what_any_user_needs(store: Store) -> None:
+    found = {name: member for name, (member, _) in top(assembled.lock_of(), store).items()}
+    for name in ("home/user", "home/user/.cache", "workspace"):
+        assert (found[name].mode, found[name].isdir()) == (0o1777, True)
+    for name in ("opt", "opt/imagegen", "home"):
+        assert (found[name].mode, found[name].isdir()) == (0o755, True)
+    assert "root" not in found, "root's home keeps the mode that the base gives it"
+    assert (found["root/.cache"].issym(), found["root/.cache"].linkname) == (True, "/home/user/.cache")
+    programs = {name for name, member in found.items() if member.isreg() and member.mode & stat.S_IXUSR}
+    assert programs == {"opt/imagegen/entrypoint", "opt/imagegen/doctor"}
+
+
+def test_the_programs_run_under_the_bases_interpreter_and_see_nothing_of_the_user(store: Store) -> None:
+    found = top(assembled.lock_of(), store)
+    for name in ("entrypoint", "doctor"):
+        assert found[f"opt/imagegen/{name}"][1].startswith(b"#!/usr/bin/python3.11 -BIS\n")
+
+
+def test_every_module_has_byte_code(store: Store) -> None:
+    found = top(assembled.lock_of(), store)
+    modules = {name for name in found if name.startswith("opt/imagegen/preflight/") and name.endswith(".py")}
+    assert "opt/imagegen/preflight/checks/driver.py" in modules
+    assert len(modules) == len([name for name in found if name.endswith(".pyc")])
+
+
+def test_the_constraints_are_all_of_the_stack() -> None:
+    lines = [line for line in support.constraints(LOCK).splitlines() if not line.startswith("#")]
+    assert [str(Requirement(line)) for line in lines] == [f"{each.name}=={each.version}" for each in LOCK.wheels]
+    assert "torch==2.13.0+cpu" in lines
+
+
+def test_the_facts_say_which_gpus_and_which_driver() -> None:
+    facts = support.image_facts(CUDA)
+    assert (facts.cuda, facts.gpus, facts.driver) == ("13.0", ("9.0", "12.0"), "580.65.06")
+    assert facts.packages["torch"] == "2.13.0+cpu"
+    cpu = support.image_facts(LOCK)
+    assert (cpu.cuda, cpu.gpus, cpu.driver) == (None, (), None)
+
+
+def test_what_the_image_reads_is_what_was_written() -> None:
+    file = next(file for file in support.files(CUDA) if file.path.endswith("image.json"))
+    assert reader.from_json(json.loads(file.content)) == support.image_facts(CUDA)
+
+
+def test_the_config_starts_with_the_entrypoint_and_the_labels_have_the_floor() -> None:
+    config = json.loads(image(CUDA, ()).config)["config"]
+    assert (config["Entrypoint"], config["Cmd"]) == (["/opt/imagegen/entrypoint"], ["/bin/bash"])
+    assert {"HOME=/home/user", "LOGNAME=user", "PIP_CONSTRAINT=/opt/imagegen/constraints.txt"} <= set(config["Env"])
+    assert labels(CUDA)["dev.imagegen.gpu.capabilities"] == "9.0,12.0"
+    assert labels(CUDA)["dev.imagegen.gpu.driver"] == "580.65.06"
+    assert not [name for name in labels(LOCK) if "gpu" in name]
+
+
+def test_a_lock_may_choose_another_home() -> None:
+    lock = replace(LOCK, env=(LockedEnv("HOME", "/data", "It is mounted there."),))
+    assert "HOME=/data" in json.loads(image(lock, ()).config)["config"]["Env"]
+
+
+def test_a_moved_version_moves_the_top_alone(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = assembled.locked(store, tmp_path, "one", {"one.py": b"x = 1\n"})
+    first, second = assembled.lock_of(wheel), assembled.lock_of(replace(wheel, version="2.0"))
+    differing = [a.name for a, b in zip(plan(first), plan(second), strict=True) if a.key != b.key]
+    assert differing == ["support"]
+    before = top(first, store)
+    compiled: list[Any] = []
+    monkeypatch.setattr(Compiler, "submit", lambda _, sources: compiled.append(sources))
+    after = top(second, store)
+    assert not compiled, "the byte-code of the programs is kept"
+    moved = {name for name, (_, content) in before.items() if after[name][1] != content}
+    assert moved == {"opt/imagegen/constraints.txt", "opt/imagegen/image.json"}
+
+
+def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path: Path) -> None:
+    directory = tmp_path / "support"
+    umask = os.umask(0o077)
+    try:
+        folder._write_support(assembled.lock_of(), directory)
+    finally:
+        os.umask(umask)
+    layer = {name: each for name, each in top(assembled.lock_of(), store).items() if name.startswith("opt/imagegen/")}
+    files = {name: (member.mode, content) for name, (member, content) in layer.items() if member.isreg()}
+    written = {
+        f"opt/imagegen/{path.relative_to(directory)}": (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+    assert written == {name: each for name, each in files.items() if not name.endswith(".pyc")}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.rglob("*") if path.is_dir()} == {0o755}
