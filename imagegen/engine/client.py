@@ -19,10 +19,11 @@ from imagegen.config import Settings
 from imagegen.engine import private
 from imagegen.engine.buildx import Buildx, run_buildx
 from imagegen.engine.connection import open_client
-from imagegen.engine.containers import Container, explained, running
+from imagegen.engine.containers import Container, Outcome, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.engine.load import image_digest, load, tag_image
 from imagegen.engine.loading import Loading
+from imagegen.engine.visits import Visit, exec_in, visit
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store
@@ -117,6 +118,12 @@ class Engine:
             return f"imagegen's private Docker {version} ({self.private.docker_host})"
         return f"your Docker {version} ({self._settings.env.get('DOCKER_HOST') or self.client.api.base_url})"
 
+    def info(self) -> dict[str, Any]:
+        """What the engine says of itself and its host (API: /info)."""
+        with explained("asking the engine what it is"):
+            found: dict[str, Any] = self.client.info()
+        return found
+
     def image_digest(self, ref: str) -> str | None:
         """The digest of the image's manifest ("sha256:..."), or None when the engine has no such image."""
         return image_digest(self.client, ref)
@@ -170,6 +177,17 @@ class Engine:
             shm_size=shm_size,
         ) as container:
             yield container
+
+    def visit(self, name: str) -> Visit:
+        """Somebody's container, by name or id: its state and the end of its log. EngineError when there is none."""
+        return visit(self.client, name)
+
+    def exec_in(self, name: str, argv: Sequence[str]) -> Outcome:
+        """Run a program in somebody's container and wait for it, as long as it takes; the container is left alone.
+
+        Raises ContainerError when the container has ended, EngineError when the engine fails.
+        """
+        return exec_in(self.client, name, argv)
 
     def buildx(self, args: Sequence[str], cwd: Path, progress: Progress | None = None) -> str:
         """Run `docker buildx` with `args` in `cwd` on this engine; returns what it printed on stdout.

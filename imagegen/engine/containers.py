@@ -73,7 +73,7 @@ class Container:
         """
         api = self._api
         doing = f"running {argv[0]} in a container"
-        with explained(doing), _of_a_container(doing):
+        with explained(doing), of_a_container(doing):
             created = api.exec_create(self._name, list(argv), environment=dict(env or {}))["Id"]
             stream = api.exec_start(created, socket=True)
         output: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
@@ -99,7 +99,7 @@ class Container:
             _close(stream)
         if broken:
             raise EngineError(f"{doing}: its output is lost", why=str(broken[0]), fix=_FIX)
-        with explained(doing), _of_a_container(doing):
+        with explained(doing), of_a_container(doing):
             code = api.exec_inspect(created)["ExitCode"]
         if code is None:  # the stream ended and the program has not
             raise EngineError(f"{doing}: the engine closed its output", fix=_FIX)
@@ -184,14 +184,14 @@ def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
     """For requests to end or remove a container: quick or given up; that it has ended already is no error."""
     before, api.timeout = api.timeout, _GRACE
     try:
-        with explained(doing), suppress(ContainerError), _of_a_container(doing):
+        with explained(doing), suppress(ContainerError), of_a_container(doing):
             yield
     finally:
         api.timeout = before
 
 
 @contextmanager
-def _of_a_container(doing: str) -> Iterator[None]:
+def of_a_container(doing: str) -> Iterator[None]:
     """For requests to a container that is thought to run. ContainerError when it has ended or ends just now."""
     try:
         yield

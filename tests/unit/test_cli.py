@@ -57,6 +57,18 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return run
 
 
+def test_the_doctor_says_what_stands_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+    ended = run("doctor", "odd", "--json")
+    (found,) = json.loads(ended.out)
+    assert (ended.code, found["cell"], found["well"]) == (1, "odd-cpu-py311", False)
+    assert found["findings"][0]["check"] == "engine"
+    ended = run("doctor")
+    assert ended.code == 1
+    assert "error    engine" in ended.out
+    assert run("doctor", "odd", "--container", "x").code == 64
+
+
 def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
     ended = run("list", "odd*")
     assert ended.code == 0

@@ -1,0 +1,155 @@
+"""Messages of the field that mean something else than they say, as data: a sign, what it means, what helps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from imagegen.preflight.suite.model import Finding
+
+
+@dataclass(frozen=True)
+class Known:
+    """`sign` is searched in a log; `{0}` in the text is its first group. Read on `date`."""
+
+    sign: str
+    text: str
+    fix: str
+    source: str
+    date: str = "2026-11-21"
+
+
+_SPAWN = (
+    "VLLM_WORKER_MULTIPROC_METHOD=spawn (vLLM images have it), and no CUDA call in the parent before the engine starts"
+)
+_TWO = "run the image of one lock: its parts were resolved together, and `imagegen test` proves them"
+
+KNOWN = (
+    Known(
+        r"Free memory on device .{0,80}is less than desired GPU memory utilization",
+        "the engine wants a share of all of the GPU's memory, and somebody else, often the trainer, has some of it",
+        "gpu_memory_utilization below what is free, counting what the trainer will need; `nvidia-smi` shows who has it",
+        "vLLM issue 20305; vllm/v1/worker/gpu_worker.py",
+    ),
+    Known(
+        r"model type `([\w.-]+)` but Transformers does not recognize"
+        r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
+        "this transformers knows no model type {0}: the checkpoint is newer than it",
+        "an image with a newer transformers that its engine allows too (`imagegen why transformers==... vllm==...`)",
+        "transformers, CONFIG_MAPPING of models/auto/configuration_auto.py",
+    ),
+    Known(
+        r"Expected all tensors to be on the same device, but (?:found at least two devices|got \w+ is on)",
+        "tensors of one step lie on CPU and GPU; with LoRA and CPU offload of FSDP's parameters, adapters stay behind",
+        "switch CPU offload off for LoRA (prime-rl: fsdp_cpu_offload; verl: param_offload), whose weights are small",
+        "prime-rl runs with fsdp_cpu_offload and LoRA",
+    ),
+    Known(
+        r"Expandable segments are not compatible with memory pool",
+        "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True, and the engine's sleep mode needs a memory pool",
+        "unset PYTORCH_CUDA_ALLOC_CONF in the process that holds the engine",
+        "vllm/device_allocator/cumem.py; pytorch issue 147851",
+    ),
+    Known(
+        r"Cannot re-initialize CUDA in forked subprocess|cuCtxGetDevice",
+        "a forked worker has inherited a CUDA context that it cannot use",
+        _SPAWN,
+        "vLLM documentation, Troubleshooting, Python multiprocessing",
+    ),
+    Known(
+        r"no kernel image is available for execution on the device",
+        "something was compiled for other GPUs than this one",
+        "take the image for this GPU (`imagegen list`); for what is compiled at run time, see TORCH_CUDA_ARCH_LIST",
+        "CUDA Driver API, CUDA_ERROR_NO_BINARY_FOR_GPU",
+    ),
+    Known(
+        r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|provided PTX was compiled with an unsupported toolchain",
+        "a kernel is there as PTX alone, of a newer CUDA than the host's driver can compile",
+        "update the host's driver to the one that the image's CUDA came with",
+        "CUDA Compatibility, Minor Version Compatibility",
+    ),
+    Known(
+        r"system has unsupported display driver / cuda driver combination",
+        "error 803: a libcuda of cuda-compat is loaded that does not go with the host's driver",
+        "take cuda-compat out of LD_LIBRARY_PATH and /etc/ld.so.conf.d",
+        "measured on an H200, driver 580.159.04 with cuda-compat 580.95.05",
+    ),
+    Known(
+        r"killed by signal: Bus error|unable to (?:open|write to) shared memory|/dev/shm/nccl",
+        "there is no more shared memory (/dev/shm)",
+        "`docker run --ipc=host` or --shm-size=16g",
+        "PyTorch README, Using pre-built images; NCCL documentation, Sharing Data",
+    ),
+    Known(
+        r"double free or corruption|free\(\): invalid pointer|corrupted size vs\. prev_size",
+        "a library has spoilt the heap and the process was aborted: no Python error, and no end of the log that helps",
+        "`imagegen test CELL --require-gpu` runs each check in a process of its own and names the one that dies",
+        "torch 2.7.1+cu126 in torch.cuda.is_available() under WSL2",
+    ),
+    Known(
+        r"undefined symbol: (_ZN\S+)",
+        "a compiled wheel ({0}) was made for another torch or another C++ ABI",
+        _TWO,
+        "flash-attn wheels for other torch minors",
+    ),
+    Known(
+        r"cannot import name '(ReleaseMemoryOccupationReqInput)'",
+        "this verl was written for another SGLang ({0} is no longer there)",
+        _TWO,
+        "verl with SGLang 0.5.x",
+    ),
+    Known(
+        r"patch_torch\.py[^\0]{0,600}?IndexError",
+        "this SGLang was made for another torch: it fails when weights are updated",
+        _TWO,
+        "sglang/srt/patch_torch.py",
+    ),
+    Known(
+        r"default_weight_loader\(\) got an unexpected keyword argument '(\w+)'",
+        "trainer and engine disagree about how weights are loaded ({0}): their versions were not made for each other",
+        _TWO,
+        "vLLM, weight reload with LoRA",
+    ),
+    Known(
+        r"[Nn]o module or parameter named '(\w+)' in \w+",
+        "the engine is older than the checkpoint's architecture (it has no {0}); Qwen3 needs vLLM 0.8.5 or later",
+        "an image with a newer engine",
+        "vLLM release notes, v0.8.5",
+    ),
+    Known(
+        r"invalid literal for int\(\) with base 10: ''",
+        "something that is read as a number is empty, often an environment variable",
+        "the check `empty` of a running container names such variables; unset them",
+        "Python, int()",
+    ),
+    Known(
+        r"api_key not configured \(no-tty\)|[Nn]o API key configured",
+        "the run logs to W&B, has no key, and nobody can be asked",
+        "WANDB_MODE=offline, or WANDB_API_KEY",
+        "wandb, wandb.login",
+    ),
+    Known(
+        r"UnicodeEncodeError: '(?!utf)([\w-]+)' codec can't encode",
+        "something was printed that the terminal's encoding ({0}) lacks",
+        "PYTHONIOENCODING=utf-8, or LANG=C.UTF-8 as the image has it",
+        "Python, sys.stdout.encoding",
+    ),
+    Known(
+        r"Killed signal terminated program (\w+)|ninja: build stopped[^\0]{0,200}?Killed",
+        "a compiler was killed for want of memory",
+        "MAX_JOBS=4, or less",
+        "flash-attn README, Installation",
+    ),
+)
+
+
+def explain(log: str) -> list[Finding]:
+    """A finding for each known message in the log, in the order in which they come in KNOWN."""
+    found = []
+    for known in KNOWN:
+        match = re.search(known.sign, log)
+        if match:
+            first = next((group for group in match.groups() if group), "")
+            text = known.text.replace("{0}", first[:80])
+            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", known.fix))
+    return found

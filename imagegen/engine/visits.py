@@ -1,0 +1,60 @@
+"""Looking at somebody else's container: nothing is started but a program in it, and nothing is ended.
+
+Source: Docker Engine API v1.44 (containers, logs, exec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import docker
+from docker.errors import NotFound
+
+from imagegen.engine.containers import Outcome, explained, of_a_container
+from imagegen.errors import EngineError
+
+_LINES = 5000  # the end of a log that is read
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A container as the engine knows it. `exit_code` means nothing while it runs; `log` is the end of both streams."""
+
+    running: bool
+    exit_code: int
+    out_of_memory: bool
+    labels: Mapping[str, str]
+    log: str
+
+
+def visit(client: docker.DockerClient, name: str) -> Visit:
+    """The container with this name or id. Raises EngineError when there is none, or the engine fails."""
+    doing = f"looking at the container {name}"
+    with explained(doing):
+        try:
+            found = client.api.inspect_container(name)
+        except NotFound:
+            fix = "`docker ps --all` shows those there are"
+            raise EngineError(f"there is no container called {name}", fix=fix) from None
+        log = client.api.logs(name, tail=_LINES)
+    state = found["State"]
+    return Visit(
+        running=bool(state["Running"]),
+        exit_code=int(state["ExitCode"]),
+        out_of_memory=bool(state.get("OOMKilled")),
+        labels=found["Config"].get("Labels") or {},
+        log=log.decode("utf-8", "replace"),
+    )
+
+
+def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str]) -> Outcome:
+    """Run a program that ends by itself in a container that runs.
+
+    Raises ContainerError when the container has ended, EngineError when the engine fails.
+    """
+    api, doing = client.api, f"running {argv[0]} in the container {name}"
+    with explained(doing), of_a_container(doing):
+        created = api.exec_create(name, list(argv))["Id"]
+        out, err = api.exec_start(created, demux=True)
+        return Outcome(int(api.exec_inspect(created)["ExitCode"]), out or b"", err or b"")

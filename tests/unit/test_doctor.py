@@ -1,0 +1,238 @@
+"""The doctor from outside: hosts, containers that ended, and logs that say something else than they mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen import doctor
+from imagegen.config import Settings
+from imagegen.doctor import container, host, messages
+from imagegen.engine import Engine, Outcome, Visit
+from imagegen.errors import ContainerError, EngineError
+from imagegen.matrix.model import Cell, Gpu
+from imagegen.matrix.rule import Rule
+from imagegen.preflight.suite.model import Image, Machine
+from imagegen.preflight.suite.table import CHECKS
+from tests.unit.matrix_samples import SMALL, load
+
+GB = 1_000_000_000
+
+# Messages as people have met them -> words of what they mean. From issue threads and the documents of the field.
+MET = {
+    "ValueError: Free memory on device cuda:0 (13.33/22.07 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 19.86 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "trainer",
+    "ValueError: Free memory on device (0.49/79.32 GiB) on startup is less than desired GPU memory utilization (0.6, "
+    "47.59 GiB).": "trainer",
+    "ValueError: The checkpoint you are trying to load has model type `ministral3` but Transformers does not recognize "
+    "this architecture.": "model type ministral3",
+    '  File "/opt/venv/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py", line 1061, in '
+    "__getitem__\n    raise KeyError(key)\nKeyError: 'ministral3'": "model type ministral3",
+    "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!":
+        "LoRA",
+    "AssertionError: Expandable segments are not compatible with memory pool. Please track "
+    "https://github.com/pytorch/pytorch/issues/147851 for the latest updates.": "expandable_segments",
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+    "'spawn' start method": "forked worker",
+    "CUDA error: no kernel image is available for execution on the device": "other GPUs",
+    "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "PTX",
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda "
+    "driver combination": "803",
+    "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers "
+    "are out of shared memory.": "shared memory",
+    "double free or corruption (!prev)\nAborted (core dumped)": "aborted",
+    "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab": "another torch",
+    "ImportError: cannot import name 'ReleaseMemoryOccupationReqInput' from 'sglang.srt.managers.tokenizer_manager'":
+        "another SGLang",
+    '  File "/opt/venv/lib/python3.11/site-packages/sglang/srt/patch_torch.py", line 58, in _modify_tuple\n    return '
+    "*t[:index]\nIndexError: tuple index out of range": "another torch",
+    "TypeError: default_weight_loader() got an unexpected keyword argument 'weight_name'": "weight_name",
+    "ValueError: There is no module or parameter named 'block' in Qwen3ForCausalLM": "no block",
+    "ValueError: invalid literal for int() with base 10: ''": "number is empty",
+    "wandb: ERROR api_key not configured (no-tty). call wandb.login(key=[your_api_key])": "W&B",
+    "UnicodeEncodeError: 'gbk' codec can't encode character '\\u2713' in position 0: illegal multibyte sequence": "gbk",
+    "g++: fatal error: Killed signal terminated program cc1plus": "want of memory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", MET)
+def test_what_people_met_is_explained_once(said: str) -> None:
+    (found,) = messages.explain(f"INFO starting\n{said}\nINFO ended\n")
+    assert MET[said] in found.text
+    assert found.fix
+
+
+def test_each_known_message_was_met() -> None:
+    found = {finding.text for said in MET for finding in messages.explain(said)}
+    assert len(found) == len(messages.KNOWN)
+    assert all(known.source and known.date for known in messages.KNOWN)
+
+
+@given(st.text(max_size=300))
+def test_any_log_can_be_read(log: str) -> None:
+    assert all(finding.check == "log" for finding in messages.explain(log))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "KeyError: 'reward'",
+        "INFO: 8 GPUs on the same device plugin",
+        "UnicodeEncodeError: 'utf-8' codec can't encode x",
+        "",
+    ],
+)
+def test_other_messages_are_left_alone(harmless: str) -> None:
+    assert messages.explain(harmless) == []
+
+
+def visit(**changes: Any) -> Visit:
+    return replace(Visit(running=False, exit_code=0, out_of_memory=False, labels={}, log="trained\n"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "said"),
+    [
+        ({"exit_code": 139}, "error", "SIGSEGV"),  # as SB3 on WSL2, with a silent log
+        ({"exit_code": 137, "out_of_memory": True}, "error", "memory"),
+        ({"exit_code": 137}, "error", "SIGKILL"),
+        ({"exit_code": 143}, "note", "SIGTERM"),
+        ({"exit_code": 1}, "error", "exit code 1"),
+        ({"log": " \n"}, "warning", "has said nothing"),
+    ],
+)
+def test_how_a_container_ended(changes: dict[str, Any], severity: str, said: str) -> None:
+    (found,) = container.ending(visit(**changes))
+    assert (found.severity, said in found.text) == (severity, True)
+
+
+def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
+    assert container.ending(visit()) == []
+    assert container.ending(visit(running=True, exit_code=0, log="")) == []
+
+
+class Rooms:
+    """As much of an engine as the doctor asks."""
+
+    def __init__(self, seen: Visit, answer: Outcome | None) -> None:
+        self._seen, self._answer = seen, answer
+
+    def visit(self, name: str) -> Visit:
+        return self._seen
+
+    def exec_in(self, name: str, argv: list[str]) -> Outcome:
+        assert argv == ["/opt/imagegen/doctor", "--json"]
+        if self._answer is None:
+            raise ContainerError("it has ended")
+        return self._answer
+
+
+def diagnose(seen: Visit, answer: Outcome | None) -> doctor.Diagnosis:
+    engine: Any = Rooms(seen, answer)
+    return doctor.examine_container(engine, "run1")
+
+
+INSIDE = {
+    "checks": [{"name": "shm", "status": "error", "sees": "s"}, {"name": "home", "status": "ok", "sees": "h"}],
+    "findings": [{"check": "shm", "severity": "error", "text": "t\x1b[31m", "fix": "f"}],
+    "machine": {"uid": 0},
+}
+RUNNING = visit(running=True, labels={"dev.imagegen.cell": "small-cpu-py311"}, log="double free or corruption (!prev)")
+
+
+def test_a_running_container_is_asked_from_inside() -> None:
+    found = diagnose(RUNNING, Outcome(1, json.dumps(INSIDE).encode(), b""))
+    assert (found.cell, found.well, [row.name for row in found.rows]) == (
+        "small-cpu-py311",
+        False,
+        ["ending", "log", "shm", "home"],
+    )
+    assert found.as_dict()["machine"] == {"uid": 0}
+    assert "\x1b" not in found.text()
+    assert "error    shm" in found.text()
+    assert "error    log" in found.text()
+
+
+@pytest.mark.parametrize(
+    "answer", [None, Outcome(127, b"", b"no such file"), Outcome(0, b"[]", b""), Outcome(0, b'{"findings": [{}]}', b"")]
+)
+def test_a_container_without_a_doctor_is_looked_at_from_outside(answer: Outcome | None) -> None:
+    found = diagnose(replace(RUNNING, labels={}, log=""), answer)
+    assert found.well
+    assert "from outside alone" in " ".join(found.text().split())
+    assert "an image that imagegen did not build" in found.text()
+
+
+@given(st.binary(max_size=60))
+def test_whatever_a_container_answers_is_read_or_refused(data: bytes) -> None:
+    assert container.parse(data) is None
+
+
+def test_a_toolkit_is_a_runtime_a_device_or_a_program() -> None:
+    nothing = {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "DiscoveredDevices": None}
+    (found,) = host.toolkit(nothing, which=lambda _: None)
+    assert "nvidia-ctk" in found.fix
+    assert not list(host.toolkit({**nothing, "Runtimes": {"nvidia": {}}}, which=lambda _: None))
+    devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
+    assert not list(host.toolkit({**nothing, "DiscoveredDevices": devices}, which=lambda _: None))
+    assert not list(host.toolkit(nothing, which=lambda name: name == "nvidia-container-runtime-hook"))
+
+
+def test_room_is_added_up_on_one_disk() -> None:
+    """4.1 GB of wheels take 8.2 GB in the store and 13.1 in the engine, which is why 22 GB do and 20 do not."""
+    wheels = int(4.1 * GB)
+    assert not list(host.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
+    (found,) = host.disk([("/s", 1, 20 * GB), ("/d", 1, 20 * GB)], wheels)
+    assert "20.00 GB" in found.text
+    assert "21.32 GB" in found.text
+    (found,) = host.disk([("/s", 1, 20 * GB), ("/d", 2, 12 * GB)], wheels)
+    assert "where /d is" in found.text
+    (found,) = host.disk([("/s", 1, GB)], 0)
+    assert "the image takes" not in found.text
+
+
+def test_the_room_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
+    ((path, device, free),) = host.room(tmp_path / "a" / "b", None)
+    assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
+    assert free > 0
+    assert len(host.room(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
+
+
+def a_cell(tmp_path: Path, cuda: str) -> Cell:
+    choice = SMALL.replace("    gpus: [sm_90]", "    axes: {cuda: [cpu, cu130]}\n    gpus: [sm_90]")
+    return next(cell for cell in load(tmp_path / "matrix", choice).cells() if cell.cuda == cuda)
+
+
+def test_what_a_cell_asks_of_a_host_needs_no_lock(tmp_path: Path) -> None:
+    rule = Rule("r", {"cuda": ">=13"}, {"driver": ">=580"}, {}, "b", "s", "2026-11-20", "error", "documented", "f")
+    cell = replace(a_cell(tmp_path, "cu130"), gpus=(Gpu("sm_90", "9.0", "hopper", ()),))
+    facts = doctor.facts_of(cell, None, (rule,))
+    assert (facts.cell, facts.cuda, facts.gpus, facts.driver) == (cell.id, "13.0", ("9.0",), "580")
+    cpu = doctor.facts_of(a_cell(tmp_path, "cpu"), None, (rule,))
+    assert (cpu.cuda, cpu.driver) == (None, None)
+
+
+def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> Engine:
+        raise EngineError("no container engine", why="nothing listens", fix="start that engine")
+
+    old = Machine({}, place="host", driver="570.86.10", devices=("nvidia0",))
+    monkeypatch.setattr(host.Engine, "connect", none)
+    monkeypatch.setattr(host.snapshot, "begin", lambda _: None)
+    monkeypatch.setattr(host.snapshot, "gather", lambda *_, **__: old)
+    monkeypatch.setattr(host, "probe", lambda _: None)
+    found = doctor.examine_host(Settings.from_environment({"HOME": str(tmp_path)}), Image("x", "13.0", (), "580"))
+    assert not found.well
+    worst = {finding.check for finding in found.findings if finding.severity == "error"}
+    assert worst == {"engine", "driver"}
+    assert "no container engine: nothing listens" in found.text()
+    assert [row.name for row in found.rows][:3] == ["engine", "toolkit", "disk"]
+    assert {row.name for row in found.rows} >= {check.name for check in CHECKS if "host" in check.places}
+    assert found.as_dict()["machine"]["driver"] == "570.86.10"
