@@ -14,8 +14,8 @@ PACKAGE = ROOT / "imagegen"
 
 # From the ground up; a room may import what comes before it.
 ORDER = [
-    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "sandbox", "matrix", "compat", "base"),
-    *("lock", "harvest", "layers", "recipe", "engine", "smoke", "pipeline", "cli"),
+    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "registry", "git", "sandbox"),
+    *("matrix", "compat", "base", "lock", "harvest", "layers", "recipe", "engine", "smoke", "pipeline", "cli"),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 
