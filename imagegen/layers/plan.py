@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from imagegen import base
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.store import digest_of
@@ -64,6 +65,8 @@ def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
         for deb in lock.base.debs
         if deb.name.startswith((f"python{version}", f"libpython{version}"))
     ]
+    if lock.base.content:  # nobody knows which of its files are the interpreter's
+        interpreter = [["base", base.key(lock.base)]]
     names = {wheel.name for wheel in wheels}
     left_out = [[name, each.paths] for each in lock.winners for name in each.over if name in names]
     return digest_of_json(

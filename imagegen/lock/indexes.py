@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.lock.schema import relative_path
+from imagegen.lock.forms import relative_path
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file

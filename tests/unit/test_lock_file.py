@@ -217,7 +217,7 @@ def test_inputs_hash_covers_all_but_the_record() -> None:
 
 
 def test_stale_names_what_moved() -> None:
-    base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
     cell = Cell("c", "i", "", "", LOCK.axes, base, (), (), {}, (), inputs=dict(LOCK.inputs))
     assert stale(LOCK, cell) == ()
     moved = replace(cell, inputs={"component torch": C, "component peft": A})

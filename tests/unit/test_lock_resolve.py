@@ -275,7 +275,7 @@ def test_uv_reads_nothing_of_the_users(shelf: Shelf, settings: Settings, tmp_pat
 
 
 def test_target_of_a_base() -> None:
-    base = Base("debian12", "debian", "bookworm", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
     deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
     locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (deb,))
     assert Target.of("linux/amd64", base, locked) == TARGET
