@@ -316,9 +316,10 @@ def test_lies_about_the_encoding(encoding: str, body: bytes, said: str, server: 
 @pytest.mark.fault("Network", "an endless page, packed or not", "refused after 64 MiB")
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_endless_page(packed: bool, server: Server) -> None:
+    block = gzip.compress(bytes(200 << 20), 1) if packed else bytes(1 << 20)
+
     def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(HEAD + (b"Content-Encoding: gzip\r\n\r\n" if packed else b"\r\n"))
-        block = gzip.compress(bytes(200 << 20), 1) if packed else bytes(1 << 20)
         for _ in range(200):
             handler.wfile.write(block)
 
