@@ -18,9 +18,9 @@ REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGE
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
 
 
-def mirror_name(host: str) -> str:
-    """A host as the variables that name a mirror of it spell it: GITHUB_COM."""
-    return re.sub(r"[^A-Z0-9]", "_", host.upper())
+def mirror_name(name: str) -> str:
+    """A host or an index's alias as the variables that name a mirror of it spell it: GITHUB_COM."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 @dataclass(frozen=True)

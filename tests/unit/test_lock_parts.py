@@ -11,10 +11,10 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError, ImagegenError, LockError, ReproducibilityError
-from imagegen.lock import contents, contradictions, dumps, fetch, read, stale, write
+from imagegen.lock import contents, contradictions, dumps, fetch, indexes, read, stale, write
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock, LockedGit
-from imagegen.matrix.model import Base, Component, GitSource, Requirement, Sdist
+from imagegen.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
 from imagegen.progress import Quiet
 from tests.gitserver import Bare, GitServer
 from tests.registry import StandIn
@@ -240,3 +240,14 @@ def test_the_first_lock_was_of_another_kind(house: Wider) -> None:
     assert house.first.base.kind == "debian"
     assert house.first.as_of == LATER
     assert "base.kind" in contradictions(house.first, house.cell)
+
+
+def test_an_index_with_a_dot_in_its_name_has_a_variable() -> None:
+    index = Index("vllm-0.26-cu129", "https://unused.invalid", "")
+    name = indexes.variable(index.alias)
+    assert name == "IMAGEGEN_INDEX_VLLM_0_26_CU129"
+    env = {"HOME": "/x", name: "https://mirror.test", "UV_INDEX_VLLM_0_26_CU129_USERNAME": "me"}
+    settings = Settings.from_environment(env)
+    assert (
+        indexes.url_of(index.alias, indexes.with_indexes(settings, {index.alias: index})) == "https://me:@mirror.test"
+    )
