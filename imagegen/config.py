@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen.errors import UsageError
+
+REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
+GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
+
+
+def mirror_name(name: str) -> str:
+    """A host or an index's alias as the variables that name a mirror of it spell it: GITHUB_COM."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,8 @@ class Settings:
     index_urls: Mapping[str, str]
     ca_bundle: Path | None
     debian_mirrors: Mapping[str, str]  # "debian" / "debian-security" -> URL of the archive's root
+    registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
+    git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
@@ -62,7 +73,13 @@ class Settings:
             index_urls=index_urls,
             ca_bundle=Path(ca_bundle) if ca_bundle else None,
             debian_mirrors=mirrors,
+            registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
+            git_mirrors=_mirrors(env, GIT_VARIABLE),
         )
+
+
+def _mirrors(env: Mapping[str, str], variable: str) -> dict[str, str]:
+    return {name.removeprefix(variable): value for name, value in env.items() if name.startswith(variable) and value}
 
 
 def _cache_home(env: Mapping[str, str]) -> Path:

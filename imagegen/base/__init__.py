@@ -1,11 +1,26 @@
 """Bases: the operating-system layers under the stack, resolved into a lock and built to the bit.
 
-The `debian` kind is a root file tree made by mmdebstrap from signed packages (design, 4.4).
+The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest
+(design, 4.4).
 """
 
 from imagegen.base.build import BaseLayer, build, key, missing, needed
+from imagegen.base.image import fetch as fetch_layers
+from imagegen.base.image import require_complete
 from imagegen.base.model import Deb, LockedBase
 from imagegen.base.resolve import resolve
 from imagegen.base.rootfs import rootfs
 
-__all__ = ["BaseLayer", "Deb", "LockedBase", "build", "key", "missing", "needed", "resolve", "rootfs"]
+__all__ = [
+    "BaseLayer",
+    "Deb",
+    "LockedBase",
+    "build",
+    "fetch_layers",
+    "key",
+    "missing",
+    "needed",
+    "require_complete",
+    "resolve",
+    "rootfs",
+]

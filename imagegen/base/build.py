@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from imagegen.base import fetch
+from imagegen.base import fetch, image
 from imagegen.base.model import LockedBase
 from imagegen.base.normalise import dpkg_configuration, normalise, read
 from imagegen.base.resolve import ARCHITECTURE
@@ -71,6 +71,8 @@ def key(locked: LockedBase) -> str:
 
     The archives' dates do not: a lock made later that has the same packages gives the same layer.
     """
+    if locked.content:
+        return image.key(locked)
     debs = [[deb.name, deb.version, deb.architecture, deb.sha256] for deb in locked.debs]
     inputs = {"format": FORMAT, "kind": locked.kind, "suite": locked.suite, "debs": debs}
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
@@ -97,7 +99,9 @@ def build(locked: LockedBase, store: Store, settings: Settings, progress: Progre
 
 
 def missing(locked: LockedBase, store: Store) -> list[Missing]:
-    """The packages that `build` would have to fetch."""
+    """The packages, or layers, that `build` would have to fetch."""
+    if locked.content:
+        return image.missing(locked, store)
     if _built(key(locked), store):
         return []
     return [fetch.missing(deb) for deb in fetch.lacking(locked, store)]
@@ -112,6 +116,8 @@ def _built(base_key: str, store: Store) -> BaseLayer | None:
 
 def needed(locked: LockedBase, store: Store) -> int:
     """Bytes, about, that making this base takes in the store at its peak; 0 when it is there."""
+    if locked.content:
+        return image.needed(locked, store)
     return 0 if _built(key(locked), store) else _PEAK * sum(deb.size for deb in locked.debs)
 
 
@@ -125,7 +131,7 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
             status, example = read(source, _STATUS, _EXAMPLE)
             verify(locked, status.decode())
             files = {
-                "etc/apt/sources.list": sources_list(example.decode(), locked.suite),
+                "etc/apt/sources.list": sources_list(example.decode(), str(locked.suite)),
                 "etc/dpkg/dpkg.cfg.d/imagegen": dpkg_configuration(),
             }
             with store.writer() as writer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from imagegen import registry
+
 
 @dataclass(frozen=True)
 class Deb:
@@ -24,11 +26,18 @@ class Deb:
 
 @dataclass(frozen=True)
 class LockedBase:
-    """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file."""
+    """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file.
+
+    Of kind registry, `content` is the platform's image as the registry had it under the name `image`, and `packages`
+    are names that the matrix wants besides: only the image's own package manager could say which versions these are.
+    """
 
     name: str
     kind: str
-    suite: str
+    suite: str | None
     interpreter: str
     archives: Mapping[str, str]  # "debian/bookworm" -> "2026-11-20T08:13:05Z"
     debs: tuple[Deb, ...]  # sorted by name
+    image: str | None = None
+    content: registry.Image | None = None
+    packages: tuple[str, ...] = ()  # sorted

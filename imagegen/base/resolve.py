@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from imagegen.base import image
 from imagegen.base.apt import Apt
 from imagegen.base.mirrors import mirrors
 from imagegen.base.model import Deb, LockedBase
@@ -30,11 +31,14 @@ _URI_LINE = re.compile(
 def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
     """The exact packages of `base` in the archive as it is now: essential ones, apt, the base's own, dependencies.
 
-    Recommended packages stay out. Raises BaseError: no apt or keyring on this machine, no mirror known, the archive
-    unreachable or expired or not signed by Debian, a package that does not exist.
+    Recommended packages stay out. Of kind registry: the image that its name stands for now. Raises FetchError for that;
+    BaseError: no apt or keyring on this machine, no mirror known, the archive unreachable or expired or not signed by
+    Debian, a package that does not exist.
     """
+    if base.kind == "registry":
+        return image.resolve(base, settings, progress, architecture=ARCHITECTURE)
     if base.kind != "debian" or base.suite is None:
-        raise BaseError(f"base {base.name}: a base of kind {base.kind} cannot be resolved yet", fix="kind: debian")
+        raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", fix="kind: debian")
     if wrong := [name for name in base.packages if not _NAME.fullmatch(name)]:
         raise BaseError(
             f"base {base.name}: {', '.join(map(repr, wrong))} cannot be a package's name",

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from imagegen.base.build import build
+from imagegen.base import image
+from imagegen.base.build import build, key
 from imagegen.base.model import LockedBase
+from imagegen.base.unpack import inside, unpack
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from imagegen.progress import Progress, timed
@@ -18,25 +20,53 @@ from imagegen.store import Store
 def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> Path:
     """The unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
-    The tree gets its name when it is complete, and is made again when its interpreter is missing. Raises as `build`
-    does, and BaseError when it cannot be unpacked.
+    The tree gets its name when it is complete, and is made again when its interpreter is missing. Raises as `build` and
+    `image.fetch` do, and BaseError when it cannot be unpacked or has no interpreter.
     """
-    layer = build(locked, store, settings, progress)
-    name = layer.diff_id.removeprefix("sha256:")
+    if locked.content:
+        image.fetch(locked, store, settings, progress)
+        name = key(locked).removeprefix("sha256:")
+    else:
+        name = build(locked, store, settings, progress).diff_id.removeprefix("sha256:")
     tree = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
-        if store.use(tree) is None or not (tree / locked.interpreter.lstrip("/")).is_file():
+        if store.use(tree) is None or not _has_interpreter(locked, tree):
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
-                _unpack(store, layer.diff_id, tree)
+                _unpack(locked, store, tree)
+        if not _has_interpreter(locked, tree):
+            raise BaseError(
+                f"base {locked.name} has no {locked.interpreter}",
+                why=f"{', '.join(locked.packages)} would bring it, perhaps; imagegen cannot install these yet"
+                if locked.packages
+                else "its files hold none",
+                fix="correct `interpreter` in the matrix, or choose a base that holds it",
+            )
     return tree
 
 
-def _unpack(store: Store, diff_id: str, tree: Path) -> None:
+def _has_interpreter(locked: LockedBase, tree: Path) -> bool:
+    return tree.is_dir() and inside(tree, locked.interpreter).is_file()
+
+
+def _unpack(locked: LockedBase, store: Store, tree: Path) -> None:
+    with store.room("rootfs") as work:
+        work.chmod(0o755)
+        if locked.content:
+            unpack(locked.content.layers, store, work)
+        else:
+            _unpack_own(store, f"sha256:{tree.name}", work)
+        os.utime(work)  # the archive's own root is old, and would be collected
+        # After a power failure a tree that has its name must have its contents.
+        subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
+        work.rename(tree)
+
+
+def _unpack_own(store: Store, diff_id: str, work: Path) -> None:
+    """A tar that `build` has normalised."""
     command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
     # What tar says goes to memory: it has a complaint for each file, which a pipe cannot hold while we write to it.
-    with store.room("rootfs") as work, open(os.memfd_create("stderr"), "w+b") as stderr:
-        work.chmod(0o755)
+    with open(os.memfd_create("stderr"), "w+b") as stderr:
         with subprocess.Popen(
             command, cwd=work, stdin=subprocess.PIPE, stderr=stderr, umask=0o022, env={"LC_ALL": "C.UTF-8"}
         ) as process:
@@ -55,7 +85,3 @@ def _unpack(store: Store, diff_id: str, tree: Path) -> None:
             why = stderr.read().decode(errors="replace").strip()
             store.blame_disk(why)
             raise BaseError("the base cannot be unpacked", where=str(work), why=why[-2000:])
-        os.utime(work)  # the archive's own root is old, and would be collected
-        # After a power failure a tree that has its name must have its contents.
-        subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
-        work.rename(tree)

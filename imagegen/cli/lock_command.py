@@ -96,4 +96,8 @@ def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     if made.record is None and previous is not None and previous.record is not None:
         app.progress.say("the lock changed, so its record went; `imagegen lock --record` makes it anew")
     lock.write(made, path)
-    app.progress.say(f"{path}: {len(made.wheels)} packages, {len(made.base.debs)} Debian packages")
+    content = made.base.content
+    below = (
+        f"{len(content.layers)} layers of {made.base.image}" if content else f"{len(made.base.debs)} Debian packages"
+    )
+    app.progress.say(f"{path}: {len(made.wheels)} packages, {below}")

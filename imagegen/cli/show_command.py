@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 
 import click
@@ -13,7 +14,7 @@ from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import LockError
 from imagegen.layers import Size, layer_sizes, package_sizes, shared
-from imagegen.lock.model import Lock
+from imagegen.lock.model import Lock, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.recipe import reason
@@ -44,15 +45,14 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
 def _show(app: App, cell: Cell, lock: Lock) -> None:
     app.out.print(Text.assemble((cell.id, "bold"), f": {cell.description}"))
     app.out.print(cell.purpose)
-    app.out.print(f"base {lock.base.name}: {len(lock.base.debs)} Debian packages ({lock.base.suite})")
+    app.out.print(f"base {lock.base.name}: {_base(lock)}")
     app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {pipeline.tags(lock)[0]}")
     if lock.record:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
     table = Table("package", "version", "size", "from", "why", box=None, pad_edge=False)
     for wheel in lock.wheels:
-        source = f"{wheel.file.index} (sdist)" if wheel.sdist else wheel.file.index
-        table.add_row(wheel.name, wheel.version, human(wheel.file.size), source, reason(wheel))
+        table.add_row(wheel.name, wheel.version, human(wheel.file.size), _source(wheel), reason(wheel))
     app.out.print(table)
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
@@ -88,7 +88,8 @@ def _show_weight(app: App, weight: Weight) -> None:
         if count:
             app.out.print(f"  shares {count} layers with {cell}: {human(packed)} compressed")
     table = Table("layer or package", "compressed", "unpacked", box=None, pad_edge=False)
-    for size in (weight.layers[0], *weight.packages):
+    below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?", size.name)]
+    for size in (*below, *weight.packages):
         table.add_row(size.name, _human(size.packed), _human(size.unpacked))
     app.out.print(table)
 
@@ -100,3 +101,17 @@ def _total(sizes: Iterable[int | None]) -> str:
 
 def _human(size: int | None) -> str:
     return "-" if size is None else human(size)
+
+
+def _base(lock: Lock) -> str:
+    if lock.base.content is None:
+        return f"{len(lock.base.debs)} Debian packages ({lock.base.suite})"
+    besides = f", which lacks {', '.join(lock.base.packages)}" if lock.base.packages else ""
+    return f"{lock.base.image}@{lock.base.content.digest}{besides}"
+
+
+def _source(wheel: LockedWheel) -> str:
+    if wheel.sdist is None:
+        return wheel.file.index
+    commit = wheel.sdist.git
+    return f"{commit.url} at {commit.commit[:12]}" if commit else f"{wheel.file.index} (sdist)"

@@ -13,7 +13,6 @@ from imagegen.engine.load import Loadable, load, pulled, sweep
 from imagegen.engine.registry import Descriptor
 from imagegen.errors import EngineError, StoreError
 from imagegen.layers import Image
-from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.image import CONFIG_TYPE
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
@@ -94,5 +93,5 @@ def _in_memory(store: Store, image: Image) -> Loadable:
     """An image whose layers the store has, but not its manifest and config."""
     config = Descriptor(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
     manifest = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
-    layers = {layer.digest: Descriptor(MEDIA_TYPE, layer.digest, layer.size) for layer in image.layers}
+    layers = {layer.digest: Descriptor(layer.media_type, layer.digest, layer.size) for layer in image.layers}
     return Loadable(store, manifest, (config, *layers.values()))

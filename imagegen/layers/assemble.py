@@ -15,11 +15,12 @@ from typing import Any
 from imagegen import base
 from imagegen.config import Settings
 from imagegen.errors import ReproducibilityError
+from imagegen.layers import base as below
 from imagegen.layers import ownership, space
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
-from imagegen.layers.layer import Layer, base_layer, known, skeleton_layer, support_layer, wheels_layer
+from imagegen.layers.layer import Layer, known, skeleton_layer, support_layer, wheels_layer
 from imagegen.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, plan
 from imagegen.lock import complete, fetch_each, inputs_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
@@ -38,18 +39,19 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, g
     `grown` is called, from any thread, with the image's bottom whenever there is more of it: an engine can load that
     meanwhile. Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever was finished before.
     """
+    base.require_complete(lock.base)
     plans = plan(lock)
-    bottom = base.key(lock.base)
-    stack = _Stack([bottom, *(part.key for part in plans)], grown)
-    for name, key in (("base", bottom), *((part.name, part.key) for part in plans)):
-        if (layer := known(store, name, key)) is not None:
+    bottom = below.keys(lock)
+    stack = _Stack([*bottom, *(part.key for part in plans)], grown)
+    for layer in (*below.known_layers(lock, store), *(known(store, part.name, part.key) for part in plans)):
+        if layer is not None:
             stack.add(layer)
     missing = [part for part in plans if part.key not in stack.found]
     store.expect(space.needed(lock, missing, store))
     if missing:
         _convert(missing, lock, store, settings, progress, stack)
-    elif bottom not in stack.found:
-        stack.add(_base(lock, store, settings, progress))
+    elif not stack.found.keys() >= set(bottom):
+        _add_base(stack, lock, store, settings, progress)
     ownership.check(store, lock)  # layers that are known one by one may still clash
     built = keep(store, image(lock, stack.layers()))
     store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
@@ -79,7 +81,8 @@ class _Stack:
 
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
     """The base alone as an image in the store."""
-    return keep(store, base_image(lock, _base(lock, store, settings, progress)))
+    base.require_complete(lock.base)
+    return keep(store, base_image(lock, below.layers(lock, store, settings, progress)))
 
 
 def record_of(built: Image) -> Record:
@@ -152,10 +155,9 @@ def _memory_key(lock: Lock) -> str:
     return digest_of_json([inputs_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
-def _base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Layer:
-    key = base.key(lock.base)
-    layer = known(store, "base", key)
-    return layer or base_layer(store, key, base.build(lock.base, store, settings, progress).diff_id)
+def _add_base(stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+    for layer in below.layers(lock, store, settings, progress):
+        stack.add(layer)
 
 
 def _convert(
@@ -170,7 +172,7 @@ def _convert(
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
     rootfs = side.submit(base.rootfs, lock.base, store, settings, progress)
-    work: list[Future[Any]] = [rootfs, side.submit(lambda: stack.add(_base(lock, store, settings, progress)))]
+    work: list[Future[Any]] = [rootfs, side.submit(_add_base, stack, lock, store, settings, progress)]
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
     with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.install import PREFIX
 from imagegen.layers.layer import Layer
 from imagegen.layers.support import ENTRYPOINT, ENV, WORKDIR
@@ -21,6 +20,7 @@ from imagegen.store.layout import MANIFEST_TYPE
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LABEL = "dev.imagegen."
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,26 @@ class Image:
 
 
 def environment(lock: Lock) -> dict[str, str]:
-    """The container's environment: the venv first on PATH, UTF-8, home and constraints, then what the lock sets."""
+    """The container's environment: what the base has, then the venv, home and constraints, then what the lock sets."""
+    before = base_environment(lock)
     own = {
-        "PATH": f"{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{PREFIX}/bin:{before.get('PATH') or _PATH}",
         "VIRTUAL_ENV": PREFIX,
         "LANG": "C.UTF-8",
         **{variable.name: variable.value for variable in ENV},
     }
-    return own | {variable.name: variable.value for variable in lock.env}
+    return before | own | {variable.name: variable.value for variable in lock.env}
+
+
+def base_environment(lock: Lock) -> dict[str, str]:
+    """What the image of a registry sets by itself."""
+    pairs = (each.partition("=") for each in lock.base.content.config.env) if lock.base.content else ()
+    return {name: value for name, _, value in pairs}
+
+
+def entrypoint(lock: Lock) -> list[str]:
+    """The preflight, which then becomes the base's own entry point, where that has one, and at last the command."""
+    return [ENTRYPOINT, *(lock.base.content.config.entrypoint if lock.base.content else ())]
 
 
 def labels(lock: Lock) -> dict[str, str]:
@@ -61,9 +73,9 @@ def labels(lock: Lock) -> dict[str, str]:
 
 def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     """The cell's image: config and manifest for these layers, from the bottom up."""
-    settings = {
+    settings = _of_base(lock) | {
         "Env": [f"{name}={value}" for name, value in environment(lock).items()],
-        "Entrypoint": [ENTRYPOINT],
+        "Entrypoint": entrypoint(lock),
         "Cmd": ["/bin/bash"],
         "WorkingDir": WORKDIR,
         "Labels": labels(lock),
@@ -71,9 +83,17 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     return _image(lock, settings, layers)
 
 
-def base_image(lock: Lock, base: Layer) -> Image:
+def base_image(lock: Lock, base: Sequence[Layer]) -> Image:
     """The base alone, as what a rendered Dockerfile starts FROM."""
-    return _image(lock, {}, [base])
+    env = [f"{name}={value}" for name, value in base_environment(lock).items()]
+    return _image(lock, _of_base(lock) | ({"Env": env} if env else {}), base)
+
+
+def _of_base(lock: Lock) -> dict[str, Any]:
+    """What containers keep of a registry's image: who they run as, and through what."""
+    config = lock.base.content.config if lock.base.content else None
+    kept = {"User": config.user, "Entrypoint": list(config.entrypoint)} if config else {}
+    return {name: value for name, value in kept.items() if value}
 
 
 def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Image:
@@ -93,7 +113,7 @@ def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Ima
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,
             "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
-            "layers": [{"mediaType": MEDIA_TYPE, "digest": layer.digest, "size": layer.size} for layer in layers],
+            "layers": [{"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers],
         }
     )
     return Image(digest_of(manifest), manifest, config, tuple(layers))

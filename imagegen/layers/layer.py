@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from imagegen.errors import WheelError
 from imagegen.layers import ownership, support
 from imagegen.layers.bytecode import ByteCode, Compiler
-from imagegen.layers.codec import CODEC, LayerSink
+from imagegen.layers.codec import CODEC, MEDIA_TYPE, LayerSink
 from imagegen.layers.install import Installed, compiles, installation, pyc_path, site_packages, skeleton
 from imagegen.layers.plan import LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.layers.support import WORKDIR
@@ -21,14 +21,18 @@ from imagegen.store.layout import BlobWriter
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer in the store. `size` and `unpacked` are bytes, compressed and not; `diff_id` is of the latter."""
+    """A layer in the store. `size` and `unpacked` are bytes, compressed and not; `diff_id` is of the latter.
+
+    Of a registry's image it is taken as it is, compressed in whatever way, and `unpacked` is not known.
+    """
 
     name: str
     key: str
     diff_id: str
     digest: str
     size: int
-    unpacked: int
+    unpacked: int | None
+    media_type: str = MEDIA_TYPE
 
 
 def known(store: Store, name: str, key: str) -> Layer | None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from imagegen import base
 from imagegen.layers import support
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock, LockedWheel
@@ -88,6 +89,8 @@ def bytecode_key(lock: Lock) -> str:
 
 def _interpreter(lock: Lock) -> list[Any]:
     """What compiles byte-code."""
+    if lock.base.content:  # nobody knows which of its files are the interpreter's
+        return [lock.base.interpreter, ["base", base.key(lock.base)]]
     names = (f"python{lock.python}", f"libpython{lock.python}")
     return [
         lock.base.interpreter,

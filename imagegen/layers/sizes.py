@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from imagegen import base
+from imagegen.layers import base as below
 from imagegen.layers.layer import known
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock, LockedWheel
@@ -25,8 +26,8 @@ class Size:
 def layer_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
     """The image's layers from the bottom up: what the store has made, else what the lock records."""
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    keys = {"base": base.key(lock.base)} | {part.name: part.key for part in plan(lock)}
-    sizes = []
+    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in below.taken(lock)]
+    keys = ({} if sizes else {"base": base.key(lock.base)}) | {part.name: part.key for part in plan(lock)}
     for name, key in keys.items():
         made = known(store, name, key)
         sizes.append(Size(name, made.size if made else recorded.get(key), made.unpacked if made else None))

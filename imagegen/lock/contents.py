@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from imagegen import base
 from imagegen.lock.model import Lock
 
 
@@ -13,6 +14,10 @@ def contents(lock: Lock) -> dict[str, str]:
     files = [*(wheel.file for wheel in wheels), *(sdist.file for sdist in sdists)]
     found = {file.digest: file.filename for file in files}
     found |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in lock.base.debs}
+    if lock.base.content:
+        found[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
+        own = enumerate(lock.base.content.layers, 1)
+        found |= {layer.digest: f"layer {number} of {lock.base.image}" for number, layer in own}
     for layer in lock.record.layers if lock.record else ():
         found |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
     return found

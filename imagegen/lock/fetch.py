@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from imagegen import base
+from imagegen import base, git
 from imagegen.config import Settings
-from imagegen.errors import ReproducibilityError
+from imagegen.errors import FetchError, ReproducibilityError
 from imagegen.lock import sdist
-from imagegen.lock.model import Lock, LockedBase, LockedWheel
+from imagegen.lock.model import Lock, LockedBase, LockedGit, LockedSdist, LockedWheel
 from imagegen.lock.sources import Finder, Wanted, in_parallel, missing
-from imagegen.net import Client, MissingFiles
+from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
 
@@ -42,7 +42,7 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
         progress.meter(f"fetching {len(absent)} wheel{'s' if len(absent) != 1 else ''}", total) as meter,
     ):
         finder = Finder(client, store, settings, meter)
-        yield from in_parallel([partial(_obtain, wheel, finder, workshop) for wheel in absent], client)
+        yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)
 
 
 def workshop_of(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> sdist.Workshop:
@@ -60,10 +60,8 @@ def _parts(wheel: LockedWheel) -> list[Wanted]:
     """The files that an index has to give for this wheel."""
     if wheel.sdist is None:
         return [Wanted(wheel.name, wheel.file)]
-    return [
-        Wanted(wheel.name, wheel.sdist.file),
-        *(Wanted(each.name, each.file) for each in wheel.sdist.build_requires),
-    ]
+    own = [] if wheel.sdist.git else [Wanted(wheel.name, wheel.sdist.file)]
+    return [*own, *(Wanted(each.name, each.file) for each in wheel.sdist.build_requires)]
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
@@ -73,11 +71,18 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     """
     parts = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
     lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
+    sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
+    lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
     return error.also([*lacking, *base.missing(lock.base, store)])
 
 
-def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop) -> LockedWheel:
+def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> LockedWheel:
     lacking: MissingFiles | None = None
+    if wheel.sdist and wheel.sdist.git:
+        try:
+            _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
+        except FetchError as error:
+            lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
     for wanted in _parts(wheel):
         try:
             finder.fetch(wanted)
@@ -95,3 +100,26 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop) -> Loc
                 fix="if the base moved on purpose, lock again",
             )
     return wheel
+
+
+def _pack(
+    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.Workshop, settings: Settings
+) -> None:
+    """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
+    if workshop.store.intact(source.file.digest, source.file.size):
+        return
+    commit = git.Source(locked.url, locked.commit, locked.tree)
+    made = git.archive(commit, f"{wheel.name}-{wheel.version}", workshop.store, settings, workshop.progress)
+    if made.digest != source.file.digest:
+        raise ReproducibilityError(
+            f"{locked.url} at {locked.commit} gives another archive than the lock names",
+            why=f"expected {source.file.digest}, got {made.digest}, of the same tree {locked.tree}",
+            fix="use the imagegen that wrote the lock, or lock again",
+        )
+
+
+def _missing_commit(source: LockedSdist, error: FetchError | None = None) -> Missing:
+    assert source.git  # noqa: S101 - asked for such alone
+    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    name = f"{source.file.filename}, {source.git.url} at {source.git.commit}"
+    return Missing(name, source.file.sha256, tried, (error and error.fix) or "run this where that host can be reached")

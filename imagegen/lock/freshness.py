@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen.lock.model import Lock, LockedWheel, winners_among
+from imagegen.lock.model import GIT, Lock, LockedGit, LockedWheel, winners_among
 from imagegen.lock.target import Target
-from imagegen.matrix.model import Cell, Requirement
+from imagegen.matrix.model import Cell, GitSource, Requirement
 
-BASE = ("name", "kind", "suite", "interpreter")  # what a locked base repeats from the matrix
+BASE = ("name", "kind", "suite", "image", "interpreter")  # what a locked base repeats from the matrix
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
@@ -62,10 +62,19 @@ def _capabilities(cell: Cell) -> tuple[str, ...] | None:
     return tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
 
 
+def _source(wheel: LockedWheel) -> LockedGit | None:
+    return wheel.sdist.git if wheel.sdist else None
+
+
+def _named(source: GitSource) -> tuple[str, str, str, str]:
+    return source.name, source.url, source.commit, source.tree
+
+
 def _answers(wheel: LockedWheel | None, requirement: Requirement) -> bool:
     return (
         wheel is not None
         and wheel.because == requirement.because
-        and wheel.file.index == requirement.index
+        and wheel.file.index == (GIT if requirement.git else requirement.index)
+        and _source(wheel) == (requirement.git and LockedGit(*_named(requirement.git)))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )

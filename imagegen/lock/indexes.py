@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.config import Settings
+from imagegen.config import Settings, mirror_name
 from imagegen.errors import FetchError
-from imagegen.lock.schema import relative_path
+from imagegen.lock.forms import relative_path
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file
@@ -54,11 +54,13 @@ def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
     User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
     """
     known = {alias: index.url for alias, index in indexes.items() if index.url} | dict(settings.index_urls)
+    # No variable's name has a dot.
+    known |= {alias: known[spelled] for alias in indexes if (spelled := alias.replace(".", "-")) in settings.index_urls}
     return replace(settings, index_urls={alias: _signed(alias, url, settings) for alias, url in known.items()})
 
 
 def _signed(alias: str, url: str, settings: Settings) -> str:
-    name = f"UV_INDEX_{alias.upper().replace('-', '_')}"
+    name = f"UV_INDEX_{mirror_name(alias)}"
     user, password = (settings.env.get(f"{name}_{part}", "") for part in ("USERNAME", "PASSWORD"))
     scheme, separator, rest = url.partition("://")
     if not (user or password) or "@" in rest.partition("/")[0] or scheme not in ("http", "https"):
@@ -77,7 +79,7 @@ def url_of(alias: str, settings: Settings) -> str | None:
 
 def variable(alias: str) -> str:
     """The environment variable that gives an alias another address."""
-    return f"IMAGEGEN_INDEX_{alias.upper().replace('-', '_')}"
+    return f"IMAGEGEN_INDEX_{mirror_name(alias)}"
 
 
 def project(client: Client, index_url: str, name: str) -> list[Link]:

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-import hashlib
-import html
 import importlib.metadata
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
-from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 
 from imagegen import base, compat
 from imagegen.config import Settings
-from imagegen.errors import FetchError, ImagegenError, LockError
+from imagegen.errors import ImagegenError, LockError
 from imagegen.lock import indexes, sdist
 from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
 from imagegen.lock.freshness import BASE
-from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedSdist, LockedWheel, winners_among
+from imagegen.lock.model import (
+    GIT,
+    File,
+    Lock,
+    LockedBase,
+    LockedEnv,
+    LockedGit,
+    LockedGpus,
+    LockedSdist,
+    LockedWheel,
+    archive_name,
+    winners_among,
+)
+from imagegen.lock.parts import Attempts, Parts, gather, must_be_compiled, pep508
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
-from imagegen.matrix.model import Cell, Requirement, Sdist
+from imagegen.matrix.model import Cell, GitSource, Sdist
 from imagegen.matrix.rule import Rule
-from imagegen.net import Client, NotFoundError
+from imagegen.net import Client
 from imagegen.progress import Progress, timed
 from imagegen.store import Store
-from imagegen.text import redact
 
 _UV = importlib.metadata.version("uv")
 
@@ -53,16 +62,20 @@ def make(
     """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
 
     Raises LockError when there is no answer, FetchError when an index fails, and what `base.resolve` and building
-    sdists raise. The new lock has the record of `previous` only if nothing else differs.
+    sdists raise; LockErrors when several parts that the cell needs cannot be had. The new lock has the record of
+    `previous` only if nothing else differs.
     """
     rules = tuple(rules)
     time = _as_of(as_of, None if upgrade or upgrade_packages else previous)
-    locked_base = _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base)
     settings = indexes.with_indexes(settings, cell.indexes)
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
+    attempts = Attempts()
+    locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
     target = Target.of(cell.platform, cell.base, locked_base)
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
-        maker = _Maker(cell, target, locked_base, time, settings, store, progress, Path(room), _sizes(previous))
+        parts = gather(cell, target, attempts, Path(room), settings, store, progress)
+        assert locked_base  # noqa: S101 - else `gather` has raised why not
+        maker = _Maker(cell, target, locked_base, parts, time, settings, store, progress, _sizes(previous))
         wheels = maker.wheels(tuple(compat.constraints(rules, cell)), kept)
         uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
     made = Lock(
@@ -141,108 +154,53 @@ class _Maker:
     cell: Cell
     target: Target
     base: LockedBase
+    parts: Parts
     as_of: str
     settings: Settings
     store: Store
     progress: Progress
-    room: Path  # a directory for as long as the lock is made
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
 
     def wheels(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[LockedWheel, ...]:
         requirements = {each.component.package: each for each in self.cell.requirements}
+        commits = {name: each.git for name, each in requirements.items() if each.git}
+        described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
         question = Question(
-            requirements=tuple(self._pep508(each) for each in self.cell.requirements),
+            requirements=tuple(pep508(each, self.cell) for each in self.cell.requirements),
             target=self.target,
             as_of=self.as_of,
-            routes={name: each.index for name, each in requirements.items()},
-            sites=self._sites,
+            routes={name: GIT if each.git else each.index for name, each in requirements.items()},
+            sites=self.parts.sites,
             constraints=constraints,
-            sdists=self.cell.sdists,
+            sdists=(*(each for each in self.cell.sdists if each.package not in commits), *described),
             preferences=kept,
         )
         with timed(self.progress, f"resolving {self.cell.id} as of {self.as_of}"):
             found = resolve(question, self.settings)
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
-        locked = self._files(found, question.routes, sdists)
+        locked = [
+            *self._files([each for each in found if each.name not in commits], question.routes, sdists),
+            *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
+        ]
         return tuple(
             replace(
                 wheel,
                 because=requirements[wheel.name].because if wheel.name in requirements else None,
                 misrecorded=self.cell.misrecorded.get(wheel.file.sha256),
             )
-            for wheel in locked
+            for wheel in sorted(locked, key=lambda wheel: wheel.name)
         )
 
     def uv(self) -> LockedWheel:
         """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
         now = _rfc3339(datetime.now(UTC))
-        sites = {alias: site for alias, site in self._sites.items() if alias == indexes.DEFAULT}
-        (wheel,) = self._files(resolve(Question((f"uv=={_UV}",), self.target, now, {}, sites), self.settings), {}, {})
+        question = Question((f"uv=={_UV}",), self.target, now, {}, self._default_site)
+        (wheel,) = self._files(resolve(question, self.settings), {}, {})
         return wheel
 
-    def _pep508(self, requirement: Requirement) -> str:
-        """The requirement; an exact version gets the local label of its index, so that no other build answers."""
-        parsed = Pep508(requirement.pep508)
-        label = requirement.component.local.get(self.cell.cuda)
-        exact = [each for each in parsed.specifier if each.operator == "==" and "*" not in each.version]
-        if label and len(parsed.specifier) == len(exact) == 1 and "+" not in exact[0].version:
-            return f"{requirement.pep508}+{label}"
-        return requirement.pep508
-
-    @cached_property
-    def _sites(self) -> dict[str, Site]:
-        sites: dict[str, Site] = {}
-        if indexes.DEFAULT in self.settings.index_urls:
-            sites[indexes.DEFAULT] = Site(self.settings.index_urls[indexes.DEFAULT])
-        routed: dict[str, list[Requirement]] = {}
-        for requirement in self.cell.requirements:
-            if requirement.index != indexes.DEFAULT:
-                routed.setdefault(requirement.index, []).append(requirement)
-        for alias, requirements in routed.items():
-            sites[alias] = self._site(alias, requirements)
-        return sites
-
-    def _site(self, alias: str, requirements: Sequence[Requirement]) -> Site:
-        """The alias's index; where it cannot be reached, the exact files that find-links directories hold."""
-        url = indexes.url_of(alias, self.settings)
-        if url is None:
-            raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
-        try:
-            indexes.project(Client(self.settings).impatient(), url, requirements[0].component.package)
-        except NotFoundError:
-            pass  # it answers: what it lacks, uv tells best
-        except FetchError as error:
-            return self._stand_in(alias, requirements, error)
-        return Site(url)
-
-    def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: FetchError) -> Site:
-        files = {each.component.package: self._exact_file(each) for each in requirements}
-        found = [file for file in files.values() if file]
-        if len(found) < len(files):
-            lacking = ", ".join(self._pep508(each) for each in requirements if not files[each.component.package])
-            places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
-            raise LockError(
-                f"index {alias} cannot be reached",
-                why=f"{error.what}: {error.why}; and no find-links directory ({places}) holds exactly one wheel of "
-                f"{lacking} for Python {self.target.python} on {self.target.uv_platform}",
-                fix=f"set {indexes.variable(alias)} to a mirror of it, or put that wheel where PIP_FIND_LINKS points",
-            ) from error
-        # With hashes on a page uv need not unpack the files into its cache to learn them.
-        page = self.room / f"{alias}.html"
-        lines = [
-            f'<a href="{file.resolve().as_uri()}#sha256={_sha256(file)}">{html.escape(file.name)}</a>' for file in found
-        ]
-        page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
-        for file in found:
-            self.progress.say(f"index {alias} cannot be reached: {file} stands in for it")
-        return Site(page.as_uri(), flat=True)
-
-    def _exact_file(self, requirement: Requirement) -> Path | None:
-        specifiers = list(Pep508(self._pep508(requirement)).specifier)
-        if len(specifiers) != 1 or specifiers[0].operator != "==" or "+" not in specifiers[0].version:
-            return None
-        package = requirement.component.package
-        return indexes.stand_in(self.settings, package, specifiers[0].version, self.target)
+    @property
+    def _default_site(self) -> dict[str, Site]:
+        return {alias: site for alias, site in self.parts.sites.items() if alias == indexes.DEFAULT}
 
     def _files(
         self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
@@ -258,7 +216,8 @@ class _Maker:
             elif pinned.sdist and declared and declared.version == pinned.version:
                 chosen.append((pinned, pinned.sdist))
             else:
-                errors.append(_no_wheel(pinned, self.target))
+                compiled = {each.component.package for each in self.cell.requirements if each.component.compiled}
+                errors.append(_no_wheel(pinned, self.target, compiled=pinned.name in compiled))
         if errors:
             raise LockErrors(errors)
         with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
@@ -274,12 +233,30 @@ class _Maker:
 
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
-        sites = {alias: site for alias, site in self._sites.items() if alias == indexes.DEFAULT}
-        question = Question(declared.build_requires, self.target, self.as_of, routes={}, sites=sites)
-        source = LockedSdist(locked.file, self._files(resolve(question, self.settings), {}, {}))
-        parts = [Wanted(locked.name, source.file), *(Wanted(each.name, each.file) for each in source.build_requires)]
+        source = LockedSdist(locked.file, self._build_requires(declared))
+        return self._built(locked, source, [Wanted(locked.name, source.file)])
+
+    def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
+        """The wheel that a commit gives in the sandbox."""
+        archive = self.parts.archives[pinned.name]
+        sha256 = archive.digest.removeprefix("sha256:")
+        file = File(archive_name(pinned.name, pinned.version), sha256, archive.size, GIT)
+        origin = LockedGit(commit.name, commit.url, commit.commit, commit.tree)
+        source = LockedSdist(file, self._build_requires(commit.metadata), origin)
+        return self._built(LockedWheel(pinned.name, pinned.version, file, pinned.via), source, [])
+
+    def _build_requires(self, declared: Sdist) -> tuple[LockedWheel, ...]:
+        if not declared.build_requires:
+            return ()
+        question = Question(declared.build_requires, self.target, self.as_of, routes={}, sites=self._default_site)
+        return self._files(resolve(question, self.settings), {}, {})
+
+    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:
+        """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
+        parts = [*own, *(Wanted(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.size for part in parts)
-        with Client(self.settings) as client, self.progress.meter(f"fetching {source.file.filename}", total) as meter:
+        label = f"fetching what {source.file.filename} is built with"
+        with Client(self.settings) as client, self.progress.meter(label, total) as meter:
             finder = Finder(client, self.store, self.settings, meter)
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
@@ -288,12 +265,9 @@ class _Maker:
         return replace(locked, file=wheel, sdist=source)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _no_wheel(pinned: Pinned, target: Target) -> LockError:
+def _no_wheel(pinned: Pinned, target: Target, *, compiled: bool) -> LockError:
+    if pinned.sdist and compiled:
+        return must_be_compiled(pinned.name, pinned.version, f"its index has only {pinned.sdist.filename}")
     offered = (
         ", ".join(remote.filename for remote in pinned.wheels[:4]) or "only an sdist" if pinned.sdist else "nothing"
     )

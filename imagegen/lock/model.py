@@ -13,22 +13,26 @@ from imagegen.base.model import Deb, LockedBase
 from imagegen.matrix.rule import WinnerRule
 
 __all__ = [
+    "GIT",
     "LOCK_VERSION",
     "Deb",
     "File",
     "Lock",
     "LockedBase",
     "LockedEnv",
+    "LockedGit",
     "LockedGpus",
     "LockedSdist",
     "LockedWheel",
     "Record",
     "RecordedLayer",
     "Winner",
+    "archive_name",
     "winners_among",
 ]
 
 LOCK_VERSION = 1
+GIT = "git"  # in place of an index's alias: the file is made of a commit
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,22 @@ class File:
 
 
 @dataclass(frozen=True)
+class LockedGit:
+    """A commit and its tree, 40 hex digits each: what tells two sources of one version apart."""
+
+    ref: str  # how the matrix calls it
+    url: str
+    commit: str
+    tree: str
+
+
+@dataclass(frozen=True)
 class LockedSdist:
     """A pure-Python source distribution that becomes a wheel in a container without network."""
 
-    file: File
+    file: File  # of a commit: the archive that imagegen packs of its tree, which no index serves
     build_requires: tuple[LockedWheel, ...]  # wheels that the build backend needs, complete and exact
+    git: LockedGit | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,11 @@ class Lock:
     @property
     def python(self) -> str:
         return self.axes["python"]
+
+
+def archive_name(name: str, version: str) -> str:
+    """The file name of the archive that is packed of a commit."""
+    return f"{name}-{version}.tar"
 
 
 def winners_among(rules: Iterable[WinnerRule], wheels: Iterable[LockedWheel]) -> tuple[Winner, ...]:

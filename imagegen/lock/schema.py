@@ -7,137 +7,52 @@ Dockerfiles and in paths of the store, so that each kind of text has one narrow 
 from __future__ import annotations
 
 import itertools
-import re
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
-    canonicalize_name,
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from packaging.version import Version
+from pydantic import BaseModel, model_validator
 
+from imagegen.lock import forms as f
+from imagegen.lock.base_schema import Base, base_table
+from imagegen.lock.forms import CONFIG, fields
 from imagegen.lock.model import (
+    GIT,
     LOCK_VERSION,
-    Deb,
     File,
     Lock,
-    LockedBase,
     LockedEnv,
+    LockedGit,
     LockedGpus,
     LockedSdist,
     LockedWheel,
     Record,
     RecordedLayer,
     Winner,
+    archive_name,
 )
-from imagegen.text import unprintable
-
-
-def _form(pattern: str, what: str) -> AfterValidator:
-    compiled = re.compile(pattern)
-
-    def check(value: str) -> str:
-        if not compiled.fullmatch(value):
-            raise ValueError(f"{value!r} is no {what}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _plain(value: str) -> str:
-    """One line of visible text: it is shown, and stands in comments of Dockerfiles."""
-    bad = unprintable(value)
-    if bad is not None:
-        raise ValueError(f"holds the control character {bad!r}")
-    return value
-
-
-def _version(value: str) -> str:
-    try:
-        Version(value)
-    except InvalidVersion:
-        raise ValueError(f"{value!r} is no version (PEP 440)") from None
-    if value != value.strip():  # which Version allows
-        raise ValueError(f"{value!r} is no version (PEP 440): it has white space around it")
-    return value
-
-
-def _package(value: str) -> str:
-    if canonicalize_name(value) != value or not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", value):
-        raise ValueError(f"{value!r} is no normalised package name (PEP 503)")
-    return value
-
-
-def _time(value: str) -> str:
-    try:
-        # datetime takes any character between date and time
-        form = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z", value)
-        valid = form is not None and datetime.fromisoformat(value) is not None
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError(f"{value!r} is no time in UTC (RFC 3339, with a trailing Z)")
-    return value
-
-
-def relative_path(value: str) -> str:
-    """`value` if it is a plain path of a URL, without host, root or dots; else ValueError."""
-    parts = value.split("/")
-    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", value) or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"{value!r} is no plain relative path")
-    return value
-
-
-Sha256 = Annotated[str, _form(r"[0-9a-f]{64}", "sha256 (64 lower-case hex digits)")]
-Digest = Annotated[str, _form(r"sha256:[0-9a-f]{64}", "digest (sha256: and 64 lower-case hex digits)")]
-Size = Annotated[int, Field(ge=0, lt=1 << 50)]
-Text = Annotated[str, AfterValidator(_plain)]
-Package = Annotated[str, AfterValidator(_package)]
-PackageVersion = Annotated[str, AfterValidator(_version)]
-Time = Annotated[str, AfterValidator(_time)]
-RelativePath = Annotated[str, AfterValidator(relative_path)]
-Word = Annotated[str, _form(r"[a-z0-9][a-z0-9._-]*", "name (lower-case letters, digits, dot, dash)")]
-AxisValue = Annotated[str, _form(r"[a-z0-9][a-z0-9._/-]*", "value of an axis")]
-FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,249}", "file name")]  # file systems take 255 bytes
-EnvName = Annotated[
-    str, _form(r"(?!(PATH|VIRTUAL_ENV)$)[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable that a lock may set")
-]
-Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
-Capability = Annotated[str, _form(r"[0-9]{1,2}\.[0-9]", "compute capability")]
-DriverVersion = Annotated[str, _form(r"[0-9]{1,5}(\.[0-9]{1,5}){0,3}", "version of a driver")]
-PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
-DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "Debian package name")]  # apt: "x-" removes x
-DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
-
-
-_ARCHIVES = {"debian", "debian-security"}
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-        defer_build=True,  # LockFile builds them all, once
-    )
+    model_config = CONFIG
 
 
 class _Distribution(_Table):
     """A file of an index with what it is a release of."""
 
-    name: Package
-    version: PackageVersion
-    file: FileName
-    size: Size
-    sha256: Sha256
-    index: Word
-    path: RelativePath | None = None
+    name: f.Package
+    version: f.PackageVersion
+    file: f.FileName
+    size: f.Size
+    sha256: f.Sha256
+    index: f.Word
+    path: f.RelativePath | None = None
 
     @model_validator(mode="after")
     def _same_release(self) -> _Distribution:
@@ -160,15 +75,18 @@ def _release(filename: str) -> tuple[str, Version]:
 
 
 class _Wheel(_Distribution):
-    because: Text | None = None
-    via: list[Package] = []
+    because: f.Text | None = None
+    via: list[f.Package] = []
     sdist: _Sdist | None = None
-    misrecorded: Text | None = None
+    git: _Git | None = None
+    misrecorded: f.Text | None = None
 
     @model_validator(mode="after")
     def _is_a_wheel(self) -> _Wheel:
         if not self.file.endswith(".whl"):
             raise ValueError(f"{self.file} is no wheel")
+        if (self.sdist and self.git) or (self.git is None) != (self.index != GIT):
+            raise ValueError(f"{self.file} is made of an sdist, of a commit (then its index is {GIT}), or of neither")
         return self
 
     def to_model(self) -> LockedWheel:
@@ -178,9 +96,14 @@ class _Wheel(_Distribution):
             file=self.to_file(),
             via=tuple(self.via),
             because=self.because,
-            sdist=self.sdist.to_model() if self.sdist else None,
+            sdist=self._source(),
             misrecorded=self.misrecorded,
         )
+
+    def _source(self) -> LockedSdist | None:
+        if self.sdist:
+            return self.sdist.to_model()
+        return self.git.to_model(self.name, self.version) if self.git else None
 
 
 class _Sdist(_Distribution):
@@ -196,64 +119,54 @@ class _Sdist(_Distribution):
         return LockedSdist(self.to_file(), tuple(wheel.to_model() for wheel in self.build))
 
 
-class _Deb(_Table):
-    name: DebName
-    version: DebVersion
-    architecture: Word
-    size: Size
-    sha256: Sha256
-    archive: Word
-    path: RelativePath
+class _Git(_Table):
+    ref: f.GitName
+    url: f.GitUrl
+    commit: f.GitObject
+    tree: f.GitObject
+    size: f.Size
+    sha256: f.Sha256
+    build: list[_Wheel] = []
 
-
-class _Base(_Table):
-    name: Word
-    kind: Literal["debian"]
-    suite: Word
-    interpreter: Interpreter
-    archives: dict[AxisValue, Time] = {}
-    debs: list[_Deb] = []
-
-    @model_validator(mode="after")
-    def _known_archives(self) -> _Base:
-        known = {suite.partition("/")[0] for suite in self.archives}
-        for name, archives in (("debs", {deb.archive for deb in self.debs} - known), ("archives", known - _ARCHIVES)):
-            if archives:
-                raise ValueError(f"{name} name an archive that is none: {', '.join(sorted(archives))}")
-        return self
+    def to_model(self, name: str, version: str) -> LockedSdist:
+        return LockedSdist(
+            File(archive_name(name, version), self.sha256, self.size, GIT),
+            tuple(wheel.to_model() for wheel in self.build),
+            LockedGit(self.ref, self.url, self.commit, self.tree),
+        )
 
 
 class _Env(_Table):
-    name: EnvName
-    value: Text
-    because: Text
+    name: f.EnvName
+    value: f.Text
+    because: f.Text
 
 
 class _Gpu(_Table):
-    capabilities: list[Capability]
-    driver: DriverVersion | None = None
+    capabilities: list[f.Capability]
+    driver: f.DriverVersion | None = None
 
 
 class _Winner(_Table):
-    rule: Word
-    distribution: Package
-    over: list[Package]
-    paths: PathGlob
-    because: Text
+    rule: f.Word
+    distribution: f.Package
+    over: list[f.Package]
+    paths: f.PathGlob
+    because: f.Text
 
 
 class _Layer(_Table):
-    name: Word
-    size: Size
-    digest: Digest
-    diff_id: Digest
-    key: Digest
+    name: f.Word
+    size: f.Size
+    digest: f.Digest
+    diff_id: f.Digest
+    key: f.Digest
 
 
 class _Record(_Table):
     layer_format: int
-    codec: Text
-    digest: Digest
+    codec: f.Text
+    digest: f.Digest
     layers: list[_Layer]
 
 
@@ -261,13 +174,13 @@ class LockFile(_Table):
     """The whole file; `to_model` gives what the rest of imagegen works with."""
 
     version: int
-    cell: Word
-    image: Word
+    cell: f.Word
+    image: f.Word
     uv: _Wheel
-    as_of: Time
-    axes: dict[Word, AxisValue]
-    inputs: dict[Text, Sha256]
-    base: _Base
+    as_of: f.Time
+    axes: dict[f.Word, f.AxisValue]
+    inputs: dict[f.Text, f.Sha256]
+    base: Base
     gpu: _Gpu | None = None
     env: list[_Env] = []
     wheel: list[_Wheel] = []
@@ -295,14 +208,6 @@ class LockFile(_Table):
         return self
 
     def to_model(self) -> Lock:
-        base = LockedBase(
-            name=self.base.name,
-            kind=self.base.kind,
-            suite=self.base.suite,
-            interpreter=self.base.interpreter,
-            archives=dict(self.base.archives),
-            debs=tuple(Deb(**deb.model_dump()) for deb in self.base.debs),
-        )
         return Lock(
             cell=self.cell,
             image=self.image,
@@ -310,7 +215,7 @@ class LockFile(_Table):
             inputs=dict(self.inputs),
             uv=self.uv.to_model(),
             as_of=self.as_of,
-            base=base,
+            base=self.base.to_model(),
             wheels=tuple(wheel.to_model() for wheel in self.wheel),
             env=tuple(LockedEnv(**env.model_dump()) for env in self.env),
             record=_record(self.record) if self.record else None,
@@ -333,35 +238,24 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "as-of": lock.as_of,
         "axes": dict(sorted(lock.axes.items())),
         "inputs": dict(sorted(lock.inputs.items())),
-        "base": {
-            "name": lock.base.name,
-            "kind": lock.base.kind,
-            "suite": lock.base.suite,
-            "interpreter": lock.base.interpreter,
-            "debs": [_fields(deb, _Deb) for deb in lock.base.debs],
-            "archives": dict(sorted(lock.base.archives.items())),
-        },
+        "base": base_table(lock.base),
         "uv": _wheel_table(lock.uv),
-        "env": [_fields(env, _Env) for env in lock.env],
+        "env": [fields(env, _Env) for env in lock.env],
         "wheel": [_wheel_table(wheel) for wheel in lock.wheels],
     }
     if lock.gpu:
         driver = {"driver": lock.gpu.driver} if lock.gpu.driver is not None else {}
         table["gpu"] = {"capabilities": list(lock.gpu.capabilities), **driver}
     if lock.winners:
-        table["winner"] = [_fields(each, _Winner) | {"over": list(each.over)} for each in lock.winners]
+        table["winner"] = [fields(each, _Winner) | {"over": list(each.over)} for each in lock.winners]
     if lock.record:
         table["record"] = {
             "layer-format": lock.record.layer_format,
             "codec": lock.record.codec,
             "digest": lock.record.digest,
-            "layers": [_fields(layer, _Layer) for layer in lock.record.layers],
+            "layers": [fields(layer, _Layer) for layer in lock.record.layers],
         }
     return table
-
-
-def _fields(value: object, table: type[_Table]) -> dict[str, Any]:
-    return {name.replace("_", "-"): getattr(value, name) for name in table.model_fields}
 
 
 def _wheel_table(wheel: LockedWheel) -> dict[str, Any]:
@@ -374,12 +268,12 @@ def _wheel_table(wheel: LockedWheel) -> dict[str, Any]:
     if wheel.misrecorded is not None:
         table["misrecorded"] = wheel.misrecorded
     if wheel.sdist:
-        table["sdist"] = {
-            "name": wheel.name,
-            "version": wheel.version,
-            **_file_table(wheel.sdist.file),
-            "build": [_wheel_table(build) for build in wheel.sdist.build_requires],
-        }
+        build = [_wheel_table(build) for build in wheel.sdist.build_requires]
+        file = wheel.sdist.file
+        if git := wheel.sdist.git:
+            table["git"] = {**asdict(git), "size": file.size, "sha256": file.sha256, "build": build}
+        else:
+            table["sdist"] = {"name": wheel.name, "version": wheel.version, **_file_table(file), "build": build}
     return table
 
 

@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from imagegen.epoch import EPOCH
 from imagegen.errors import ReproducibilityError, SandboxError, WheelError
+from imagegen.git import LARGEST_POINTER, is_pointer
 from imagegen.lock.model import File, LockedSdist
 from imagegen.progress import Progress, timed
 from imagegen.sandbox import Sandbox
@@ -51,6 +52,7 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, sdist, workshop)
         _check_pure(name, version, filename, wheel, sdist.file.filename)
+        _check_whole(filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
         store.remember("sdist", key, record)
@@ -107,3 +109,16 @@ def _check_pure(name: str, version: str, filename: str, wheel: bytes, source: st
             why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
             fix="such a component needs a source build, which this version does not make",
         )
+
+
+def _check_whole(filename: str, wheel: bytes, source: str) -> None:
+    """Raise WheelError where a file of the wheel only stands for a large one that the source's host keeps."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        for member in archive.infolist():
+            if member.file_size <= LARGEST_POINTER and is_pointer(archive.read(member)):
+                raise WheelError(
+                    f"{source} lacks what Git LFS keeps elsewhere",
+                    where=f"{filename}: {member.filename}",
+                    why="this file is a pointer; imagegen does not fetch what it stands for",
+                    fix="take a release that has a wheel",
+                )

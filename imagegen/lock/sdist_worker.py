@@ -1,8 +1,8 @@
 """Runs inside the sandbox, with the base's interpreter: an sdist becomes a wheel (PEP 517).
 
-Called as `python -I -c <this text> SDIST WHEEL...`, where the wheels are what the build backend needs. Writes the
-wheel's file name, a newline, and the wheel to stdout; whatever the backend prints goes to stderr. It imports nothing
-but the standard library; its input is hostile, and the sandbox is what contains it.
+Called as `python -I -c <this text> SDIST WHEEL...`: a tar, compressed or not, and the wheels that the build backend
+needs. Writes the wheel's file name, a newline, and the wheel to stdout; whatever the backend prints goes to stderr. It
+imports nothing but the standard library; its input is hostile, and the sandbox is what contains it.
 """
 
 import importlib
@@ -38,10 +38,11 @@ def main(sdist: str, wheels: list[str]) -> None:
 
 
 def _unpacked(sdist: str) -> Path:
-    with tarfile.open(sdist, "r:gz") as archive:
+    with tarfile.open(sdist, "r:*") as archive:
         for member in archive:
             inside = Path(member.name)
-            if inside.is_absolute() or ".." in inside.parts or not (member.isreg() or member.isdir()):
+            plain = member.isreg() or member.isdir() or (member.issym() and _leads_inside(member))
+            if inside.is_absolute() or ".." in inside.parts or not plain:
                 sys.exit(f"{member.name} is no plain file or folder inside the archive")
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             archive.extract(member, _SOURCE)
@@ -49,6 +50,11 @@ def _unpacked(sdist: str) -> Path:
     if len(tops) != 1 or not tops[0].is_dir():
         sys.exit("the archive does not hold one folder")
     return tops[0]
+
+
+def _leads_inside(link: tarfile.TarInfo) -> bool:
+    target = os.path.normpath(os.path.join(os.path.dirname(link.name), link.linkname))
+    return not link.linkname.startswith("/") and target.split("/")[0] == link.name.split("/")[0]
 
 
 if __name__ == "__main__":

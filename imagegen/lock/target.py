@@ -32,7 +32,7 @@ class Target:
     glibc: int  # minor version: 36 for 2.36
 
     @classmethod
-    def of(cls, platform: str, base: Base, locked: LockedBase) -> Target:
+    def of(cls, platform: str, base: Base, locked: LockedBase | None) -> Target:
         """Raises LockError for a platform or a base that wheels have no name for."""
         glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
         if platform not in _MACHINES or not glibc:
@@ -40,7 +40,7 @@ class Target:
                 f"no wheel can be chosen for {platform} with glibc {base.glibc}",
                 why=f"known are {', '.join(_MACHINES)} and glibc 2.x",
             )
-        versions = {deb.name: deb.version for deb in locked.debs}
+        versions = {deb.name: deb.version for deb in locked.debs} if locked else {}
         exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{base.python}", ""))
         return cls(exact[1] if exact else base.python, _MACHINES[platform], int(glibc[1]))
 

@@ -1,13 +1,14 @@
 """HTTP and file:// for everything that imagegen fetches: credentials, proxies, retries, resume, verification."""
 
 from imagegen.net.address import file_path, is_file
-from imagegen.net.answer import NotFoundError
+from imagegen.net.answer import DeniedError, NotFoundError
 from imagegen.net.client import Client, UnreachableError
 from imagegen.net.missing import Missing, MissingFiles
 from imagegen.net.page import Page
 
 __all__ = [
     "Client",
+    "DeniedError",
     "Missing",
     "MissingFiles",
     "NotFoundError",

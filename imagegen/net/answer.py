@@ -22,6 +22,21 @@ class NotFoundError(FetchError):
     """The source answered, and does not have the file."""
 
 
+class DeniedError(FetchError):
+    """The source answered, and asks for credentials or refuses those it got.
+
+    `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
+    """
+
+    def __init__(self, address: Address, status: int, challenge: str) -> None:
+        super().__init__(
+            f"{address.url} may not be read",
+            why=f"HTTP status {status}",
+            fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
+        )
+        self.url, self.challenge = address.url, challenge
+
+
 class TryAgainError(Exception):
     """A fault that may pass; `wait` is how many seconds the server asks for, `local` if only this file has it."""
 
@@ -49,11 +64,7 @@ def check_status(response: requests.Response, address: Address) -> None:
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
-        raise FetchError(
-            f"{address.url} may not be read",
-            why=f"HTTP status {status}",
-            fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
-        )
+        raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""))
     ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
     if not 200 <= status < 300 and not ranged:
         raise FetchError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")

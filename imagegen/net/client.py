@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -22,16 +22,17 @@ from imagegen.errors import FetchError
 from imagegen.net.address import Address, Origin, file_path, is_file, netrc_auth, parse, proxy_for
 from imagegen.net.answer import MAX_WAIT, NotFoundError, TryAgainError, check_status, continues, redirected, whole_size
 from imagegen.net.lifeline import HeldAdapter, Lifeline
-from imagegen.net.page import DamagedError, Page, read_page
+from imagegen.net.page import MAX_PAGE, DamagedError, Page, first_bytes, read_page
 from imagegen.net.partial import Partial, partial
+from imagegen.net.reason import innermost, reason_of
 from imagegen.progress import Meter
 from imagegen.store import Store
 from imagegen.text import redact
 
 _CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
 _MAX_REDIRECTS = 8
-_MAX_REASON = 300  # characters of what others say
 _CHECK = "check network and proxy"
+_AUTHORIZATION = "Authorization"
 
 T = TypeVar("T")
 
@@ -48,6 +49,14 @@ class _Answer:
     url: str
     response: requests.Response
     line: Lifeline
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a file is asked for; `headers` are the source's own."""
+
+    url: str
+    headers: Mapping[str, str]
 
 
 class Client:
@@ -96,18 +105,25 @@ class Client:
         """A small document, whole. Raises FetchError (NotFoundError and UnreachableError among its kinds)."""
         return self.page(url, accept=accept).body
 
-    def page(self, url: str, *, accept: str | None = None) -> Page:
-        """As `get`, with the address after redirects. A file:// directory gives its index.html."""
+    def page(
+        self, url: str, *, accept: str | None = None, authorization: str | None = None, limit: int = MAX_PAGE
+    ) -> Page:
+        """As `get`, with the address after redirects and the headers. A file:// directory gives its index.html.
+
+        `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
+        `limit` is in bytes.
+        """
         if is_file(url):
             path = file_path(url)
             with _opened(path / "index.html" if path.is_dir() else path) as file:
                 return read_page(iter(lambda: file.read(_CHUNK), b""), "", url)
 
         def once() -> Page:
-            headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {})
+            headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {}) | _authorized(authorization)
             with self._answer("GET", url, headers) as answer:
                 encoding = answer.response.headers.get("Content-Encoding", "")
-                return read_page(self._chunks(answer), encoding, answer.url)
+                page = read_page(self._chunks(answer), encoding, answer.url, limit)
+                return replace(page, headers=answer.response.headers)
 
         return self._retry(url, once)
 
@@ -135,7 +151,7 @@ class Client:
                 # Another answer may be the whole file, gigabytes long.
                 if not continues(answer.response, start):
                     raise FetchError(f"{answer.url} cannot be read in part", why="the server does not give ranges")
-                return _first_bytes(self._chunks(answer), length)
+                return first_bytes(self._chunks(answer), length)
 
         if is_file(url):
             with _opened(file_path(url)) as file:
@@ -147,12 +163,22 @@ class Client:
             raise _unexpected(url, f"{length} bytes from byte {start} on", f"{len(found)}")
         return found
 
-    def download(self, url: str, store: Store, *, sha256: str, size: int, meter: Meter, anew: bool = False) -> str:
+    def download(
+        self,
+        url: str,
+        store: Store,
+        *,
+        sha256: str,
+        size: int,
+        meter: Meter,
+        anew: bool = False,
+        authorization: str | None = None,
+    ) -> str:
         """Bring the file at `url` into the store and return its digest; resumes what an earlier run left.
 
-        `size` is in bytes. With `anew`, the source itself must give every byte, whatever the store has. Raises
-        FetchError when the file cannot be had or is not the one with this hash and size, StoreError when the store
-        cannot take it.
+        `size` is in bytes, `authorization` as for `page`. With `anew`, the source itself must give every byte, whatever
+        the store has. Raises FetchError when the file cannot be had or is not the one with this hash and size,
+        StoreError when the store cannot take it.
         """
         digest = f"sha256:{sha256}"
         if anew or not store.has(digest, size):
@@ -160,31 +186,34 @@ class Client:
                 if anew:
                     part.clear()
                 if anew or not store.has(digest, size):  # else another process fetched it while we waited
-                    return self._fill(part, url, store, sha256=sha256, size=size, meter=meter)
+                    source = _Source(url, _authorized(authorization))
+                    return self._fill(part, source, store, sha256=sha256, size=size, meter=meter)
         meter.advance(size)
         return digest
 
-    def _fill(self, part: Partial, url: str, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
+    def _fill(self, part: Partial, source: _Source, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
         meter.advance(part.size)
         again = False
         while True:
             if part.size < size:
-                self._retry(url, lambda: self._receive(part, url, size, meter), headway=lambda: part.size)
+                self._retry(source.url, lambda: self._receive(part, source, size, meter), headway=lambda: part.size)
             if part.sha256 == sha256:
                 return part.commit(store)
             wrong, pieced = part.sha256, part.pieces > 1
             _restart(part, meter)
             if again or not pieced:
-                raise _unexpected(url, f"sha256 {sha256}", wrong)
+                raise _unexpected(source.url, f"sha256 {sha256}", wrong)
             again = True  # an earlier run or another server may have given a piece: once more, from the first byte
 
-    def _receive(self, part: Partial, url: str, size: int, meter: Meter) -> None:
+    def _receive(self, part: Partial, source: _Source, size: int, meter: Meter) -> None:
+        url = source.url
         if is_file(url):
             with _opened(file_path(url)) as file:
                 file.seek(part.size)
                 self._append(part, iter(lambda: file.read(_CHUNK), b""), url, size, meter)
             return
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={part.size}-"} if part.size else {})
+        headers |= source.headers
         with self._answer("GET", url, headers) as answer:
             if part.size and not continues(answer.response, part.size):
                 _restart(part, meter)
@@ -220,13 +249,13 @@ class Client:
             try:
                 return once()
             except ValueError as error:  # of requests and of urllib: an address that is none, ours or a redirect's
-                raise FetchError(f"{redact(url)} cannot be asked for", why=_reason(error)) from error
+                raise FetchError(f"{redact(url)} cannot be asked for", why=reason_of(error)) from error
             except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
                 self._check_stopped(url)
-                if isinstance(_innermost(error), ssl.SSLCertVerificationError):
+                if isinstance(innermost(error), ssl.SSLCertVerificationError):
                     raise UnreachableError(
                         f"{redact(url)} has no certificate that this machine trusts",
-                        why=f"{_reason(error)}; SSL_CERT_FILE can name the CA bundle of your network",
+                        why=f"{reason_of(error)}; SSL_CERT_FILE can name the CA bundle of your network",
                     ) from error
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.
@@ -235,10 +264,10 @@ class Client:
                 if failures >= self._attempts or (asked or 0.0) > MAX_WAIT:
                     local = isinstance(error, TryAgainError) and error.local
                     if origin and not local and self._alive.get(origin, 0.0) < start:
-                        self._dead[origin] = f"{origin[1]}:{origin[2]} was given up: {_reason(error)}"
+                        self._dead[origin] = f"{origin[1]}:{origin[2]} was given up: {reason_of(error)}"
                     tries = f" ({failures} tries)" if failures > 1 else ""
                     raise UnreachableError(
-                        f"{redact(url)} cannot be fetched{tries}", why=_reason(error), fix=_CHECK
+                        f"{redact(url)} cannot be fetched{tries}", why=reason_of(error), fix=_CHECK
                     ) from error
                 self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
 
@@ -271,8 +300,10 @@ class Client:
         first = address
         for _ in range(_MAX_REDIRECTS + 1):
             # Credentials stay with the origin that they were given for.
-            auth = address.auth or (first.auth if address.origin == first.origin else None)
-            with self._send(method, address, headers, auth or self._known.get(address.origin)) as response:
+            own = address.origin == first.origin
+            told = headers if own else {name: value for name, value in headers.items() if name != _AUTHORIZATION}
+            auth = address.auth or (first.auth if own else None)
+            with self._send(method, address, told, auth or self._known.get(address.origin)) as response:
                 if "Location" not in response.headers or not response.is_redirect:
                     check_status(response, address)
                     yield address.url, response
@@ -284,11 +315,12 @@ class Client:
         self, method: str, address: Address, headers: Mapping[str, str], auth: tuple[str, str] | None
     ) -> requests.Response:
         proxy = proxy_for(address, self._settings.env)
+        given = _AUTHORIZATION in headers  # which requests would replace by what `auth` gives
         return self._session().request(
             method,
             address.url,
             headers=headers,
-            auth=auth or netrc_auth(address, self._settings.env),
+            auth=None if given else auth or netrc_auth(address, self._settings.env),
             proxies={address.scheme: proxy} if proxy else {},
             allow_redirects=False,
             stream=True,
@@ -335,13 +367,8 @@ def _bundle(path: Path) -> str:
     return str(path)
 
 
-def _first_bytes(chunks: Iterator[bytes], length: int) -> bytes:
-    found = bytearray()
-    for chunk in chunks:
-        found += chunk
-        if len(found) >= length:
-            break
-    return bytes(found[:length])
+def _authorized(authorization: str | None) -> dict[str, str]:
+    return {_AUTHORIZATION: authorization} if authorization else {}
 
 
 def _restart(part: Partial, meter: Meter) -> None:
@@ -355,19 +382,6 @@ def _unexpected(url: str, expected: str, got: str) -> FetchError:
         why=f"expected {expected}, got {got}",
         fix="do not trust this source; if the file was replaced on purpose, lock again",
     )
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: urllib3 wraps it several times, with addresses of objects."""
-    cause = _innermost(error)
-    text = " ".join(str(cause).split()) or type(cause).__name__
-    return redact(text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")
-
-
-def _innermost(error: BaseException) -> BaseException:
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    cause = cause or next(iter(error.args), None)  # urllib3 hands some over so
-    return _innermost(cause) if isinstance(cause, Exception) else error
 
 
 @contextmanager

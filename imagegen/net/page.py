@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from imagegen.errors import FetchError
 
-_MAX_PAGE = 64 << 20  # bytes; the longest pages of package indexes are tens of MB
+MAX_PAGE = 64 << 20  # bytes; the longest pages of package indexes are tens of MB
 _GZIP = 31  # zlib's wbits for a gzip header and trailer
 
 
@@ -18,14 +18,15 @@ class Page:
 
     url: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in any case
 
 
 class DamagedError(Exception):
     """The body is not what its headers say."""
 
 
-def read_page(chunks: Iterable[bytes], encoding: str, url: str) -> Page:
-    """The page of a body in the given Content-Encoding.
+def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX_PAGE) -> Page:
+    """The page of a body in the given Content-Encoding, of at most `limit` bytes.
 
     Raises DamagedError when it cannot be unpacked or ends early, FetchError when it is too long.
     """
@@ -37,9 +38,18 @@ def read_page(chunks: Iterable[bytes], encoding: str, url: str) -> Page:
     for chunk in chunks:
         parts.append(chunk)
         total += len(chunk)
-        if total > _MAX_PAGE:
-            raise FetchError(f"{url} is too long for a page", why=f"it has more than {_MAX_PAGE} bytes")
+        if total > limit:
+            raise FetchError(f"{url} is too long for a page", why=f"it has more than {limit} bytes")
     return Page(url, b"".join(parts))
+
+
+def first_bytes(chunks: Iterable[bytes], length: int) -> bytes:
+    found = bytearray()
+    for chunk in chunks:
+        found += chunk
+        if len(found) >= length:
+            break
+    return bytes(found[:length])
 
 
 def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -48,7 +58,7 @@ def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             rest = chunk
             while rest and not unpacker.eof:
-                yield unpacker.decompress(rest, _MAX_PAGE)
+                yield unpacker.decompress(rest, MAX_PAGE)
                 rest = unpacker.unconsumed_tail
     except zlib.error as error:
         raise DamagedError(f"it is no gzip, as its headers say ({error})") from None

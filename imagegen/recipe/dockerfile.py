@@ -17,9 +17,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imagegen.data import shipped
 from imagegen.errors import LockError
-from imagegen.layers.image import environment, labels
+from imagegen.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.layers.install import PREFIX
-from imagegen.layers.support import ENTRYPOINT, ENV, LINKS, OPEN, ROOT, WORKDIR
+from imagegen.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
@@ -33,6 +33,7 @@ _ARGUMENTS = (
     ' --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG-plain'
     " --output type=docker,oci-mediatypes=true,compression=zstd ."
 )
+_OF_BASE = "The base's own image sets it."
 _OWN = "The stack's venv comes first, and text is UTF-8."
 
 
@@ -59,7 +60,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         workdir=WORKDIR,
         prefix=PREFIX,
         support=ROOT,
-        entrypoint=ENTRYPOINT,
+        entrypoint=entrypoint(lock),
         open=OPEN,
         links=LINKS,
         interpreter=lock.base.interpreter,
@@ -81,7 +82,8 @@ def _check_lines(text: str) -> None:
 
 def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
     """Each reason with its variables; what every image sets shares one."""
-    why = {variable.name: variable.because for variable in (*ENV, *lock.env)}
+    why = dict.fromkeys(base_environment(lock).keys() - {"PATH", "LANG"}, _OF_BASE)
+    why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
     variables = [LockedEnv(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
     return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
 

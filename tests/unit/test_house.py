@@ -14,8 +14,9 @@ PACKAGE = ROOT / "imagegen"
 
 # From the ground up; a room may import what comes before it.
 ORDER = [
-    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "sandbox", "preflight", "matrix"),
-    *("compat", "base", "lock", "harvest", "layers", "recipe", "engine", "doctor", "smoke", "pipeline", "cli"),
+    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "registry", "git", "sandbox"),
+    *("preflight", "matrix", "compat", "base", "lock", "harvest", "layers", "recipe", "engine", "doctor", "smoke"),
+    *("pipeline", "cli"),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 

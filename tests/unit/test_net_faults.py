@@ -18,7 +18,7 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, NotFoundError, UnreachableError
+from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
@@ -161,7 +161,8 @@ def test_gone_is_gone(code: int, server: Server, store: Store) -> None:
 @pytest.mark.parametrize("code", [400, 401, 403, 416, 451])
 def test_refusals_are_final(code: int, server: Server, store: Store) -> None:
     server.behaviours = [status(code)]
-    assert f"status {code}" in refused(server, store, client())
+    kind = DeniedError if code in (401, 403) else FetchError
+    assert f"status {code}" in refused(server, store, client(), kind)
     assert len(server.requests) == 1
 
 
@@ -315,9 +316,10 @@ def test_lies_about_the_encoding(encoding: str, body: bytes, said: str, server: 
 @pytest.mark.fault("Network", "an endless page, packed or not", "refused after 64 MiB")
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_endless_page(packed: bool, server: Server) -> None:
+    block = gzip.compress(bytes(200 << 20), 1) if packed else bytes(1 << 20)
+
     def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(HEAD + (b"Content-Encoding: gzip\r\n\r\n" if packed else b"\r\n"))
-        block = gzip.compress(bytes(200 << 20), 1) if packed else bytes(1 << 20)
         for _ in range(200):
             handler.wfile.write(block)
 

@@ -1,0 +1,126 @@
+"""A base from a container registry: its image taken as it is, layer by layer, by digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from imagegen import registry
+from imagegen.base.model import LockedBase
+from imagegen.base.unpack import verify
+from imagegen.config import Settings
+from imagegen.errors import BaseError, FetchError
+from imagegen.matrix.model import Base
+from imagegen.net import Client, Missing, MissingFiles
+from imagegen.progress import Progress, timed
+from imagegen.registry.reference import variable
+from imagegen.store import Store, digest_of
+
+_FORMAT = 1  # of how layers are unpacked
+_CONNECTIONS = 3
+_UNPACKED = 4  # bytes of tree for a byte of layer, about
+
+
+def resolve(base: Base, settings: Settings, progress: Progress, *, architecture: str) -> LockedBase:
+    """The image that the base's name stands for now. Raises FetchError, which names what could not be reached.
+
+    What the base wants from the image's own package manager stays names: see `require_complete`.
+    """
+    reference = registry.parse(str(base.image))
+    platform = registry.Platform("linux", architecture)
+    with Client(settings) as client, timed(progress, f"resolving base {base.name}, {reference}"):
+        content = registry.resolve(reference, platform, client, settings)
+    packages = tuple(sorted(base.packages))
+    if packages:
+        progress.say(
+            f"base {base.name}: {', '.join(packages)} stay unresolved: only the package manager in {reference} "
+            "knows their versions"
+        )
+    return LockedBase(
+        base.name, base.kind, None, base.interpreter, {}, (), image=base.image, content=content, packages=packages
+    )
+
+
+def require_complete(locked: LockedBase) -> None:
+    """Raise BaseError for a base that is more than its image."""
+    if locked.packages:
+        raise BaseError(
+            f"base {locked.name} cannot be made",
+            why=f"{locked.image} needs {', '.join(locked.packages)} besides, which its own package manager would have "
+            "to install; imagegen does not run one yet",
+            fix="name an image that holds them, or use a base of kind debian",
+        )
+
+
+def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+    """Every layer is in the store by its digest afterwards. Raises MissingFiles that names all that could not be had.
+
+    Raises BaseError for a layer that unpacks to something else than its image says. What was fetched before stays in
+    the store.
+    """
+    _download(locked, store, settings, progress)
+    for layer in _content(locked).layers:
+        verify(layer, store)
+
+
+def _download(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+    wanted = _lacking(locked, store)
+    if not wanted:
+        return
+    reference = registry.parse(f"{locked.image}@{_content(locked).digest}")
+    total = sum(layer.size for layer in wanted)
+    with Client(settings) as client, progress.meter(f"{len(wanted)} layers of base {locked.name}", total) as meter:
+        repository = registry.Repository(reference, client, settings)
+
+        def download(layer: registry.Layer) -> Missing | None:
+            try:
+                repository.download(layer.digest, layer.size, store, meter)
+            except FetchError as error:
+                return _missing(locked, layer, error)
+            return None
+
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            try:
+                lacking = [each for each in pool.map(download, wanted) if each]
+            except BaseException:
+                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
+                raise
+    if lacking:
+        raise MissingFiles(lacking, store.root)
+
+
+def key(locked: LockedBase) -> str:
+    """The digest of all that decides the base's files."""
+    diff_ids = [layer.diff_id for layer in _content(locked).layers]
+    inputs = {"format": _FORMAT, "kind": locked.kind, "layers": diff_ids, "packages": locked.packages}
+    return digest_of(json.dumps(inputs, sort_keys=True).encode())
+
+
+def missing(locked: LockedBase, store: Store) -> list[Missing]:
+    """The layers that `fetch` would have to bring."""
+    return [_missing(locked, layer) for layer in _lacking(locked, store)]
+
+
+def needed(locked: LockedBase, store: Store) -> int:
+    """Bytes, about, that the base takes in the store beyond what is there."""
+    return (1 + _UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
+
+
+def _content(locked: LockedBase) -> registry.Image:
+    if locked.content is None:
+        raise BaseError(f"base {locked.name} is no image of a registry", fix="lock again")
+    return locked.content
+
+
+def _lacking(locked: LockedBase, store: Store) -> Sequence[registry.Layer]:
+    distinct = {layer.digest: layer for layer in _content(locked).layers}
+    return [layer for layer in distinct.values() if not store.has(layer.digest, layer.size)]
+
+
+def _missing(locked: LockedBase, layer: registry.Layer, error: FetchError | None = None) -> Missing:
+    host = registry.parse(str(locked.image)).registry
+    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    fix = f"set {variable(host)} to a mirror of {host} that can be reached, or `docker login` to it"
+    number = _content(locked).layers.index(layer) + 1
+    return Missing(f"layer {number} of {locked.image}", layer.digest.removeprefix("sha256:"), tried, fix)

@@ -1,0 +1,53 @@
+"""The layers under the stack: Debian's packages as one, those of a registry's image as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagegen import base
+from imagegen.config import Settings
+from imagegen.layers.layer import Layer, base_layer, known
+from imagegen.layers.plan import digest_of_json
+from imagegen.lock.model import Lock
+from imagegen.progress import Progress
+from imagegen.store import Store
+
+
+def keys(lock: Lock) -> list[str]:
+    """The keys of the base's layers, from the bottom up."""
+    return [layer.key for layer in taken(lock)] or [base.key(lock.base)]
+
+
+def known_layers(lock: Lock, store: Store) -> list[Layer]:
+    """Those that the store has, all or none: what one lacks, `layers` brings with the others."""
+    if own := taken(lock):
+        return [] if base.missing(lock.base, store) else own
+    layer = known(store, "base", base.key(lock.base))
+    return [layer] if layer else []
+
+
+def layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Sequence[Layer]:
+    """The base's layers, in the store. Raises BaseError, FetchError."""
+    if own := taken(lock):
+        base.fetch_layers(lock.base, store, settings, progress)
+        return own
+    if layers := known_layers(lock, store):
+        return layers
+    return [base_layer(store, base.key(lock.base), base.build(lock.base, store, settings, progress).diff_id)]
+
+
+def taken(lock: Lock) -> list[Layer]:
+    """The layers of a registry's image; none of another base. One that comes twice has two keys: it is there twice."""
+    found = enumerate(lock.base.content.layers if lock.base.content else (), 1)
+    return [
+        Layer(
+            f"base-{number}",
+            digest_of_json(["registry", number, layer.diff_id]),
+            layer.diff_id,
+            layer.digest,
+            layer.size,
+            None,
+            layer.oci_type,
+        )
+        for number, layer in found
+    ]

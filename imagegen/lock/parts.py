@@ -1,0 +1,218 @@
+"""What a cell needs from elsewhere before it can be resolved: its base, the indexes behind aliases, commits.
+
+What cannot be had is told at once: whoever carries a lock to another network wants to hear of all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from imagegen import git
+from imagegen.config import Settings
+from imagegen.errors import BaseError, FetchError, ImagegenError, LockError
+from imagegen.lock import indexes
+from imagegen.lock.file import LockErrors
+from imagegen.lock.model import GIT
+from imagegen.lock.resolve import Site
+from imagegen.lock.target import Target
+from imagegen.matrix.model import Cell, Requirement
+from imagegen.net import Client, NotFoundError
+from imagegen.progress import Progress
+from imagegen.store import Store
+from imagegen.text import redact
+
+T = TypeVar("T")
+
+
+class Attempts:
+    """Steps that may fail one by one; `require` then raises all that went wrong."""
+
+    def __init__(self) -> None:
+        self._errors: list[ImagegenError] = []
+
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """What the step gives, or None."""
+        try:
+            return step()
+        except (BaseError, FetchError, LockError) as error:
+            self._errors.append(error)
+            return None
+
+    def require(self) -> None:
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise LockErrors(self._errors)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`sites` by index alias; `archives` of commits by package."""
+
+    sites: Mapping[str, Site]
+    archives: Mapping[str, git.Archive]
+
+
+def gather(
+    cell: Cell, target: Target, attempts: Attempts, room: Path, settings: Settings, store: Store, progress: Progress
+) -> Parts:
+    """All of it; `room` is a directory for as long as the lock is made. Raises what `attempts` and this gathered."""
+    for requirement in cell.requirements:
+        if requirement.component.compiled:
+            attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
+    found: dict[str, Site | None] = {}
+    if indexes.DEFAULT in settings.index_urls:
+        found[indexes.DEFAULT] = Site(settings.index_urls[indexes.DEFAULT])
+    maker = _SiteMaker(cell, target, room, settings, progress)
+    routed: dict[str, list[Requirement]] = {}
+    for requirement in cell.requirements:
+        if requirement.index != indexes.DEFAULT and not requirement.git:
+            routed.setdefault(requirement.index, []).append(requirement)
+    for alias, requirements in routed.items():
+        found[alias] = attempts.attempt(lambda alias=alias, each=requirements: maker.site(alias, each))  # type: ignore[misc]
+    packed = {
+        each.component.package: attempts.attempt(lambda each=each: _archive(each, store, settings, progress))  # type: ignore[misc]
+        for each in cell.requirements
+        if each.git and not each.component.compiled
+    }
+    attempts.require()
+    archives = {package: archive for package, archive in packed.items() if archive}
+    sites = {alias: site for alias, site in found.items() if site}
+    return Parts(sites | ({GIT: maker.commits(archives)} if archives else {}), archives)
+
+
+def pep508(requirement: Requirement, cell: Cell) -> str:
+    """The requirement; an exact version gets the local label of its index, so that no other build answers."""
+    if requirement.git:
+        return f"{requirement.pep508}{',' if requirement.specifier else ''}=={requirement.git.metadata.version}"
+    parsed = Pep508(requirement.pep508)
+    label = requirement.component.local.get(cell.cuda)
+    exacts = [each for each in parsed.specifier if each.operator == "==" and "*" not in each.version]
+    if label and len(parsed.specifier) == len(exacts) == 1 and "+" not in exacts[0].version:
+        return f"{requirement.pep508}+{label}"
+    return requirement.pep508
+
+
+def must_be_compiled(name: str, version: str, why: str) -> LockError:
+    """The error for a component whose sources are more than Python."""
+    return LockError(
+        f"{name} {version} has to be compiled",
+        why=f"{why}; this imagegen makes wheels of pure Python only",
+        fix="choose a cell without it, or a version that has a wheel; source builds come with a later imagegen",
+    )
+
+
+def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -> None:
+    """Raise LockError for a compiled component of which there is no wheel. An index that fails is told by others."""
+    name, package = requirement.component.name, requirement.component.package
+    if source := requirement.git:
+        raise must_be_compiled(name, source.metadata.version, f"the cell asks for {source.url} at {source.commit}")
+    url = indexes.url_of(requirement.index, settings)
+    try:
+        links = indexes.project(Client(settings).impatient(), url, package) if url else []
+    except FetchError:
+        return
+    allowed = SpecifierSet(requirement.specifier)
+    wheels = [(link.filename, link) for link in links if allowed.contains(_version(link.filename), prereleases=True)]
+    if links and target.best(wheels) is None:
+        place = f"Python {target.python} on {target.uv_platform}"
+        why = f"index {requirement.index} has no wheel of it for {place}"
+        raise must_be_compiled(name, requirement.specifier or "(any version)", why)
+
+
+def _version(filename: str) -> str:
+    """A wheel's version; one that nobody asks for, of another file."""
+    try:
+        return str(parse_wheel_filename(filename)[1])
+    except InvalidWheelFilename:
+        return "0.dev0"
+
+
+def _archive(requirement: Requirement, store: Store, settings: Settings, progress: Progress) -> git.Archive:
+    assert requirement.git  # noqa: S101 - asked for such alone
+    source, package = requirement.git, requirement.component.package
+    commit = git.Source(source.url, source.commit, source.tree)
+    made = git.archive(commit, f"{package}-{source.metadata.version}", store, settings, progress)
+    for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
+        if paths:
+            progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
+    return made
+
+
+@dataclass(frozen=True)
+class _SiteMaker:
+    cell: Cell
+    target: Target
+    room: Path
+    settings: Settings
+    progress: Progress
+
+    def site(self, alias: str, requirements: Sequence[Requirement]) -> Site:
+        """The alias's index; where it cannot be reached, the exact files that find-links directories hold."""
+        url = indexes.url_of(alias, self.settings)
+        if url is None:
+            raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
+        try:
+            indexes.project(Client(self.settings).impatient(), url, requirements[0].component.package)
+        except NotFoundError:
+            pass  # it answers: what it lacks, uv tells best
+        except FetchError as error:
+            return self._stand_in(alias, requirements, error)
+        return Site(url)
+
+    def commits(self, archives: Mapping[str, git.Archive]) -> Site:
+        """A page that offers one sdist for each commit: uv has its metadata from the matrix and does not open it."""
+        lines = []
+        for requirement in self.cell.requirements:
+            if (source := requirement.git) and (archive := archives.get(requirement.component.package)):
+                name = f"{requirement.component.package.replace('-', '_')}-{source.metadata.version}.tar.gz"
+                digest = archive.digest.removeprefix("sha256:")
+                lines.append(_link((self.room / name).as_uri(), digest, name))
+        return self._page(GIT, lines)
+
+    def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: FetchError) -> Site:
+        files = {each.component.package: self._exact_file(each) for each in requirements}
+        found = [file for file in files.values() if file]
+        if len(found) < len(files):
+            lacking = ", ".join(pep508(each, self.cell) for each in requirements if not files[each.component.package])
+            places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
+            raise LockError(
+                f"index {alias} cannot be reached",
+                why=f"{error.what}: {error.why}; and no find-links directory ({places}) holds exactly one wheel of "
+                f"{lacking} for Python {self.target.python} on {self.target.uv_platform}",
+                fix=f"set {indexes.variable(alias)} to a mirror of it, or put that wheel where PIP_FIND_LINKS points",
+            ) from error
+        for file in found:
+            self.progress.say(f"index {alias} cannot be reached: {file} stands in for it")
+        # With hashes on a page uv need not unpack the files into its cache to learn them.
+        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for file in found])
+
+    def _page(self, alias: str, lines: Sequence[str]) -> Site:
+        page = self.room / f"{alias}.html"
+        page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
+        return Site(page.as_uri(), flat=True)
+
+    def _exact_file(self, requirement: Requirement) -> Path | None:
+        specifiers = list(Pep508(pep508(requirement, self.cell)).specifier)
+        if len(specifiers) != 1 or specifiers[0].operator != "==" or "+" not in specifiers[0].version:
+            return None
+        package = requirement.component.package
+        return indexes.stand_in(self.settings, package, specifiers[0].version, self.target)
+
+
+def _link(url: str, sha256: str, name: str) -> str:
+    return f'<a href="{url}#sha256={sha256}">{html.escape(name)}</a>'
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

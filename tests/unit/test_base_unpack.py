@@ -1,0 +1,241 @@
+"""Layers of images, one over the other, good ones and hostile."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.base import unpack as unpacking
+from imagegen.base.unpack import inside, unpack, verify
+from imagegen.errors import BaseError, StoreError
+from imagegen.registry import Layer
+from imagegen.store import Store
+from tests.registry import digest_of, packed
+
+GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def file(name: str, data: bytes = b"x", mode: int = 0o644) -> Member:
+    info = tarfile.TarInfo(name)
+    info.mode = mode
+    return info, data
+
+
+def member(name: str, kind: bytes, target: str = "") -> Member:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, target, 0o755
+    return info, b""
+
+
+def link(name: str, target: str) -> Member:
+    return member(name, tarfile.SYMTYPE, target)
+
+
+def folder(name: str) -> Member:
+    return member(name, tarfile.DIRTYPE)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def kept(store: Store, tar: bytes, blob: bytes | None = None, kind: str = GZIP) -> Layer:
+    blob = gzip.compress(tar, mtime=0) if blob is None else blob
+    return Layer(kind, store.write(blob), len(blob), digest_of(tar))
+
+
+def tree_of(store: Store, *layers: list[Member]) -> dict[str, object]:
+    """Path -> contents of a file, target of a link, None for a directory."""
+    root = store.root.parent / "outside" / "root"
+    root.mkdir(parents=True)
+    unpack([kept(store, packed(*layer)) for layer in layers], store, root)
+    assert [path.name for path in root.parent.iterdir()] == ["root"]
+    found: dict[str, object] = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+    return found
+
+
+def test_layers_lie_one_over_the_other(store: Store) -> None:
+    below = [file("a/one"), file("a/two"), file("b/three"), link("c", "a"), file("d"), folder("e"), file("f/g")]
+    above = [file("a/one", b"y"), file("a/.wh.two", b""), file("b/.wh..wh..opq", b""), file("b/four"), file("c"),
+             folder("d"), file("e"), file(".wh.f", b"")]  # fmt: skip
+    assert tree_of(store, below, above) == {
+        "a": None, "a/one": b"y", "b": None, "b/four": b"x", "c": b"x", "d": None, "e": b"x"
+    }  # fmt: skip
+
+
+def test_a_whiteout_is_about_the_layers_below(store: Store) -> None:
+    above = [file("b/new"), file("b/.wh..wh..opq", b""), file("a/new"), file(".wh.a", b""), file("b/.wh.new", b"")]
+    assert tree_of(store, [file("a/old"), file("b/old")], above) == {
+        "a": None, "a/new": b"x", "b": None, "b/new": b"x"
+    }  # fmt: skip
+
+
+def test_links_are_followed_inside_the_tree(store: Store) -> None:
+    """As a process that has the tree as its root would follow them: merged /usr, and worse."""
+    found = tree_of(
+        store,
+        [link("bin", "usr/bin"), file("bin/sh"), link("up", "../../../usr"), file("up/local"), link("abs", "/usr"),
+         file("abs/more"), member("hard", tarfile.LNKTYPE, "/bin/sh"), file("/rooted"), file("./dotted/../x")],
+    )  # fmt: skip
+    assert found == {
+        "bin": "usr/bin", "usr": None, "usr/bin": None, "usr/bin/sh": b"x", "up": "../../../usr", "usr/local": b"x",
+        "abs": "/usr", "usr/more": b"x", "hard": b"x", "rooted": b"x", "x": b"x",
+    }  # fmt: skip
+
+
+@pytest.mark.fault(
+    "Wheels", "a layer of a registry's base holds `..`, links out of the tree, devices", "nothing leaves the tree"
+)
+def test_nothing_is_written_outside(store: Store) -> None:
+    """`tree_of` looks at what lies beside the tree."""
+    (store.root.parent / "secret").write_text("s")
+    found = tree_of(
+        store,
+        [file("../beside"), file("a/../../../beside2"), link("l", ".."), file("l/beside3"), link("s", "../../secret"),
+         file("s", b"overwritten"), link("deep", "../../../../../../.."), file("deep/beside4"), link("x", "."),
+         member("null", tarfile.CHRTYPE), member("disk", tarfile.BLKTYPE), member("pipe", tarfile.FIFOTYPE)],
+    )  # fmt: skip
+    assert (store.root.parent / "secret").read_text() == "s"
+    assert not {"null", "disk", "pipe"} & found.keys()
+    assert found["s"] == b"overwritten"
+    assert {"beside", "beside2", "beside3", "beside4"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        ([link("a", "b"), link("b", "a"), file("a/x")], "links run in circles"),
+        ([member("h", tarfile.LNKTYPE, "../../secret")], "leads to no file"),
+        ([member("h", tarfile.LNKTYPE, "/etc/hostname")], "leads to no file"),
+        ([folder("d"), member("h", tarfile.LNKTYPE, "d")], "leads to no file"),
+        ([file("d/.wh...", b"")], "hides what it may not"),
+        ([file("d/.wh.", b"")], "hides what it may not"),
+        ([file("a" * 300)], "cannot be unpacked"),
+    ],
+)
+def test_what_no_layer_may_hold(layer: list[Member], why: str, store: Store) -> None:
+    (store.root.parent / "secret").write_text("s")
+    with pytest.raises(BaseError, match=why):
+        tree_of(store, layer)
+
+
+def test_bombs_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "_MAX_ENTRIES", 100)
+    with pytest.raises(BaseError, match="more than any image holds"):
+        tree_of(store, [file(str(number)) for number in range(200)])
+
+
+def test_a_layer_that_unpacks_without_end_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "_MAX_BYTES", 1 << 20)
+    layer = kept(store, packed(file("a")) + bytes(4 << 20))
+    with pytest.raises(BaseError, match="a bomb"):
+        verify(layer, store)
+    root = store.root.parent / "root"
+    root.mkdir()
+    sparse = tarfile.TarInfo("sparse")
+    sparse.size = 1 << 40
+    with pytest.raises(BaseError, match="a bomb"):
+        unpack([kept(store, sparse.tobuf() + bytes(1024))], store, root)
+
+
+def test_modes_are_tame(store: Store) -> None:
+    root = store.root.parent / "root"
+    root.mkdir()
+    unpack([kept(store, packed(file("s", mode=0o6777), file("closed", mode=0), folder("d")))], store, root)
+    modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("s", "closed", "d")}
+    assert modes == {"s": 0o755, "closed": 0o600, "d": 0o755}
+
+
+TAR = packed(file("a", b"content"))
+
+
+@pytest.mark.parametrize(
+    ("blob", "kind"),
+    [
+        (gzip.compress(TAR), GZIP),
+        (gzip.compress(TAR[:512]) + gzip.compress(TAR[512:]), GZIP),
+        (zstandard.compress(TAR[:512]) + zstandard.compress(TAR[512:]), "application/vnd.oci.image.layer.v1.tar+zstd"),
+        (TAR, "application/vnd.oci.image.layer.v1.tar"),
+    ],
+    ids=["gzip", "two gzips", "two frames of zstd", "plain"],
+)
+def test_every_compression(blob: bytes, kind: str, store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    layer = kept(store, TAR, blob, kind)
+    unpack([layer], store, root)
+    assert (root / "a").read_bytes() == b"content"
+    verify(layer, store)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [gzip.compress(TAR)[:-9], b"", gzip.compress(TAR) + b"junk", gzip.compress(b"\1" * 2000), TAR,
+     gzip.compress(packed(file("a", b"another")))],
+    ids=["cut", "empty", "junk behind", "no tar", "no gzip", "another tar"],
+)  # fmt: skip
+def test_a_layer_that_is_not_what_its_image_says(blob: bytes, store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    layer = kept(store, TAR, blob)
+    for _ in range(2):  # nothing of the first try is remembered
+        with pytest.raises(BaseError):
+            verify(layer, store)
+    with pytest.raises(BaseError):
+        unpack([layer], store, root)
+
+
+def test_a_damaged_blob_is_damage(store: Store, tmp_path: Path) -> None:
+    layer = kept(store, TAR)
+    path = store.path(layer.digest)
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1  # a time in gzip's header: what it unpacks to is the same
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="is damaged"):
+        verify(layer, store)
+
+
+names = st.lists(st.sampled_from(["a", "b", "..", ".", "", "l", ".wh.a", ".wh..wh..opq"]), min_size=1, max_size=4)
+kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+members = st.tuples(names, kinds, names, st.booleans())
+
+
+@given(st.lists(st.lists(members, max_size=8), max_size=3))
+def test_no_layers_write_outside(layers: list[list[tuple[list[str], bytes, list[str], bool]]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        store, root = Store(Path(place, "store")), Path(place, "x", "root")
+        root.mkdir(parents=True)
+        (root.parent / "sentinel").write_text("s")
+        packs = [packed(*map(_member, layer)) for layer in layers]
+        with suppress(BaseError):
+            unpack([kept(store, tar) for tar in packs], store, root)
+        assert sorted(path.name for path in root.parent.iterdir()) == ["root", "sentinel"]
+        assert (root.parent / "sentinel").read_text() == "s"
+
+
+def _member(drawn: tuple[list[str], bytes, list[str], bool]) -> Member:
+    name, kind, target, rooted = drawn
+    path = "/".join(name)
+    return file(path) if kind == tarfile.REGTYPE else member(path, kind, "/" * rooted + "/".join(target))
+
+
+def test_a_path_is_looked_up_inside(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/python").symlink_to("/usr/bin/../../../bin/python3")
+    assert inside(tmp_path, "/etc/python") == tmp_path / "bin/python3"

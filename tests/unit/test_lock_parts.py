@@ -1,0 +1,253 @@
+"""A cell on a registry's image with a component from git: locked against stand-ins on loopback, the sandbox played."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import BaseError, FetchError, ImagegenError, LockError, ReproducibilityError
+from imagegen.lock import contents, contradictions, dumps, fetch, indexes, read, stale, write
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock, LockedGit
+from imagegen.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
+from imagegen.progress import Quiet
+from tests.gitserver import Bare, GitServer
+from tests.registry import StandIn
+from tests.unit.test_lock_make import LATER, House
+from tests.wheels import make_wheel
+
+DEAD = "http://127.0.0.1:1"
+METADATA = Sdist("0.15.1", ("torch",), ("backend==1.0",))
+
+
+class Wider(House):
+    """As House, with a base from a registry and the component mbridge from git."""
+
+    def __init__(self, root: Path, registry: StandIn, server: GitServer) -> None:
+        super().__init__(root)
+        self.root, self.registry, self.server = root, registry, server
+        self.env["PATH"] = os.environ["PATH"]
+        self.env["IMAGEGEN_REGISTRY_DOCKER_IO"] = registry.host
+        self.bare = Bare(root / "mbridge.git")
+        self.shelf.wheel("backend", "1.0")
+        self.built: list[list[str]] = []
+        registry.push("library/cuda:13", [b"layer"], Env=["PATH=/cuda/bin:/usr/bin"], Entrypoint=["/hello"])
+        image = "docker.io/library/cuda:13"
+        base = Base("cuda", "registry", None, image, "ubuntu24.04", "3.11", "/usr/bin/python3.11", "2.39", {}, "")
+        self.cell = replace(self.cell, base=base, inputs={"base": "c" * 64})
+        self.choose(self.bare.tree({"pyproject.toml": b"1"}))
+
+    def choose(self, tree: str, *, tell: str | None = None, compiled: bool = False, url: str | None = None) -> None:
+        """Let the cell ask for a commit with this tree, or one of which the matrix says another tree."""
+        commit = self.bare.commit(tree)
+        source = GitSource("fixed", url or f"{self.server.url}/mbridge.git", commit, tell or tree, METADATA)
+        component = Component("mbridge", "mbridge", "", (), compiled=compiled, git={"fixed": source})
+        others = [each for each in self.cell.requirements if each.component.name != "mbridge"]
+        mine = Requirement(component, "==0.15.1", "the commit that works", "pypi", source)
+        self.cell = replace(self.cell, requirements=(mine, *others))
+
+    def lock(self, previous: Lock | None = None) -> Lock:
+        return self.make(previous or replace(self.first, inputs={"base": "moved"}))
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
+    registry, server = StandIn(), GitServer(tmp_path)
+    house = Wider(tmp_path, registry, server)
+
+    class Hands:
+        """What a build gives depends on the archive alone, as in the real sandbox."""
+
+        def __init__(self, rootfs: Path, *, read_only: dict[str, Path], memory: int) -> None:
+            self.files = read_only
+            house.built.append(sorted(read_only))
+
+        def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
+            source = next(path for name, path in self.files.items() if name.endswith(".tar"))
+            name, info = "mbridge-0.15.1-py3-none-any.whl", "mbridge-0.15.1.dist-info"
+            wheel = make_wheel(tmp_path, {"mbridge.py": source.name.encode()}, filename=name, info=info)
+            return f"{name}\n".encode() + wheel.read_bytes()
+
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.base.rootfs", lambda *args: tmp_path)
+    yield house
+    registry.close()
+    server.close()
+
+
+def source_of(lock: Lock) -> LockedGit | None:
+    wheel = next(wheel for wheel in lock.wheels if wheel.name == "mbridge")
+    return wheel.sdist.git if wheel.sdist else None
+
+
+def test_base_and_commit_are_locked_by_hash(house: Wider) -> None:
+    lock = house.lock()
+    assert lock.base.content
+    assert lock.base.content.config.env == ("PATH=/cuda/bin:/usr/bin",)
+    asked = house.cell.requirements[0].git
+    assert asked
+    assert source_of(lock) == LockedGit("fixed", asked.url, asked.commit, asked.tree)
+    assert {wheel.name: wheel.version for wheel in lock.wheels} == {
+        "mbridge": "0.15.1", "peft": "1.0", "torch": "2.13.0+cpu"
+    }  # fmt: skip
+    assert house.built == [["/backend-1.0-py3-none-any.whl", "/mbridge-0.15.1.tar"]] * 2
+    write(lock, house.root / "lock.toml")
+    assert read(house.root / "lock.toml") == lock
+    assert stale(lock, house.cell) == ()
+    assert contradictions(lock, house.cell) == ()
+    assert lock.base.content.layers[0].digest in contents(lock)
+    assert house.lock(lock) is lock
+    assert str(house.registry.host) not in dumps(lock)
+
+
+def test_commits_of_one_version_are_told_apart(house: Wider) -> None:
+    one = house.lock()
+    house.choose(house.bare.tree({"pyproject.toml": b"2"}))
+    assert contradictions(one, house.cell) == ("wheel mbridge",)
+    two = house.lock(one)
+    assert source_of(one) != source_of(two)
+    assert {wheel.name: wheel.version for wheel in one.wheels} == {wheel.name: wheel.version for wheel in two.wheels}
+    assert len({next(each.file.sha256 for each in lock.wheels if each.name == "mbridge") for lock in (one, two)}) == 2
+
+
+def test_another_machine_makes_the_same_wheel_from_the_lock(house: Wider) -> None:
+    lock = house.lock()
+    lock = replace(lock, wheels=tuple(wheel for wheel in lock.wheels if wheel.name == "mbridge"))
+    settings = Settings.from_environment(house.env)
+    (wheel,) = lock.wheels
+    assert wheel.sdist
+    for file in (wheel.file, wheel.sdist.file):
+        house.store.path(file.digest).unlink()
+    fetch(lock, house.store, settings, Quiet())
+    assert house.store.intact(wheel.file.digest, wheel.file.size)
+    for file in (wheel.file, wheel.sdist.file):
+        house.store.path(file.digest).unlink()
+    house.server.close()
+    with pytest.raises(
+        FetchError, match=r"(?s)mbridge-0\.15\.1\.tar, http://127\.0\.0\.1.*cannot be reached"
+    ) as caught:
+        fetch(lock, house.store, settings, Quiet())
+    assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
+
+
+def test_an_archive_that_the_lock_does_not_name_is_no_source(house: Wider) -> None:
+    lock = house.lock()
+    (wheel,) = (wheel for wheel in lock.wheels if wheel.name == "mbridge")
+    assert wheel.sdist
+    forged = replace(wheel.sdist, file=replace(wheel.sdist.file, sha256="0" * 64))
+    house.store.path(wheel.file.digest).unlink()
+    settings = Settings.from_environment(house.env)
+    with pytest.raises(ReproducibilityError, match="another archive than the lock names"):
+        fetch(replace(lock, wheels=(replace(wheel, sdist=forged),)), house.store, settings, Quiet())
+
+
+@pytest.mark.fault(
+    "Network",
+    "a cell's registry, index and git server are all out of reach",
+    "one error names all three, with variables",
+)
+def test_all_that_cannot_be_reached_is_told_at_once(house: Wider) -> None:
+    house.env |= {"IMAGEGEN_REGISTRY_DOCKER_IO": DEAD, "IMAGEGEN_INDEX_PYTORCH_CPU": DEAD}
+    house.choose(house.bare.tree({"a": b""}), url=f"{DEAD}/mbridge.git")
+    with pytest.raises(LockError, match="3 errors found") as caught:
+        house.lock()
+    text = str(caught.value)
+    assert "image docker.io/library/cuda:13 cannot be reached" in text
+    assert "index pytorch-cpu cannot be reached" in text
+    assert f"{DEAD}/mbridge.git cannot be reached" in text
+    assert "IMAGEGEN_REGISTRY_DOCKER_IO" in text
+    assert "IMAGEGEN_INDEX_PYTORCH_CPU" in text
+    assert "IMAGEGEN_GIT_127_0_0_1" in text
+
+
+def test_one_fault_is_told_as_itself(house: Wider) -> None:
+    house.choose(house.bare.tree({"a": b""}), tell="3" * 40)
+    with pytest.raises(FetchError, match="is not what the matrix says"):
+        house.lock()
+
+
+@pytest.mark.parametrize("how", ["commit", "sdist"])
+def test_what_must_be_compiled_is_told_by_name(how: str, house: Wider) -> None:
+    if how == "commit":
+        house.choose(house.bare.tree({"setup.py": b""}), compiled=True)
+    else:
+        (mine, *others) = house.cell.requirements
+        component = replace(mine.component, compiled=True)
+        house.shelf.sdist("mbridge", "0.15.1", {"setup.py": ""})
+        house.shelf.wheel("mbridge", "0.15.1", tag="cp39-cp39-manylinux_2_28_x86_64")
+        house.shelf.wheel("mbridge", "0.14")
+        house.cell = replace(house.cell, requirements=(replace(mine, component=component, git=None), *others))
+    with pytest.raises(LockError, match=r"mbridge (==)?0\.15\.1 has to be compiled"):
+        house.lock()
+    assert not house.built
+
+
+def test_a_compiled_component_with_a_wheel_is_taken(house: Wider) -> None:
+    (mine, *others) = house.cell.requirements
+    component = replace(mine.component, compiled=True)
+    house.shelf.wheel("mbridge", "0.15.1", tag="cp311-cp311-manylinux_2_28_x86_64")
+    house.cell = replace(house.cell, requirements=(replace(mine, component=component, git=None), *others))
+    assert source_of(house.lock()) is None
+
+
+def test_packages_that_the_base_wants_stay_names(house: Wider) -> None:
+    house.cell = replace(house.cell, base=replace(house.cell.base, packages={"python3.12": "x", "git": "y"}))
+    lock = house.lock()
+    assert lock.base.packages == ("git", "python3.12")
+    assert any("git, python3.12 stay unresolved" in text for text in house.said)
+    assert loads(dumps(lock)) == lock
+    from imagegen import base
+
+    with pytest.raises(BaseError, match="base cuda cannot be made") as caught:
+        base.require_complete(lock.base)
+    assert "git, python3.12" in str(caught.value)
+
+
+def edits(text: str) -> dict[str, str]:
+    return {
+        "kind": text.replace('kind = "registry"', 'kind = "debian"'),
+        "suite": text.replace('kind = "registry"', 'kind = "registry"\nsuite = "bookworm"'),
+        "digest": text.replace('\ndigest = "sha256:', '\ndigest = "sha256:0'),
+        "media type": text.replace("+gzip", "+bzip2"),
+        "variable": text.replace('env = ["PATH=', 'env = ["PATH'),
+        "url": text.replace('url = "http://127.0.0.1', 'url = "http://example.com'),
+        "url with a password": text.replace('url = "http://127.0.0.1', 'url = "https://me:pw@127.0.0.1'),
+        "url of a file": text.replace('url = "http://127.0.0.1', 'url = "file:///127.0.0.1'),
+        "option": text.replace('url = "http', 'url = "--upload-pack=x http'),
+        "commit": text.replace('commit = "', 'commit = "g'),
+        "tree": text.replace('tree = "', 'tree = "-'),
+        "index": text.replace('index = "git"', 'index = "pypi"'),
+        "two sources": text.replace("[wheel.git]", '[wheel.sdist]\nname = "mbridge"\n[wheel.git]'),
+        "package": text.replace('interpreter = "/usr', 'packages = ["--purge"]\ninterpreter = "/usr'),
+        "no layers": text.replace('  { media-type = "', '  # { media-type = "'),
+    }  # fmt: skip
+
+
+def test_edited_locks_are_refused(house: Wider) -> None:
+    text = dumps(house.lock())
+    for name, edited in edits(text).items():
+        assert edited != text, name
+        with pytest.raises(ImagegenError):
+            loads(edited)
+
+
+def test_the_first_lock_was_of_another_kind(house: Wider) -> None:
+    assert house.first.base.kind == "debian"
+    assert house.first.as_of == LATER
+    assert "base.kind" in contradictions(house.first, house.cell)
+
+
+def test_an_index_with_a_dot_in_its_name_has_a_variable() -> None:
+    index = Index("vllm-0.26-cu129", "https://unused.invalid", "")
+    name = indexes.variable(index.alias)
+    assert name == "IMAGEGEN_INDEX_VLLM_0_26_CU129"
+    env = {"HOME": "/x", name: "https://mirror.test", "UV_INDEX_VLLM_0_26_CU129_USERNAME": "me"}
+    settings = Settings.from_environment(env)
+    assert (
+        indexes.url_of(index.alias, indexes.with_indexes(settings, {index.alias: index})) == "https://me:@mirror.test"
+    )
