@@ -41,5 +41,10 @@ def shown(text: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A sentence that offers the nearest known word, if one is near."""
+    near = nearest(word, known)
+    return f'did you mean "{near}"?' if near else None
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else None
+    return near[0] if near else None

@@ -60,7 +60,9 @@ class App:
 
     @cached_property
     def matrix(self) -> matrix.Matrix:
-        return matrix.load(self.directories)
+        loaded = matrix.load(self.directories)
+        compat.check(loaded)
+        return loaded
 
     @cached_property
     def library(self) -> compat.Library:

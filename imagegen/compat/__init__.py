@@ -1,5 +1,6 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead (design, section 4.6)."""
 
+from imagegen.compat.check import check
 from imagegen.compat.constraints import constraints
 from imagegen.compat.evaluate import judge, judge_on
 from imagegen.compat.facts import Fact, Facts, facts_of_cell, facts_of_lock
@@ -26,6 +27,7 @@ __all__ = [
     "Verdict",
     "Vocabulary",
     "ask",
+    "check",
     "constraints",
     "explain",
     "facts_of_cell",

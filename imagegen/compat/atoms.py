@@ -19,7 +19,7 @@ from imagegen.compat.facts import versions_in
 
 @dataclass(frozen=True)
 class Atom:
-    """`text` is for people. One of: a release or point (`version`), a piece (`range`), a value (neither), or absent.
+    """One of: a release or point (`version`), a piece (`range`), a value (neither, its `text`), or absent.
 
     An `opaque` piece stands for versions of which nothing is known: whatever may be true of one of them counts as true.
     """
@@ -29,6 +29,9 @@ class Atom:
     range: VersionRange | None = None
     absent: bool = False
     opaque: bool = False
+
+    def __str__(self) -> str:
+        return self.text or str((self.range and self.range.to_specifier_set()) or "some versions")
 
     def fits(self, literal: Literal) -> bool:
         if self.absent:
@@ -72,7 +75,7 @@ def pieces(ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
     for cut in ranges:
         both = [(part.intersection(cut), part.difference(cut)) for part in parts]
         parts = [piece for pair in both for piece in pair if not piece.is_empty]
-    return tuple(Atom(str(part.to_specifier_set() or "some versions"), range=part) for part in parts)
+    return tuple(Atom("", range=part) for part in parts)
 
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:

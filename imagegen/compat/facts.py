@@ -70,6 +70,11 @@ def facts_of_cell(cell: Cell) -> Facts:
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
 
 
+def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
+    """Package -> its extras that the cell asks for, where it asks for some."""
+    return {each.component.package: frozenset(each.extras) for each in cell.requirements if each.extras}
+
+
 def _label(requirement: Requirement, cuda: str) -> str | None:
     """The local version label that will come of the requirement, as far as it is known; PyPI takes no labels.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from imagegen.compat.evaluate import assumed, told
-from imagegen.compat.facts import Fact, Facts, facts_of_cell, on_each
+from imagegen.compat.facts import Fact, Facts, extras_of, facts_of_cell, on_each
 from imagegen.compat.problem import Problem, Scope
 from imagegen.compat.solve import Clause, State, smallest
 from imagegen.compat.statements import Library
@@ -59,26 +59,27 @@ class Row:
 def survey(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> tuple[Row, ...]:
     """Every cell with its answer, in the given order."""
     rules = tuple(rules)
+    alike: dict[object, list[Cell]] = {}
+    for cell in cells:
+        alike.setdefault((cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items()))), []).append(cell)
     rows: dict[str, Row] = {}
-    for gpuless in (True, False):  # no rule of GPUs counts for the former
-        some = [cell for cell in cells if (cell.cuda == NO_CUDA) is gpuless]
-        if some:
-            world = World(some, rules, library)
-            rows |= {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell in some}
+    for some in alike.values():
+        world = World(some, rules, library)
+        rows |= {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell in some}
     return tuple(rows[cell.id] for cell in cells)
 
 
 class World:
     """All that is known about the names that some cells speak of; their own facts come later.
 
-    Either all of the cells have CUDA, or none.
+    Either all of the cells have CUDA, or none, since then no rule of GPUs counts; and they ask for the same extras.
     """
 
     def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> None:
         self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
         named = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
-        scope = Scope(frozenset(named), facts=_held(self.facts.values()), candidates=_candidates(cells))
+        scope = Scope(frozenset(named), _held(self.facts.values()), _candidates(cells), extras_of(cells[0]))
         self.problem = Problem(rules, Facts(named, {}, without, closed=False), library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
         sure = [each for each in self.problem.clauses if each.origin in binding or each.origin.startswith("stated ")]
@@ -97,7 +98,7 @@ class World:
         masks = self.problem.told(facts)
         mark = len(self.state.steps)
         try:
-            if broken := self._told(made := self.problem.clauses_of(masks)):
+            if broken := self.state.propagate(made := self.problem.clauses_of(masks)):
                 return Standing("incompatible", self._reason(broken, made, facts))
             order: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
             each = [self._on(one, made, self.problem.known_clauses(masks)) for one in on_each(cell.gpus, facts)]
@@ -111,22 +112,17 @@ class World:
         gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
         made = [*made, *self.problem.clauses_of(dict(gpu))]
         try:
-            if broken := self._told(made[-1:] if gpu else []):
+            if broken := self.state.propagate(made[-1:] if gpu else []):
                 return Standing("incompatible", self._reason(broken, made, facts))
             for each in self.doubts:
                 if not any(self.state.domains[name] & mask for name, mask in each.literals):
                     return Standing("unknown", self._reason(each, made, facts))
-            if broken := self._told(known):
+            if broken := self.state.propagate(known):
                 origins = self.state.explain(broken.literals, broken.origin).origins
                 return Standing("unknown", "; ".join(assumed(self.problem, origins)))
             return Standing("compatible")
         finally:
             self.state.undo(mark)
-
-    def _told(self, facts: Sequence[Clause]) -> Clause | None:
-        """Propagate the facts. Returns a clause that they break, or None."""
-        watching = (each for fact in facts for each in self.state.watch.get(fact.literals[0][0], ()))
-        return self.state.propagate([*facts, *watching])
 
     def _reason(self, broken: Clause, made: Sequence[Clause], facts: Facts) -> str:
         origins = self.state.explain(broken.literals, broken.origin).origins

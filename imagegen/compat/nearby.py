@@ -8,7 +8,7 @@ from itertools import combinations
 
 from packaging.version import Version
 
-from imagegen.compat.facts import Fact, on_each
+from imagegen.compat.facts import Fact, Facts, on_each
 from imagegen.compat.problem import Problem, Scope
 from imagegen.compat.question import Question
 from imagegen.compat.solve import Clause, Contradiction, GaveUpError, State, search
@@ -80,32 +80,41 @@ def _order(near: Near) -> tuple[int, int, str]:
 
 
 class _Search:
-    """One problem for each GPU, in which everything that may change is open."""
+    """A problem in which everything that may change is open, and for each GPU what is possible on it."""
 
     def __init__(self, question: Question, rules: Sequence[Rule], library: Library, surroundings: Surroundings) -> None:
         self.question = question
-        packages = [name for name in question.facts.packages if library.of(name)]
-        facts = question.facts
-        changeable = dict.fromkeys(packages, 1)
-        changeable |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
-        if "base" in question.asked and "glibc" not in question.asked:
-            changeable["base"] = _COST["base"]
-        self.costs = changeable
-        self.scope = Scope(
-            frozenset({*changeable, "glibc"}), candidates=_candidates(surroundings), extras=question.extras
-        )
-        self.problems = [Problem(rules, each, library, self.scope) for each in on_each(question.gpus, question.facts)]
         self.surroundings = surroundings
-        self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in changeable}
+        facts = question.facts
+        self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
+        self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
+        if "base" in question.asked and "glibc" not in question.asked:
+            self.costs["base"] = _COST["base"]
+        candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
+        scope = Scope(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
+        self.problem = Problem(rules, facts, library, scope)
+        self.told = self.problem.told(facts)
+        self.commits = {name for name, fact in facts.packages.items() if fact.built}
+        self.states = [self._on(each) for each in on_each(question.gpus, facts)]
+        self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
+
+    def _on(self, facts: Facts) -> State:
+        """What holds whatever changes: rules, statements, and that on this GPU."""
+        lasting = [clause for clause in self.problem.clauses if not clause.origin.startswith(("fact ", "known "))]
+        lasting += self.problem.known_clauses({})
+        if "gpu" in facts.versions:
+            lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
+        state = State.of(self.problem.domains, lasting)
+        state.propagate(lasting)
+        return state
 
     def run(self, at_most: int) -> list[Near]:
         found: list[Near] = []
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
         for cost in range(1, _FURTHEST + 1):
             for names in self._subsets(cost):
-                if any(set(near.changes) <= set(names) for near in found) or not all(
-                    core & set(names) for core in cores
-                ):
+                useful = all(core & set(names) for core in cores)
+                if not useful or any(set(near.changes) <= set(names) for near in found):
                     continue
                 core, near = self._assign(names)
                 if near:
@@ -124,36 +133,34 @@ class _Search:
 
     def _unknown(self, name: str) -> bool:
         """Whether a version is asked for that is not known: then it has to change."""
-        problem = self.problems[0]
-        mask = problem.of_fact(name, problem.facts)
-        return mask is not None and any(atom.opaque and mask >> at & 1 for at, atom in enumerate(problem.atoms[name]))
+        mask = self.told.get(name, 0)
+        return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
 
     def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Near | None]:
         """The nearest choice for all of the names while everything else stays; or what makes that impossible."""
-        states = []
-        for problem in self.problems:
-            clauses = [*self._held(problem, names), *self._lasting(problem)]
-            state = State.of(problem.domains, clauses)
-            broken = state.propagate(clauses)
-            failed = state.explain(broken.literals, broken.origin) if broken else _failed(state)
-            if failed:
-                return frozenset(o.removeprefix("fact ") for o in failed.origins if o.startswith("fact ")), None
-            states.append(state)
-        best = _Best()
-        self._descend(states, names, 0, {}, best)
-        return None, best.near
+        held = self._held(names)
+        marks = [len(state.steps) for state in self.states]
+        try:
+            for state in self.states:
+                broken = state.propagate(held)
+                failed = state.explain(broken.literals, broken.origin) if broken else _failed(state)
+                if failed:
+                    blamed = (origin for origin in failed.origins if origin.startswith("fact "))
+                    return frozenset(origin.removeprefix("fact ") for origin in blamed), None
+            best = _Best()
+            self._descend(self.states, names, 0, {}, best)
+            return None, best.near
+        finally:
+            for state, mark in zip(self.states, marks, strict=True):
+                state.undo(mark)
 
-    def _held(self, problem: Problem, freed: Iterable[str]) -> Iterator[Clause]:
-        """The facts that stay. The base and its glibc go together, and so do a package and its label."""
+    def _held(self, freed: Iterable[str]) -> list[Clause]:
+        """The facts that stay. A base and its glibc go together; what is changed is not left out."""
         names = set(freed) | ({"glibc"} if "base" in freed else set())
-        for clause in problem.fact_clauses:
-            name = clause.literals[0][0]
-            if clause.origin.startswith("known ") or name not in names:
-                yield Clause(clause.origin.replace("fact glibc", "fact base"), clause.literals)
-
-    @staticmethod
-    def _lasting(problem: Problem) -> Iterator[Clause]:
-        return (clause for clause in problem.clauses if not clause.origin.startswith(("fact ", "known ")))
+        names |= {f"{name}+" for name in names if name in self.commits}
+        held = self.problem.clauses_of({name: mask for name, mask in self.told.items() if name not in names})
+        held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
+        return [Clause(each.origin.replace("fact glibc", "fact base"), each.literals) for each in held]
 
     def _descend(
         self, states: Sequence[State], names: tuple[str, ...], distance: int, taken: dict[str, str], best: _Best
@@ -175,7 +182,7 @@ class _Search:
 
     def _choices(self, name: str) -> Iterator[_Choice]:
         """What a name may be changed to: never what was asked."""
-        facts, problem = self.question.facts, self.problems[0]
+        facts, problem = self.question.facts, self.problem
         if name == "cuda":
             yield from self._points(name, self.surroundings.cuda, facts.versions[name])
         elif name == "python":
@@ -186,7 +193,7 @@ class _Search:
             yield from self._releases(name, problem)
 
     def _points(self, name: str, versions: Sequence[str], fact: Fact) -> Iterator[_Choice]:
-        problem = self.problems[0]
+        problem = self.problem
         asked = problem.admitted(name, fact)
         made = [Fact.within(f"~={each}.0") if name == "python" else Fact.exactly(each) for each in versions]
         masks = [problem.admitted(name, each) for each in made]
@@ -212,10 +219,14 @@ class _Search:
         inside = [place for place in range(len(known.all)) if asked >> place & 1]
         if not inside:
             inside = [_among([release.version for release in known.all], fact)]
-        label = f"+{fact.local}" if fact.local else ""
+        label = f"+{fact.local}" if fact.local and not fact.built else ""
+        released = Facts({name: Fact.within("", "")}, {}, {}, closed=False)
+        unlabelled = {f"{name}+": problem.told(released).get(f"{name}+", 0)} if fact.built else {}
+        masks = {key: mask for key, mask in unlabelled.items() if mask}
         for place, release in enumerate(known.all):
-            if not asked >> place & 1 and not release.yanked:
-                yield _Choice(_away(place, inside, len(known.all)), f"=={release.version}{label}", {name: 2 << place})
+            if (fact.built or not asked >> place & 1) and not release.yanked:
+                away = _away(place, inside, len(known.all))
+                yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
 
 
 @dataclass

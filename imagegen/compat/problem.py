@@ -103,7 +103,13 @@ class Problem:
         name = self._name(literal)
         if literal.name.startswith(ENV) and self.facts.env is None:
             return name, 0b10 if literal.negated else 0b01
-        return name, atoms.mask(self.atoms[name], literal)
+        known = self.releases.get(name)
+        if known is None or literal.range is None:
+            return name, atoms.mask(self.atoms[name], literal)
+        count = len(known.all)
+        fitting = known.fitting(literal.text) ^ ((1 << count) - 1 if literal.negated else 0)
+        others = atoms.mask(self.atoms[name][count + 1 :], literal)  # after its absence and its known releases
+        return name, (0 if literal.required else 1) | fitting << 1 | others << (count + 1)
 
     def _name(self, literal: Literal) -> str:
         if literal.label is not None:
@@ -278,7 +284,10 @@ class Problem:
 
     def told(self, facts: Facts) -> dict[str, int]:
         """Name -> the atoms that the facts leave to it, for the names that they speak of."""
-        made = {name: self.of_fact(name, facts) for name in self.atoms}
+        labels = (f"{name}+" for name in facts.packages)
+        variables = (name for name in self.atoms if name.startswith(ENV))
+        names = dict.fromkeys((*facts.packages, *labels, *facts.versions, *facts.names, *variables))
+        made = {name: self.of_fact(name, facts) for name in names if name in self.atoms}
         return {name: mask for name, mask in made.items() if mask is not None}
 
     def of_fact(self, name: str, facts: Facts) -> int | None:

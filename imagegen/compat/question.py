@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from imagegen.compat.facts import Fact, Facts, facts_of_cell
+from imagegen.compat.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.compat.vocabulary import Vocabulary, cuda_of, python_of
 from imagegen.errors import UsageError
 from imagegen.matrix.cells import Matrix
@@ -119,7 +119,8 @@ class _Asker:
             raise UsageError(str(error), where=f"{package}{specifier}") from error
         self.asked[package] = specifier
         self.extras[package] = self.extras.get(package, frozenset()) | extras
-        self.packages[package] = Fact.asked(specifier)
+        release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
+        self.packages[package] = Fact.asked(specifier, release)
 
     def _variable(self, name: str, specifier: str) -> None:
         self.env[name.removeprefix(ENV)] = value = specifier.lstrip("=")
@@ -139,7 +140,9 @@ class _Asker:
         elif name == "cuda" and value == NO_CUDA:
             self.names["cuda"] = NO_CUDA
         else:
-            self.versions[name] = _of_surrounding(name, specifier, value)
+            self.versions[name] = fact = _of_surrounding(name, specifier, value)
+            if value is not None:
+                self.asked[name] = f"=={fact.text}"
 
     def _named(self, name: str, value: str) -> None:
         if name == "gpu":
@@ -152,8 +155,10 @@ class _Asker:
             self.asked["base"] = f"=={system.name}"
             self.names["base"] = system.name
             self.versions.setdefault("glibc", Fact.exactly(system.glibc))
-        else:
+        elif value in self.vocabulary.platforms:
             self.names[name] = value
+        else:
+            raise UsageError(f'there is no platform "{value}"', fix=f"known are {', '.join(self.vocabulary.platforms)}")
 
     def about(self, cell: Cell | None) -> Question:
         if cell is None:
@@ -169,7 +174,8 @@ class _Asker:
         packages = {**(_unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
         env = {**(facts.env or {}), **self.env}
         gpus = () if names.get("cuda") == NO_CUDA else self.gpus or cell.gpus
-        return Question(self.asked, Facts(packages, versions, names, closed=False, env=env), gpus, self.extras, cell)
+        extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
+        return Question(self.asked, Facts(packages, versions, names, closed=False, env=env), gpus, extras, cell)
 
 
 def _split(word: str) -> tuple[str, frozenset[str], str]:

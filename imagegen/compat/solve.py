@@ -64,24 +64,31 @@ class State:
 
     def propagate(self, pending: Iterable[Clause]) -> Clause | None:
         """Narrow until nothing moves. Returns a clause that cannot hold any more, or None."""
-        queue = deque(pending)
+        narrowed: deque[str] = deque()
+        waiting: set[str] = set()
         domains = self.domains
-        while queue:
-            clause = queue.popleft()
-            last: tuple[str, int] | None = None
-            for name, mask in clause.literals:
-                domain = domains[name]
-                if not domain & mask:
-                    continue
-                if last is not None or not domain & ~mask:
-                    break
-                last = (name, mask)
-            else:
-                if last is None:
-                    return clause
-                self._narrow(*last, clause)
-                queue.extend(self.watch.get(last[0], ()))
-        return None
+        while True:
+            for clause in pending:
+                last: tuple[str, int] | None = None
+                for name, mask in clause.literals:
+                    domain = domains[name]
+                    if not domain & mask:
+                        continue
+                    if last is not None or not domain & ~mask:
+                        break
+                    last = (name, mask)
+                else:
+                    if last is None:
+                        return clause
+                    self._narrow(*last, clause)
+                    if last[0] not in waiting:
+                        waiting.add(last[0])
+                        narrowed.append(last[0])
+            if not narrowed:
+                return None
+            name = narrowed.popleft()
+            waiting.discard(name)
+            pending = self.watch.get(name, ())
 
     def decide(self, name: str, mask: int) -> Clause | None:
         self._narrow(name, mask, None)

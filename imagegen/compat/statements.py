@@ -64,14 +64,28 @@ class Releases:
         self.package = package
         self.all: tuple[Release, ...] = tuple(reversed(list(package.releases.values())))
         self.versions = tuple(Version(each.version) for each in self.all)
+        self._fitting: dict[str, int] = {}
+        self._said: dict[tuple[int, str, frozenset[str]], tuple[Statement, ...]] = {}
 
     def within(self, fact: Fact | None) -> int:
         """The mask of those that the fact admits."""
         fitting = (fact is None or version in fact.range for version in self.versions)
         return sum(1 << position for position, fits in enumerate(fitting) if fits)
 
-    def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> Iterator[Statement]:
+    def fitting(self, specifier: str) -> int:
+        """The mask of those that a PEP 440 specifier admits."""
+        if specifier not in self._fitting:
+            self._fitting[specifier] = self.within(Fact.within(specifier))
+        return self._fitting[specifier]
+
+    def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
         """What the releases in the mask state, the same said by several of them once."""
+        key = (among, machine, extras)
+        if key not in self._said:
+            self._said[key] = tuple(self._statements(*key))
+        return self._said[key]
+
+    def _statements(self, among: int, machine: str, extras: frozenset[str]) -> Iterator[Statement]:
         said: dict[Said, int] = {}
         for position, release in enumerate(self.all):
             if among >> position & 1:

@@ -11,7 +11,7 @@ from imagegen.errors import UsageError
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
 from imagegen.matrix.model import Gpu, System, cuda_version
-from imagegen.text import did_you_mean
+from imagegen.text import nearest
 
 T = TypeVar("T")
 
@@ -25,29 +25,35 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Each map goes from the plain form of what people type."""
+    """Each map goes from the plain form of what people type; `written` to how it is written."""
 
     packages: Mapping[str, str]
     gpus: Mapping[str, tuple[Gpu, ...]]
     systems: Mapping[str, System]
+    platforms: tuple[str, ...]
+    labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
+    written: Mapping[str, str]
 
     @classmethod
     def of(cls, matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
         """`harvested` are packages whose metadata is known, components or not."""
-        packages = {plain(name): name for name in harvested}
+        names = {name: name for name in harvested}
         for component in matrix.components.values():
-            packages |= {plain(each): component.package for each in component.aliases}
-        packages |= {plain(each.package): each.package for each in matrix.components.values()}
-        packages |= {plain(name): component.package for name, component in matrix.components.items()}
+            names |= dict.fromkeys(component.aliases, component.package)
+        names |= {component.package: component.package for component in matrix.components.values()}
+        names |= {name: component.package for name, component in matrix.components.items()}
         gpus: dict[str, tuple[Gpu, ...]] = {}
         for gpu in matrix.gpus.values():
-            gpus[plain(gpu.family)] = (*gpus.get(plain(gpu.family), ()), gpu)
-            for each in (gpu.name, gpu.capability, *gpu.products):
-                gpus[plain(each)] = (gpu,)
-        systems = {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
-        for cell in matrix.all_cells:  # the bases of images go by the name of their system too
-            systems.setdefault(plain(cell.base.name), System(cell.base.name, cell.base.glibc, cell.base.python))
-        return cls(packages, gpus, systems)
+            gpus[gpu.family] = (*gpus.get(gpu.family, ()), gpu)
+            gpus |= dict.fromkeys((gpu.name, gpu.capability, *gpu.products), (gpu,))
+        systems = {
+            cell.base.name: System(cell.base.name, cell.base.glibc, cell.base.python) for cell in matrix.all_cells
+        }
+        systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
+        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems)}
+        several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
+        labelled = frozenset(each.package for each in several)
+        return cls(_plain(names), _plain(gpus), _plain(systems), matrix.axes["platform"], labelled, written)
 
     def package(self, name: str) -> str:
         """Raises UsageError for a name that nobody knows."""
@@ -80,16 +86,20 @@ class Vocabulary:
             return None
         return "gpu", f"=={word}"
 
-    def near(self, word: str) -> str | None:
+    def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
         """A sentence that offers what was perhaps meant."""
-        known = {*self.packages.values(), *self.packages, *self.gpus, *self.systems, *SURROUNDINGS}
-        return did_you_mean(plain(word), known)
+        found = nearest(plain(word), self.written if among is None else set(among) & set(self.written))
+        return f'did you mean "{self.written[found]}"?' if found else None
 
     def _find(self, known: Mapping[str, T], name: str, kind: str) -> T:
         if plain(name) in known:
             return known[plain(name)]
-        fix = did_you_mean(plain(name), known) or self.near(name) or f"known here: {_some(known)}"
+        fix = self.near(name, known) or self.near(name) or f"`imagegen why --help` says what is understood as a {kind}"
         raise UsageError(f'there is no {kind} "{name}"', fix=fix)
+
+
+def _plain(known: Mapping[str, T]) -> dict[str, T]:
+    return {plain(name): value for name, value in known.items()}
 
 
 def python_of(text: str) -> str | None:
@@ -105,9 +115,4 @@ def cuda_of(text: str) -> str | None:
 
 
 def _spellings(system: str) -> set[str]:
-    return {plain(system), plain(system).replace(".", "")}
-
-
-def _some(known: Iterable[str]) -> str:
-    names = sorted(known)
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return {system, system.replace(".", "")}

@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from imagegen.config import Settings
 from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard
+from imagegen.lock import unmet as unmet_requirements
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Component
 from imagegen.text import redact
@@ -193,6 +194,8 @@ def _explained(stderr: str) -> LockError | FetchError:
             why=guard.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
+    if unmet := unmet_requirements.told(redact(stderr), _PROJECT):
+        return LockError("the requirements cannot all be met", why=str(unmet))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
     lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
     if len(lines) > _EXPLANATION:

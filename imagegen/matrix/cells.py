@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagegen.errors import UsageError
+from imagegen.errors import Location, UsageError
 from imagegen.matrix.model import Cell, Component, Gpu, System
 from imagegen.matrix.rule import Rule
 from imagegen.text import did_you_mean
@@ -23,6 +23,7 @@ class Matrix:
     gpus: Mapping[str, Gpu]  # by name
     systems: Mapping[str, System]  # by name
     axes: Mapping[str, tuple[str, ...]]  # axis -> its values
+    places: Mapping[str, Location]  # id of a rule -> where it stands
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

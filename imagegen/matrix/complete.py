@@ -88,6 +88,7 @@ class _Completion:
             self.gpus,
             self.systems,
             {name: tuple(axis.values) for name, axis in self.axes.items()},
+            {found.name: found.where() for found in self._sound("rules")},
         )
 
     def _sound(self, section: str) -> list[Found]:

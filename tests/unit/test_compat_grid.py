@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen import matrix
-from imagegen.compat import Fact, explain, facts_of_cell, judge_on, survey
+from imagegen.compat import Fact, Surroundings, explain, facts_of_cell, judge_on, nearby, survey
+from imagegen.compat.facts import extras_of
 from imagegen.compat.grid import MAIN
 from imagegen.compat.question import Question
 from imagegen.matrix import Rule
@@ -158,6 +159,34 @@ def test_a_commit_is_not_held_to_what_a_release_states() -> None:
     assert [row.standing.answer for row in rows] == ["incompatible", "compatible"]
     refused = rule("refused", {"megatron-core": "<0.16"}, {"vllm": "<0.12"})  # rules still know its version
     assert [row.standing.answer for row in survey([plain, patched], [refused], FIELD)] == ["incompatible"] * 2
+
+
+def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
+    (core,) = cell({"megatron-core": ""}).requirements
+    commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
+    asked = replace(cell({"vllm": "==0.12.0"}), requirements=(replace(core, git=commit),))
+    no_commits = rule("no-commits", {"megatron-core": "+git.*"}, {"python": ">=3.12"})
+    question = Question({}, facts_of_cell(asked), cell=asked)
+    assert explain(question, [no_commits], FIELD).answer == "incompatible"
+    found = nearby(question, [no_commits], FIELD, Surroundings())
+    assert [dict(each.changes) for each in found] == [{"megatron-core": "==0.15.0"}]
+
+
+def test_extras_count_in_the_cells_that_ask_for_them() -> None:
+    plain = cell({"verl": "==1.0", "numpy": ">=2"})
+    numpy, verl = plain.requirements
+    asking = replace(plain, id="y", requirements=(numpy, replace(verl, extras=("old",))))
+    known = library(
+        package("verl", {"1.0": ()}, extras={"old": ('numpy<2; extra == "old"',)}),
+        package("numpy", {"1.26": (), "2.0": ()}),
+    )
+    rows = survey([plain, asking], [], known)
+    assert [row.standing.answer for row in rows] == ["compatible", "incompatible"]
+    whole = [
+        explain(Question({}, facts_of_cell(each), extras=extras_of(each), cell=each), [], known)
+        for each in (plain, asking)
+    ]
+    assert [each.answer for each in whole] == ["compatible", "incompatible"]
 
 
 def test_cells_without_cuda_hear_nothing_of_gpus() -> None:

@@ -1,0 +1,57 @@
+"""How long the whole matrix takes: every cell, and every choice of known versions of its main components.
+
+    python bench/grid.py [REPEAT]
+
+Each round reads the rules and the metadata anew, as a command does. Prints medians as Markdown.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from imagegen import compat, matrix
+from imagegen.data import shipped
+from imagegen.matrix import metadata
+
+T = TypeVar("T")
+ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]
+
+
+def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
+    start = time.perf_counter()
+    result = work()
+    times.setdefault(name, []).append(time.perf_counter() - start)
+    return result
+
+
+def once(directories: list[Path], times: dict[str, list[float]]) -> tuple[compat.Row, ...]:
+    loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
+    timed(times, "check the rules against each other", lambda: compat.check(loaded))
+    library = compat.Library(lambda package: metadata.load(directories, package))
+    rows = timed(times, "judge the whole grid", lambda: compat.survey(loaded.all_cells, loaded.rules, library))
+    fresh = compat.Library(lambda package: metadata.load(directories, package))
+    vocabulary = compat.Vocabulary.of(loaded, metadata.names(directories))
+    question = compat.ask(ASKED, [], loaded, vocabulary)
+    timed(times, "why, for one combination", lambda: compat.explain(question, loaded.rules, fresh))
+    around = compat.Surroundings.of(loaded)
+    timed(times, "what is nearest to it", lambda: compat.nearby(question, loaded.rules, fresh, around))
+    return rows
+
+
+def main(repeat: int) -> None:
+    times: dict[str, list[float]] = {}
+    for _ in range(repeat):
+        rows = once([shipped("matrices")], times)
+    print(f"{len(rows)} cells, {sum(row.fits.among for row in rows):,} combinations\n")
+    print("| what | time |\n|---|---|")
+    for name, seconds in times.items():
+        print(f"| {name} | {statistics.median(seconds):.2f} s |")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,89 @@
+"""Rules that contradict each other are told with file and line, and only these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagegen import matrix
+from imagegen.compat import check
+from imagegen.compat.check import clashes
+from imagegen.errors import MatrixErrors
+from imagegen.matrix import Rule
+from tests.unit.compat_samples import rule
+from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, load
+
+
+def told(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(clash.given, clash.about, clash.rules) for clash in clashes(rules)]
+
+
+def test_two_rules_that_leave_nothing_of_a_package_clash() -> None:
+    rules = [rule("high", {"a": ">=2"}, {"b": ">=2"}), rule("low", {"a": ">=2,<3"}, {"b": "<2"})]
+    assert told(*rules) == [("a <3,>=2", "b", ("high", "low"))]
+    assert told(rules[0], rule("low", {"a": "<2"}, {"b": "<2"})) == []
+
+
+def test_a_surrounding_can_be_what_is_left_without_a_way() -> None:
+    rules = [rule("new", {"a": ""}, {"cuda": ">=13"}), rule("old", {"a": "<2"}, {"cuda": "<12.8"})]
+    assert [(about, names) for _, about, names in told(*rules)] == [("cuda", ("new", "old"))]
+
+
+def test_a_circle_that_comes_back_to_forbid_where_it_began_is_a_clash() -> None:
+    circle = [rule("there", {"a": ">=2"}, {"b": "<1"}), rule("back", {"b": "<1"}, {"a": "<2"})]
+    assert ("a >=2", "b", ("back", "there")) in told(*circle)
+    harmless = [rule("one", {"a": ">=2"}, {"b": ">=2"}), rule("two", {"b": ">=2"}, {"a": ">=2"})]
+    assert told(*harmless) == []
+
+
+def test_one_rule_may_forbid_two_packages_beside_each_other() -> None:
+    assert told(rule("apart", {"a": ""}, conflict={"b": ""})) == []
+    assert told(rule("apart", {"a": ""}, conflict={"b": ""}), rule("more", {"a": ""}, {"b": ">=2"})) == []
+
+
+def test_what_merely_does_not_fit_is_no_clash() -> None:
+    """A library for CUDA 13 does not go with a build for 12.8: that is what rules are for."""
+    assert told(rule("library", {"b": ""}, {"cuda": ">=13"}), rule("build", {"a": "+cu128"}, {"cuda": "==12.8"})) == []
+
+
+@pytest.mark.parametrize("weak", [{"evidence": "remembered"}, {"severity": "warning"}])
+def test_what_does_not_bind_contradicts_nothing(weak: dict[str, str]) -> None:
+    assert told(rule("high", {"a": ""}, {"b": ">=2"}), rule("low", {"a": ""}, {"b": "<2"}, **weak)) == []
+
+
+RANGES = st.sampled_from(["", "<2", ">=2", "<1.5", ">=1.5,<3"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), RANGES, st.sampled_from("abc"), RANGES), max_size=4))
+def test_a_clash_needs_each_of_its_rules(made: list[tuple[str, str, str, str]]) -> None:
+    rules = [
+        rule(f"r{number}", {name: text}, {other: needed})
+        for number, (name, text, other, needed) in enumerate(made)
+        if name != other
+    ]
+    for clash in clashes(rules):
+        blamed = [each for each in rules if each.id in clash.rules]
+        assert len(blamed) > 1
+        assert clash.rules in {each.rules for each in clashes(blamed)}
+        for left_out in blamed:
+            assert clash.rules not in {each.rules for each in clashes([each for each in rules if each is not left_out])}
+
+
+def test_the_error_names_both_places(tmp_path: Path) -> None:
+    low = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: ">=2"}').replace("old-torch", "older-torch")
+    loaded = load(tmp_path, SMALL, RULE, low)
+    with pytest.raises(MatrixErrors) as caught:
+        check(loaded)
+    text = str(caught.value).replace(f"{tmp_path}/", "")
+    assert text.splitlines()[:2] == [
+        "1.yaml:2:3: the rule old-torch contradicts older-torch (2.yaml:2:3)",
+        "  why: with torch <2.3, together they leave no numpy, and none of them does so alone",
+    ]
+
+
+def test_the_shipped_rules_do_not_contradict_each_other() -> None:
+    check(matrix.load([SHIPPED]))

@@ -1,0 +1,163 @@
+"""What people type, and what is understood."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen import matrix
+from imagegen.compat import Question, Vocabulary, ask
+from imagegen.errors import UsageError
+from tests.unit.matrix_samples import SHIPPED
+
+MATRIX = matrix.load([SHIPPED])
+VOCABULARY = Vocabulary.of(MATRIX, ["numba"])
+
+
+def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
+    return ask(words, sets, MATRIX, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("typed", "understood"),
+    [
+        ("mcore==0.16.1", {"megatron-core": "==0.16.1"}),
+        ("Megatron_Core==0.16.1", {"megatron-core": "==0.16.1"}),
+        ("TE", {"transformer-engine": ""}),
+        ("fa2==2.8.3", {"flash-attn": "==2.8.3"}),
+        ("flash_attn", {"flash-attn": ""}),
+        ("flash attn", {"flash-attn": ""}),
+        ("vllm=0.12.0", {"vllm": "==0.12.0"}),
+        ("vllm >=0.11, <0.13", {"vllm": ">=0.11, <0.13"}),
+        ("verl[sglang]==0.9.1", {"verl": "==0.9.1"}),
+        ("numba", {"numba": ""}),
+        ("cu128", {"cuda": "==12.8"}),
+        ("cuda==cu128", {"cuda": "==12.8"}),
+        ("cuda==12.8.1", {"cuda": "==12.8"}),
+        ("CUDA>=12.8", {"cuda": ">=12.8"}),
+        ("cpu", {"cuda": "==cpu"}),
+        ("py312", {"python": "==3.12"}),
+        ("python==3.12", {"python": "==3.12"}),
+        ("Python==3.12.4", {"python": "==3.12.4"}),
+        ("sm120", {"gpu": "==sm_120"}),
+        ("gpu==sm_90a", {"gpu": "==sm_90"}),
+        ("H100", {"gpu": "==sm_90"}),
+        ("h200", {"gpu": "==sm_90"}),
+        ("RTX 5090", {"gpu": "==sm_120"}),
+        ("gpu==rtx5090", {"gpu": "==sm_120"}),
+        ("gpu==12.0", {"gpu": "==sm_120"}),
+        ("gpu==H100,B200", {"gpu": "==sm_90,sm_100"}),
+        ("blackwell", {"gpu": "==sm_100,sm_103,sm_120,sm_121"}),
+        ("driver==580", {"driver": "==580"}),
+        ("driver>=570.26", {"driver": ">=570.26"}),
+        ("base==Ubuntu-22.04", {"base": "==ubuntu22.04"}),
+        ("ubuntu2204", {"base": "==ubuntu22.04"}),
+        ("rocky8", {"base": "==rocky8"}),
+        ("env.VLLM_USE_V1==0", {"env.VLLM_USE_V1": "==0"}),
+    ],
+)
+def test_names_are_understood_as_people_type_them(typed: str, understood: dict[str, str]) -> None:
+    assert asked(typed).asked == understood
+
+
+def test_words_that_belong_together_may_come_apart() -> None:
+    assert asked("RTX", "5090", "torch==2.9.1").asked == {"gpu": "==sm_120", "torch": "==2.9.1"}
+    assert asked("torch==2.9.1", "gpu==RTX", "PRO", "6000").asked == {"torch": "==2.9.1", "gpu": "==sm_120"}
+    assert asked("H100", "B200").asked == {"gpu": "==sm_90,sm_100"}
+
+
+def test_a_base_brings_its_glibc_and_a_label_stands_apart() -> None:
+    facts = asked("rocky8", "torch==2.9.1+cu128", "driver==580").facts
+    assert facts.versions["glibc"].text == "2.28"
+    assert (facts.packages["torch"].text, facts.packages["torch"].local) == ("2.9.1+cu128", "cu128")
+    assert "2.9.1" in facts.packages["torch"].range
+    assert ["580.65.06" in facts.versions["driver"].range, "581.1" in facts.versions["driver"].range] == [True, False]
+
+
+def test_a_release_has_no_label_where_there_is_one_build_of_it() -> None:
+    """So that a rule about a commit, which the label tells from the release, can tell them apart."""
+    packages = asked("mbridge==0.15.1", "mcore", "torch==2.9.1").facts.packages
+    assert {name: fact.local for name, fact in packages.items()} == {
+        "mbridge": "",
+        "megatron-core": None,  # of no version in particular: perhaps a commit
+        "torch": None,  # there is one for each CUDA
+    }
+
+
+def test_a_cell_is_a_start() -> None:
+    changed = asked("cpu-grpo", sets=("torch=2.12.0", "python=3.12"))
+    assert changed.cell is not None
+    assert changed.asked == {"torch": "==2.12.0", "python": "==3.12"}
+    assert changed.facts.packages["torch"].text == "2.12.0"
+    assert changed.facts.packages["transformers"].text == ">=5.9,<5.11"
+    assert changed.facts.names["cuda"] == "cpu"
+    assert changed.command() == "imagegen why cpu-grpo-cpu-py311 --set torch==2.12.0 --set python==3.12"
+    blackwell = asked("blackwell-vllm")
+    assert [gpu.name for gpu in blackwell.gpus] == ["sm_100", "sm_103", "sm_120", "sm_121"]
+    assert [gpu.name for gpu in asked("blackwell-vllm", "H100").gpus] == ["sm_90"]
+    assert asked("blackwell-vllm", "cpu").gpus == ()
+    assert asked("blackwell-vllm", "cu128").facts.versions["cuda"].text == "12.8"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["troch==2.9.1"], 'there is no component "troch".*did you mean "torch"'),
+        (["flash-atn"], '"flash-atn" is neither.*did you mean "flash-attn"'),
+        (["gpu==RTX 509"], 'there is no GPU "RTX 509".*did you mean "RTX 5090"'),
+        (["base==ubuntu22.10"], 'there is no base "ubuntu22.10".*did you mean "ubuntu'),
+        (["torch==2.9.x"], "not a PEP 440 version specifier"),
+        (["torch==="], "=== compares text"),
+        (["torch===2.9"], "=== compares text"),
+        (["torch==2.9.1", "torch==2.8.0"], "no version satisfies"),
+        (["python==3.12", "py311"], "python is given twice"),
+        (["gpu>=10"], "gpu takes =="),
+        (["gpu=="], "gpu of what version"),
+        (["cuda==twelve"], "not a PEP 440 version specifier"),
+        (["platform==linux/riscv64"], "there is no platform"),
+        (["blackwell-vllm", "cpu-grpo"], "are several cells"),
+        (["=="], "not of the form name==version"),
+        ([], "nothing is asked"),
+    ],
+)
+def test_what_is_not_understood_is_told(typed: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=r"(?s)" + said):
+        asked(*typed)
+
+
+def test_set_changes_a_cell_alone() -> None:
+    with pytest.raises(UsageError, match="--set changes a cell"):
+        asked("torch==2.9.1", sets=("vllm=0.12.0",))
+
+
+WORDS = ["mcore==0.16", "vllm>=0.11,<0.13", "verl[sglang]", "H100", "B200", "cu128", "py312", "rocky8", "driver==580"]
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, unique=True))
+def test_the_command_asks_the_same_again(words: list[str]) -> None:
+    question = asked(*words)
+    program, command, *again = shlex.split(question.command())
+    assert (program, command) == ("imagegen", "why")
+    assert asked(*again) == question
+
+
+@given(
+    st.lists(
+        st.text(max_size=12) | st.sampled_from([*WORDS, "torch", "==", "cpu-grpo", "gpu==", "[", "RTX"]), max_size=4
+    )
+)
+def test_anything_is_a_question_or_a_usage_error(words: list[str]) -> None:
+    with suppress(UsageError):
+        asked(*words)
+
+
+def test_names_of_another_matrix_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("components:\n  my-thing: {description: d, aliases: [mt, My Thing]}\n")
+    loaded = matrix.load([SHIPPED, tmp_path])
+    understood = ask(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).asked
+    assert understood == {"my-thing": "==1.0"}
