@@ -92,7 +92,7 @@ class App:
         if wrong := lock.contradictions(found, cell):
             why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
             raise LockError(f"the lock of {cell.id} contradicts it", where=str(self.lock_path(cell)), why=why, fix=fix)
-        self.judge(cell, compat.facts_of_lock(found))
+        self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
         return found
 
     def with_base(self, cell: Cell, lock: Lock, work: Callable[[Lock], T], *, scratch: bool) -> T:
@@ -107,7 +107,7 @@ class App:
     def _scratch_lock(self, cell: Cell, locked: Lock, error: GoneError) -> Lock:
         """`locked` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
         fresh = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
-        self.judge(cell, compat.facts_of_lock(fresh))
+        self.judge(cell, compat.facts_of_lock(fresh, cell.base.glibc))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")

@@ -88,7 +88,7 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
         progress=app.progress,
         **asked,
     )
-    app.judge(cell, compat.facts_of_lock(made))
+    app.judge(cell, compat.facts_of_lock(made, cell.base.glibc))
     return made
 
 

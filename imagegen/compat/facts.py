@@ -105,6 +105,13 @@ class _Named(Protocol):
     def version(self) -> str: ...
 
 
+class _Wheel(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def release(self) -> str: ...
+
+
 class _LockedBase(Protocol):
     @property
     def name(self) -> str: ...
@@ -127,15 +134,18 @@ class LockLike(Protocol):
     @property
     def base(self) -> _LockedBase: ...
     @property
-    def wheels(self) -> Iterable[_Named]: ...
+    def wheels(self) -> Iterable[_Wheel]: ...
     @property
     def env(self) -> Iterable[_Variable]: ...
 
 
-def facts_of_lock(lock: LockLike) -> Facts:
-    """What is known after resolution: every package's exact version, and glibc's from the base's own libc6."""
-    packages = {wheel.name: Fact.exactly(wheel.version) for wheel in lock.wheels}
-    glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), None)
+def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
+    """What is known after resolution: every package's exact version, and glibc's.
+
+    That is of the base's own libc6; `glibc` is for bases that do not list their packages.
+    """
+    packages = {wheel.name: Fact.exactly(wheel.release) for wheel in lock.wheels}
+    glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), glibc)
     env = {each.name: each.value for each in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
 

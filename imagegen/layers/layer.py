@@ -94,7 +94,7 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
             _write_byte_code(tar, byte_code.rest(), lock.python)
         for path in support.OPEN:
             tar.directory(path, 0o1777)
-        for path, target in support.LINKS.items():
+        for path, target in support.links(lock).items():
             tar.link(path, target)
 
     return _make(store, plan.name, plan.key, fill, below=("/root",))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagegen import preflight
+from imagegen.layers.install import site_packages
 from imagegen.lock.model import Lock, LockedEnv
 from imagegen.matrix.model import cuda_version
 from imagegen.preflight.suite.image import to_json
@@ -24,6 +25,10 @@ WORKDIR = "/workspace"
 OPEN = (HOME, f"{HOME}/.cache", WORKDIR)  # everybody's to write in, as /tmp is (1777)
 # What is mounted where people know it from other images lands where caches are.
 LINKS: Mapping[str, str] = {"/root/.cache": f"{HOME}/.cache"}
+# NVIDIA's wheels make a CUDA toolkit but for these: wheel -> the libraries that linkers look for without a version, all
+# of which carry CUDA's major version as their own.
+LINKED = {"nvidia-cublas": ("cublas", "cublasLt"), "nvidia-cuda-nvrtc": ("nvrtc",), "nvidia-cuda-runtime": ("cudart",)}
+CUDA_HOME = "/usr/local/cuda"
 
 _HOME_BECAUSE = (
     "One home for every user, with and without a name: caches of Hugging Face, Triton, vLLM and flashinfer follow it."
@@ -61,9 +66,29 @@ def files(lock: Lock) -> tuple[SupportFile, ...]:
     return tuple(sorted(found, key=lambda file: file.path))
 
 
+def links(lock: Lock) -> dict[str, str]:
+    """The layer's links, path -> target.
+
+    With nvcc from NVIDIA's wheels, CUDA_HOME is where compilers look for it, with lib64 and what -lcudart finds.
+    """
+    wheels = {wheel.name for wheel in lock.wheels}
+    cuda = cuda_version(lock.axes.get("cuda", ""))
+    if cuda is None or "nvidia-cuda-nvcc" not in wheels:
+        return dict(LINKS)
+    major = cuda.partition(".")[0]
+    home = f"{site_packages(lock.python)}/nvidia/cu{major}"
+    libraries = [name for wheel, names in LINKED.items() if wheel in wheels for name in names]
+    return {
+        **LINKS,
+        CUDA_HOME: home,
+        f"{home}/lib64": "lib",
+        **{f"{home}/lib/lib{name}.so": f"lib{name}.so.{major}" for name in libraries},
+    }
+
+
 def identity(lock: Lock) -> list[list[str]]:
     """What decides the layer's bytes, for its key."""
-    names = [[path, "open"] for path in OPEN] + [[path, target] for path, target in LINKS.items()]
+    names = [[path, "open"] for path in OPEN] + [[path, target] for path, target in links(lock).items()]
     return names + [
         [file.path, "x" if file.executable else "-", hashlib.sha256(file.content).hexdigest()] for file in files(lock)
     ]

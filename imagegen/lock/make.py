@@ -90,7 +90,7 @@ def make(
         env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
         winners=winners_among(cell.winners, wheels),
     )
-    made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made)))
+    made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
 
 

@@ -6,6 +6,7 @@ are called digest, diff_id or key. Sizes are bytes. Times are RFC 3339 in UTC wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -85,6 +86,12 @@ class LockedWheel:
     because: str | None = None  # the matrix's reason, for a requirement of the cell
     sdist: LockedSdist | None = None
     misrecorded: str | None = None  # why its RECORD is not believed; None: it is, as it should be
+
+    @property
+    def release(self) -> str:
+        """Its version; of a commit with a label that says so, since others may share the version."""
+        commit = self.sdist.git if self.sdist else None
+        return f"{self.version}+git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}" if commit else self.version
 
 
 @dataclass(frozen=True)

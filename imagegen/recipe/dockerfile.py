@@ -19,7 +19,7 @@ from imagegen.data import shipped
 from imagegen.errors import LockError
 from imagegen.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.layers.install import PREFIX
-from imagegen.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR
+from imagegen.layers.support import ENV, OPEN, ROOT, WORKDIR, links
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedEnv, LockedWheel
 
@@ -62,7 +62,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         support=ROOT,
         entrypoint=entrypoint(lock),
         open=OPEN,
-        links=LINKS,
+        links=links(lock),
         interpreter=lock.base.interpreter,
         reason=reason,
     )

@@ -15,12 +15,14 @@ import pytest
 import zstandard
 from packaging.requirements import Requirement
 
+from imagegen import compat, matrix
 from imagegen.config import Settings
+from imagegen.data import shipped
 from imagegen.layers import bytecode, support
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.image import image, labels
 from imagegen.layers.plan import plan
-from imagegen.lock.model import Lock, LockedEnv, LockedGpus
+from imagegen.lock.model import Lock, LockedEnv, LockedGit, LockedGpus, LockedSdist
 from imagegen.preflight.suite import image as reader
 from imagegen.progress import Quiet
 from imagegen.recipe import folder
@@ -147,3 +149,31 @@ def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path
     }
     assert written == {name: each for name, each in files.items() if not name.endswith(".pyc")}
     assert {stat.S_IMODE(path.stat().st_mode) for path in directory.rglob("*") if path.is_dir()} == {0o755}
+
+
+def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
+    """Torch 2.11's cpp_extension and FlashInfer 0.6 link with -L$CUDA_HOME/lib64 -lcudart; the wheels have neither."""
+    wheel = CUDA.wheels[0]
+    named = [replace(wheel, name=name) for name in ("nvidia-cuda-nvcc", "nvidia-cuda-runtime")]
+    home = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
+    assert support.links(replace(CUDA, wheels=tuple(named))) == {
+        **support.LINKS,
+        "/usr/local/cuda": home,
+        f"{home}/lib64": "lib",
+        f"{home}/lib/libcudart.so": "libcudart.so.13",
+    }
+    assert support.links(replace(CUDA, wheels=tuple(named[1:]))) == dict(support.LINKS)  # no compiler
+    assert support.links(CUDA) == dict(support.LINKS)
+
+
+def test_a_commit_is_told_from_the_release_of_its_version() -> None:
+    """Mbridge says 0.15.1 of three trees, of which the one on PyPI breaks on megatron-core 0.18 and 641a5a0 does not."""
+    (rule,) = (rule for rule in matrix.load([shipped("matrices")]).rules if rule.id == "mbridge-megatron-core")
+    wheel = LOCK.wheels[0]
+    core = replace(wheel, name="megatron-core", version="0.18.0")
+    release = replace(wheel, name="mbridge", version="0.15.1", sdist=None)
+    commit = LockedGit("641a5a0", "https://github.com/ISEEKYAN/mbridge", "6" * 40, "c" * 40)
+    built = replace(release, sdist=LockedSdist(wheel.file, (), commit))
+    for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
+        facts = compat.facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
+        assert compat.judge([rule], facts).answer == answer
