@@ -167,7 +167,7 @@ def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
 
 
 def test_a_commit_is_told_from_the_release_of_its_version() -> None:
-    """Mbridge says 0.15.1 of three trees, of which the one on PyPI breaks on megatron-core 0.18 and 641a5a0 does not."""
+    """PyPI's mbridge 0.15.1 breaks on megatron-core 0.18; commit 641a5a0, which says 0.15.1 too, does not."""
     (rule,) = (rule for rule in matrix.load([shipped("matrices")]).rules if rule.id == "mbridge-megatron-core")
     wheel = LOCK.wheels[0]
     core = replace(wheel, name="megatron-core", version="0.18.0")
