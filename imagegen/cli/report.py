@@ -17,6 +17,6 @@ def print_report(console: Console, report: Report) -> None:
     table = Table("check", "result", "time", "", box=None, pad_edge=False)
     for result in report.results:
         status = Text(result.status, style=_COLOUR[result.status])
-        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.reason))
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
     console.print(table)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))

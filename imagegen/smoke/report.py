@@ -30,6 +30,17 @@ class Result:
     def failed(self) -> bool:
         return self.status not in ("pass", "skip")
 
+    @property
+    def note(self) -> str:
+        """What a check that passed did without, or did not try; "" if nothing."""
+        said = self.details.get("note")
+        return said if isinstance(said, str) else ""
+
+    @property
+    def told(self) -> str:
+        """Why it ended so, or else its note."""
+        return self.reason or self.note
+
 
 @dataclass(frozen=True)
 class Report:
@@ -82,6 +93,8 @@ class Report:
             kind = {"skip": "skipped", "fail": "failure", "crash": "error"}.get(result.status)
             if kind:
                 ET.SubElement(case, kind, {"message": _xml(result.reason)}).text = _xml(result.log)
+            elif result.note:
+                ET.SubElement(case, "system-out").text = _xml(result.note)
         ET.indent(root)
         document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
         return document.decode() + "\n"

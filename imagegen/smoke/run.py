@@ -81,7 +81,8 @@ def run(
         container = _started(stack, engine, ref, files(spec(lock, imports)), gpus=lock.axes.get("cuda") != "cpu")
         for check in checks:
             result = judged(_run_one(container, check), check, require_gpu=require_gpu)
-            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s")
+            told = f" ({result.told})" if result.told and not result.failed else ""
+            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{told}")
             results.append(result)
     return Report(ref, lock.cell, tuple(results))
 
@@ -104,7 +105,13 @@ def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:
         "env": {variable.name: variable.value for variable in lock.env},
         "versions": {wheel.name: wheel.version for wheel in lock.wheels},
         "imports": {name: list(modules) for name, modules in imports.items()},
+        "gpus": _architectures(lock),
     }
+
+
+def _architectures(lock: Lock) -> list[str]:
+    """The GPUs that the lock is for, as compilers name them."""
+    return [f"sm_{capability.replace('.', '')}" for capability in (lock.gpu.capabilities if lock.gpu else ())]
 
 
 def files(spec: Mapping[str, object]) -> dict[str, bytes]:

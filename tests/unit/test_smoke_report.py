@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from imagegen import smoke
+from imagegen.cli.report import print_report
 from imagegen.errors import ContainerError, EngineError, NoGpuError
-from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedWheel
+from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from imagegen.smoke.suite.table import CHECKS, applicable
@@ -168,7 +171,13 @@ def test_the_suite_travels_whole_and_alone() -> None:
         "env": {},
         "versions": {"torch": "2"},
         "imports": {"torch": ["torch"]},
+        "gpus": [],
     }
+
+
+def test_the_suite_is_told_which_gpus_the_lock_is_for() -> None:
+    lock = replace(lock_of({"torch": "2"}), gpu=LockedGpus(("9.0", "12.1"), "580.65.06"))
+    assert spec(lock, {})["gpus"] == ["sm_90", "sm_121"]
 
 
 def report_of(*statuses: str, reason: str = "why", log: str = "") -> smoke.Report:
@@ -201,6 +210,22 @@ def test_the_report_as_json_counts_every_status() -> None:
     assert data["checks"][2] == {
         "check": "versions", "status": "fail", "seconds": 1.5, "reason": "why", "details": {"n": 1}, "log": "",
     }  # fmt: skip
+
+
+def test_a_pass_that_left_something_out_says_so_everywhere(tmp_path: Path) -> None:
+    note = "against a stub libcuda.so.1"
+    said = {"check": "imports", "status": "pass", "reason": "", "details": {"note": note}, "seconds": 1.5}
+    progress = Said()
+    engine = FakeEngine(tmp_path, Ended(0, json.dumps(said).encode()))
+    report = smoke.run(engine, "t", lock_of({}), {}, require_gpu=False, progress=progress)
+    assert report.results[0].told == note
+    assert progress.lines[0] == f"  imports: pass, 1.5 s ({note})"
+    assert f"<system-out>{note}</system-out>" in report.junit("cell")
+    out = Console(file=io.StringIO(), width=200)
+    print_report(out, report)
+    assert note in out.file.getvalue()  # type: ignore[attr-defined]
+    assert smoke.Result("imports", "fail", 1.0, "why", {"note": note}).told == "why"
+    assert smoke.Result("imports", "pass", 1.0, "", {"note": 7}).told == ""
 
 
 def test_junit_is_what_the_readers_of_that_format_expect() -> None:

@@ -23,9 +23,9 @@ HOME = Path(imagegen.smoke.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from suite import runner  # noqa: E402
-from suite.arch import arch_names, runs_on  # noqa: E402
+from suite.arch import arch_names, dotted, runs_on, targets  # noqa: E402
 from suite.checks.versions import canonical_version, compare  # noqa: E402
-from suite.program import Failed, Findings, Skipped, Spec, answer  # noqa: E402
+from suite.program import Failed, Findings, Skipped, Spec, answer, compile_targets  # noqa: E402
 from suite.table import CHECKS, Check, applicable  # noqa: E402
 
 SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {})
@@ -138,7 +138,14 @@ def test_no_exit_code_and_no_output_escape_a_verdict(code: int | None, output: s
 
 def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
-    fields = {"python": "3.11", "prefix": "/elsewhere", "env": {}, "versions": {}, "imports": {"json": ["json"]}}
+    fields = {
+        "python": "3.11",
+        "prefix": "/elsewhere",
+        "env": {},
+        "versions": {},
+        "imports": {"json": ["json"]},
+        "gpus": [],
+    }
     spec.write_text(json.dumps(fields))
     argv = [sys.executable, "-m", "suite.runner", str(spec)]
     lines = subprocess.run([*argv, "imports", "pip-check", "sb3"], cwd=HOME, capture_output=True, check=True).stdout
@@ -152,7 +159,9 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
 def test_the_table_and_the_programs_are_one_set() -> None:
     assert {check.module for check in CHECKS} == {path.stem for path in PROGRAMS}
     assert len({check.name for check in CHECKS}) == len(CHECKS)
-    assert {check.name for check in applicable({"torch"})} == {check.name for check in CHECKS} - {"sb3"}
+    assert len(applicable({need for check in CHECKS for need in check.needs})) == len(CHECKS)
+    plain = {check.name for check in CHECKS if check.needs <= {"torch"}}
+    assert {check.name for check in applicable({"torch"})} == plain
     assert [check.name for check in applicable(())] == ["imports", "pip-check", "versions", "environment"]
 
 
@@ -250,6 +259,15 @@ def test_versions_are_compared_in_normal_form() -> None:
 )
 def test_which_code_runs_on_which_device(capability: tuple[int, int], built: list[str], runs: bool) -> None:
     assert runs_on(capability, built) is runs
+
+
+def test_what_is_compiled_for_is_what_the_lock_says_else_what_the_image_does() -> None:
+    env = {"TORCH_CUDA_ARCH_LIST": "9.0a 12.0+PTX"}
+    assert targets(("sm_100",), env) == ["sm_100"]
+    assert targets((), env) == ["sm_90a", "sm_120"]
+    assert [dotted(name) for name in targets((), env)] == ["9.0a", "12.0"]
+    with pytest.raises(Skipped, match="does not say which GPUs"):
+        compile_targets(SPEC)
 
 
 def test_torchs_two_spellings_of_architectures() -> None:

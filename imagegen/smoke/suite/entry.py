@@ -19,7 +19,8 @@ def main(name: str, spec: str) -> None:
         return importlib.import_module(f"suite.checks.{row.module}").check(given)
 
     fields = json.loads(Path(spec).read_text(encoding="utf-8"))
-    told = Spec(row.device, *(fields[key] for key in ("python", "prefix", "env", "versions", "imports")))
+    same = (fields[key] for key in ("python", "prefix", "env", "versions", "imports"))
+    told = Spec(row.device, *same, tuple(fields["gpus"]))
     status, reason, details = answer(check, told)
     print(json.dumps({"check": name, "status": status, "reason": reason, "details": details}), flush=True)
     sys.exit(status == "fail")

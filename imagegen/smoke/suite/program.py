@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite.arch import targets
+
 Details = dict[str, Any]
 
 
@@ -21,6 +23,7 @@ class Spec:
     env: dict[str, str]
     versions: dict[str, str]  # normalised distribution name -> version
     imports: dict[str, list[str]]  # component -> modules
+    gpus: tuple[str, ...] = ()  # architectures that the image is for: "sm_100"
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -75,6 +78,14 @@ def answer(check: Callable[[Spec], Details], spec: Spec) -> tuple[str, str, Deta
     except Exception as error:  # noqa: BLE001  # whatever the image's libraries raise is the answer
         traceback.print_exc()
         return "fail", f"{type(error).__name__}: {error}", {}
+
+
+def compile_targets(spec: Spec) -> list[str]:
+    """The architectures that the image is for. Raises Skipped where the lock names none."""
+    found = targets(spec.gpus, spec.env)
+    if not found:
+        raise Skipped("the lock does not say which GPUs the image is for")
+    return found
 
 
 def require_gpu() -> None:

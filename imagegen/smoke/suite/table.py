@@ -21,7 +21,7 @@ class Check:
 _TORCH = frozenset({"torch"})
 
 CHECKS = (
-    Check("imports", "imports", "every module of every declared component imports", 900),
+    Check("imports", "imports", "every component's modules import, alone and together", 1800),
     Check("pip-check", "pip", "the installed metadata agree with each other, as the image's own pip sees them", 120),
     Check("versions", "versions", "exactly the locked distributions are installed", 120),
     Check("environment", "environment", "variables, interpreter and folders are what the lock and a user expect", 60),

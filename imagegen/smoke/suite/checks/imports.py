@@ -1,33 +1,106 @@
-"""Every module of every declared component imports, and comes from the image's own environment."""
+"""Every module of every declared component imports, alone and in company, and so does what they hold compiled."""
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+from suite import elf, runner, stub
 from suite.program import Details, Findings, Spec, step
+from suite.table import Check
+
+PATIENCE = 600  # seconds for one process; a cold disk is slow
+ABREAST = 4  # processes at a time, each up to 1 GB
 
 
 def check(spec: Spec) -> Details:
-    """One process for all of them: a stack must also stand each other's company."""
+    """Components and extension modules in processes of their own, where a death has a name; then all components in one.
+
+    Where there is no driver, what asks for libcuda.so.1 gets a stand-in (see suite.stub), and the details say so.
+    """
     findings = Findings()
-    modules = [(component, module) for component, names in sorted(spec.imports.items()) for module in names]
+    modules = [name for names in spec.imports.values() for name in names]
     findings.expect("any", bool(modules), "the lock's components declare no modules: nothing was proven")
-    for component, name in modules:
-        step(f"import {name} ({component})")
-        try:
-            module = importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001  # a module may raise anything while it is imported
-            findings.expect(name, False, f"{name} ({component}): {type(error).__name__}: {error}")
-        else:
-            places = _places(module)
-            inside = bool(places) and all(place.startswith(f"{spec.prefix}/") for place in places)
-            findings.expect(name, inside, f"{name} ({component}) comes from {places}, outside {spec.prefix}")
-    return findings.done({"modules": [name for _, name in modules]})
+    extensions = {
+        os.path.relpath(path, spec.prefix): path
+        for package in sorted({name.partition(".")[0] for name in modules})
+        for path in sorted(linked_with_driver(package, spec.prefix))
+    }
+    jobs = {component: list(names) for component, names in sorted(spec.imports.items()) if names}
+    # One for each: a package holds the same operators for several GPUs, and two of those abort in one process.
+    jobs |= {name: [str(path)] for name, path in extensions.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        driver = stub.driver_here()
+        functions = [] if driver else stub.write(Path(folder), driver_functions(extensions.values()))
+        step(f"{len(jobs)} processes")
+        with ThreadPoolExecutor(min(ABREAST, len(os.sched_getaffinity(0)))) as pool:
+            results = list(pool.map(lambda job: alone(spec, *job, "" if driver else folder), jobs.items()))
+        for result in results:
+            findings.expect(result["check"], result["status"] == "pass", f"{result['check']}: {result['reason']}")
+        leaning = [result["check"] for result in results if result["stub"]]
+        step("all of them in one process")
+        together = _run(spec, "together", _after_torch(spec, modules), folder if leaning else "")
+        findings.expect("together", together["status"] == "pass", f"in one process: {together['reason']}")
+    details: Details = {"modules": modules, "compiled": list(extensions)}
+    if leaning:
+        details["stub"] = {"library": stub.LIBRARY, "functions": functions, "for": leaning}
+        details["note"] = note(leaning, extensions, len(functions))
+    return findings.done(details)
 
 
-def _places(module: ModuleType) -> list[str]:
-    """The module's file, or the folders of a namespace package."""
-    if getattr(module, "__file__", None):
-        return [str(module.__file__)]
-    return [str(place) for place in getattr(module, "__path__", ())]
+def note(leaning: Sequence[str], extensions: Collection[str], functions: int) -> str:
+    """What the stand-in was needed for, in one line."""
+    parts = [name for name in leaning if name not in extensions]
+    compiled = len(leaning) - len(parts)
+    told = [*parts, *([f"{compiled} compiled modules"] if compiled else [])]
+    return f"against a stub {stub.LIBRARY} of {functions} functions (cuInit ...): {', '.join(told)}"
+
+
+def alone(spec: Spec, name: str, targets: list[str], folder: str) -> dict[str, Any]:
+    """The answer of a process of its own; `stub` says whether it needed the stand-in in `folder` ("": none)."""
+    targets = _after_torch(spec, targets)
+    result = _run(spec, name, targets, "")
+    leans = bool(folder) and result["status"] == "fail" and stub.LIBRARY in result["reason"]
+    return {**(_run(spec, name, targets, folder) if leans else result), "stub": leans}
+
+
+def _after_torch(spec: Spec, targets: Sequence[str]) -> list[str]:
+    """With torch first, where the image has it: extension modules are linked with libraries that it loads."""
+    return list(dict.fromkeys([*(["torch"] if "torch" in spec.versions else []), *targets]))
+
+
+def _run(spec: Spec, name: str, targets: Sequence[str], folder: str) -> dict[str, Any]:
+    path = ":".join(filter(None, [folder, os.environ.get("LD_LIBRARY_PATH")]))
+    before = ["env", f"LD_LIBRARY_PATH={path}"] if folder else []
+    argv = [*before, sys.executable, "-m", "suite.importing", name, spec.prefix, *targets]
+    return runner.run(Check(name, "imports", "", PATIENCE), argv)
+
+
+def linked_with_driver(package: str, prefix: str) -> Iterator[Path]:
+    """A package's extension modules for this interpreter that are linked with the driver's library.
+
+    A package may catch the error of such a module and go on without it: only loading the module itself shows it.
+    """
+    found = importlib.util.find_spec(package)
+    for folder in (found.submodule_search_locations or []) if found else []:
+        for path in Path(folder).rglob("*.so") if folder.startswith(f"{prefix}/") else ():
+            if not any(path.name.endswith(suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES):
+                continue
+            if ".cpython-" in path.name and not path.name.endswith(importlib.machinery.EXTENSION_SUFFIXES[0]):
+                continue  # of another interpreter
+            read = elf.dynamic(path)
+            if stub.LIBRARY in read.needed and f"PyInit_{path.name.partition('.')[0]}" in read.defined:
+                yield path
+
+
+def driver_functions(extensions: Iterable[Path]) -> set[str]:
+    """The driver's functions that these modules name."""
+    return {name for path in extensions for name in elf.dynamic(path).undefined if re.match(r"cu[A-Z]", name)}
