@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -21,7 +21,7 @@ from typing import Any
 
 from suite.program import Spec, answer
 
-SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {})
+SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {}, ("sm_90", "sm_120"))
 
 
 @dataclass(frozen=True)
@@ -270,8 +270,8 @@ def sb3() -> tuple[ModuleType, list[Mutation]]:
 CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3)}
 
 
-def main(name: str) -> None:
-    check, mutations = CHECKS[name]()
+def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:
+    check, mutations = checks[name]()
     for mutation in mutations:
         with patched(mutation.apply) as patch:
             if name == "grpo":
@@ -283,4 +283,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], CHECKS)

@@ -16,7 +16,7 @@ from tests.integration.places import Built
 
 pytestmark = pytest.mark.integration
 
-MUTATIONS = Path(__file__).parents[1] / "smoke_mutations.py"
+PROGRAMS = [Path(__file__).parents[1] / name for name in ("smoke_mutations.py", "smoke_stack_mutations.py")]
 
 
 def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
@@ -37,7 +37,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
     imports = {"numpy": ("numpy", "no_such_module")}
     report = smoke.run(engine, cpu_grpo.ref, other, imports, require_gpu=False, progress=Quiet())
     results = {result.check: result for result in report.results}
-    assert "no_such_module (numpy): ModuleNotFoundError" in results["imports"].reason
+    assert "numpy: import no_such_module: ModuleNotFoundError" in results["imports"].reason
     assert results["pip-check"].status == "pass"
     assert f"numpy {numpy.version} is installed, 0.1 is locked" in results["versions"].reason
     assert "is installed and not locked" in results["versions"].reason
@@ -52,13 +52,15 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "attention"),
         ("cpu_grpo", "collective"),
         ("sb3_maskable", "sb3"),
+        ("cpu_grpo", "rollout"),
     ],
 )
 def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:
     built: Built = request.getfixturevalue(image)
-    suite = {**files(spec(built.lock, built.imports)), f"{ROOT}/smoke_mutations.py": MUTATIONS.read_bytes()}
+    suite = {**files(spec(built.lock, built.imports)), **{f"{ROOT}/{p.name}": p.read_bytes() for p in PROGRAMS}}
+    program = "smoke_stack_mutations" if check == "rollout" else "smoke_mutations"
     with engine.container(built.ref, files=suite) as container:
-        outcome = container.exec(["env", "-C", ROOT, "python", "-m", "smoke_mutations", check], timeout=600)
+        outcome = container.exec(["env", "-C", ROOT, "python", "-m", program, check], timeout=600)
     assert outcome.exit_code == 0, outcome.stderr.decode()
     lines = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")]
     control, *mutations = lines

@@ -99,7 +99,12 @@ def reward(prompts: Tensor, completions: Tensor, mask: Tensor) -> Tensor:
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """Rewards less their group's mean, over their group's standard deviation (DeepSeekMath, 4.1.2). (P, G) -> (P, G)"""
+    """Rewards less their group's mean, over their group's standard deviation (DeepSeekMath, 4.1.2). (P, G) -> (P, G)
+
+    A group of one has neither: its reward stands, as trainers take it (verl's core_algos: mean 0, deviation 1).
+    """
+    if rewards.shape[1] == 1:
+        return rewards / (1 + EPSILON)
     return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + EPSILON)
 
 
@@ -157,10 +162,14 @@ def sample(model: nn.Module, prompts: Tensor, group: int, generator: torch.Gener
     return Rollout(tokens, mask, torch.cat(sampled, 1), rewards.view(-1, group))
 
 
-def collect(run: Run, prompts: Tensor, setup: Setup, generator: torch.Generator) -> Batch:
+# (policy, prompts, completions of each, source of randomness) -> what was sampled
+Sampler = Callable[[nn.Module, Tensor, int, torch.Generator], Rollout]
+
+
+def collect(run: Run, prompts: Tensor, setup: Setup, generator: torch.Generator, sampler: Sampler) -> Batch:
     """Sample and score; the old log-probabilities come from one forward of the same batch as the updates'."""
     with torch.no_grad(), setup.precision():
-        rollout = sample(run.policy, prompts, setup.group, generator)
+        rollout = sampler(run.policy, prompts, setup.group, generator)
         old = token_log_probs(run.policy, rollout.tokens)
         reference = token_log_probs(run.reference, rollout.tokens)
     return Batch(rollout, advantages(rollout.rewards).float(), old, reference)
@@ -191,8 +200,11 @@ def improve(policy: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, s
     )
 
 
-def train(make_model: Callable[[int], nn.Module], setup: Setup) -> Run:
-    """`steps` batches of all digits. On a CPU, one seed and one number of threads give the same numbers every time."""
+def train(make_model: Callable[[int], nn.Module], setup: Setup, sampler: Sampler | None = None) -> Run:
+    """`steps` batches of all digits, sampled from the policy itself or by a rollout engine.
+
+    Without an engine, on a CPU, one seed and one number of threads give the same numbers every time.
+    """
     torch.manual_seed(setup.seed)
     generator = torch.Generator(setup.device).manual_seed(setup.seed)
     policy = make_model(VOCABULARY).to(setup.device).eval()  # eval: with dropout the first ratio would not be 1
@@ -200,7 +212,7 @@ def train(make_model: Callable[[int], nn.Module], setup: Setup) -> Run:
     optimizer = torch.optim.AdamW(policy.parameters(), lr=setup.learning_rate, weight_decay=0.0)
     prompts = torch.stack([torch.full((DIGITS,), BOS), torch.arange(DIGITS)], 1).to(setup.device)
     for _ in range(setup.steps):
-        batch = collect(run, prompts, setup, generator)
+        batch = collect(run, prompts, setup, generator, sampler or sample)
         run.batches.append(batch)
         for update in range(setup.updates):
             run.updates.append(improve(policy, optimizer, batch, setup, first=update == 0))

@@ -22,7 +22,7 @@ from typing import Any
 from suite.table import CHECKS, Check, applicable
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder that holds the package `suite`
-LOG_LINES = 40
+LOG_LINES = 120  # an engine of several processes says why it died far above its last traceback
 KILLED_HINT = "; the kernel may have ended it for want of memory"
 
 

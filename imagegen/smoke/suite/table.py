@@ -19,6 +19,12 @@ class Check:
 
 
 _TORCH = frozenset({"torch"})
+_MEGATRON = frozenset({"megatron-core", "torch"})
+_TOOLKIT = frozenset({"nvidia-cuda-nvcc", "torch"})
+_TRITON = frozenset({"torch", "triton"})
+_FLASHINFER = frozenset({"flashinfer-python", "nvidia-cuda-nvcc", "torch"})
+_VLLM = frozenset({"torch", "transformers", "vllm"})
+_SGLANG = frozenset({"sglang", "torch", "transformers"})
 
 CHECKS = (
     Check("imports", "imports", "every component's modules import, alone and together", 1800),
@@ -26,6 +32,12 @@ CHECKS = (
     Check("versions", "versions", "exactly the locked distributions are installed", 120),
     Check("environment", "environment", "variables, interpreter and folders are what the lock and a user expect", 60),
     Check("cuda", "cuda", "the GPU answers, is one that torch has code for, and multiplies right", 300, _TORCH, "cuda"),
+    Check("toolkit", "toolkit", "nvcc compiles for the image's GPUs, and an extension loads", 300, _TOOLKIT),
+    Check("toolkit-cuda", "toolkit", "the same for this GPU, and its kernel runs", 300, _TOOLKIT, "cuda"),
+    Check("triton", "triton_jit", "Triton compiles for the image's GPUs", 300, _TRITON),
+    Check("triton-cuda", "triton_jit", "Triton's kernel runs on this GPU", 300, _TRITON, "cuda"),
+    Check("flashinfer", "flashinfer", "FlashInfer compiles a kernel for the image's GPUs", 600, _FLASHINFER),
+    Check("flashinfer-cuda", "flashinfer", "FlashInfer's kernel for this GPU is right", 600, _FLASHINFER, "cuda"),
     Check("attention", "attention", "SDPA's forward and backward agree with a plain reference", 300, _TORCH),
     Check("attention-cuda", "attention", "the same with every backend that runs here", 300, _TORCH, "cuda"),
     Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
@@ -33,6 +45,11 @@ CHECKS = (
     Check("grpo", "grpo", "GRPO on a tiny language model really learns", 300, _TORCH),
     Check("grpo-cuda", "grpo", "the same in float32 and bfloat16", 300, _TORCH, "cuda"),
     Check("checkpoint", "checkpoint", "a saved and loaded run takes the same next step", 300, _TORCH),
+    Check("verl", "verl", "verl's advantages are the suite's", 300, frozenset({"verl", "torch"})),
+    Check("megatron", "megatron", "megatron-core's GPT learns, as far as it goes without a GPU", 300, _MEGATRON),
+    Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
+    Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
+    Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
     Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally", 300, frozenset({"sb3-contrib", "torch"})),
 )
 

@@ -17,7 +17,7 @@ def make(vocabulary: int) -> nn.Module:
     return llama(vocabulary) if importlib.util.find_spec("transformers") else PlainModel(vocabulary)
 
 
-def llama(vocabulary: int) -> nn.Module:
+def llama(vocabulary: int, head_width: int = WIDTH // HEADS) -> nn.Module:
     """A Llama with random weights, made from its config: nothing is downloaded."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -29,6 +29,7 @@ def llama(vocabulary: int) -> nn.Module:
             num_hidden_layers=LAYERS,
             num_attention_heads=HEADS,
             num_key_value_heads=HEADS // 2,
+            head_dim=head_width,
             max_position_embeddings=CONTEXT,
             attention_dropout=DROPOUT,
             use_cache=False,
