@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _AT_MOST = 24  # reasons that are told
-# Of uv 0.13: "Because A and B, we can conclude that C.", then "And because D, we can conclude that E." and so on.
-_STEP = re.compile(r"(?:Because|[Aa]nd because) (.+?),? we can conclude that (.+?)\.(?: \(\d+\))?(?= [A-Z]|$)")
+# Of uv 0.13: "Because A and B, we can conclude that C.", then "And because D, we can conclude that E." and so on; a
+# conclusion that ends in a list has no full stop.
+_STEP = re.compile(
+    r"(?:Because|[Aa]nd because) (.+?),? we can conclude that (.+?)"
+    r"(?:\.(?: \(\d+\))?(?= [A-Z]|$)|(?= And because ))"
+)
 _NAME = r"[\w.-]+(?:\[[\w,-]+\])?(?:[=<>!~]\S*)?"
 _BEGINS = (
     rf"(?:all versions of |there (?:is|are) no |only |we know from |{_NAME} (?:depends? on|was not|has no|requires?) )"

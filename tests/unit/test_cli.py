@@ -107,10 +107,8 @@ def test_a_width_that_is_asked_for_holds_on_a_pipe_too(run: Run, monkeypatch: py
 
 
 def test_show_gives_one_json_document_for_many_cells(run: Run) -> None:
-    cells = [each["cell"] for each in json.loads(run("list", "*py311", "--json").out) if each["locked"] != "no"]
     shown = json.loads(run("show", "[cs][pb][u3]-*", "--json").out)
-    assert [each["cell"] for each in shown] == cells
-    assert len(shown) > 1
+    assert [each["cell"] for each in shown] == ["cpu-grpo-cpu-py311", "sb3-maskable-cpu-py311"]
 
 
 def test_errors_are_sentences_on_stderr_with_their_code(run: Run) -> None:
@@ -218,7 +216,12 @@ def test_a_damaged_blob_is_told_with_its_remedy(run: Run, tmp_path: Path) -> Non
     ended = run("store", "check")
     assert ended.code == 1
     assert str(wheel) in ended.err
-    assert f"damaged: {lock['wheels'][0]['file']['filename']} of cpu-grpo-cpu-py311" in ended.err
+    (told,) = (
+        line
+        for line in ended.err.splitlines()
+        if line.startswith(f"damaged: {lock['wheels'][0]['file']['filename']} of ")
+    )
+    assert "cpu-grpo-cpu-py311" in told
     assert "damaged: something that no lock" in ended.err
     assert "store check --repair" in ended.err
     assert "`imagegen build cpu-grpo-cpu-py311`" in ended.err

@@ -90,6 +90,17 @@ CASES: dict[str, tuple[list[tuple[str, ...]], list[str], list[str]]] = {
             "  fix: change a",
         ],
     ),
+    "a conclusion that ends in a list": (
+        [("u", "1"), ("u", "2"), ("u", "3"), ("x", "1", "u>=3"), ("x", "2"), ("x", "3", "u<2")],
+        ["u==2", "x!=2"],
+        [
+            "error: u==2, x<2 or x>2",
+            "  because: x<=1 requires u>=3",
+            "  because: x>=3 requires u<2",
+            "  source: the index, as uv reads it",
+            "  fix: change u==2 or x<2 or x>2",
+        ],
+    ),
     "a wheel for another Python": (
         [("a", "1.0|cp312-cp312-manylinux_2_28_x86_64")],
         ["a==1.0"],
