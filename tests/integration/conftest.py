@@ -78,7 +78,7 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("machine"), host)
 
 
-def _build(image: str, machine: Place) -> Built:
+def built_in(machine: Place, image: str) -> Built:
     """Built once for all tests; the store starts empty, so that the first build has the network alone.
 
     Into the store first: an engine that the machine had before may hold the image already.
@@ -97,9 +97,9 @@ def _build(image: str, machine: Place) -> Built:
 
 @pytest.fixture(scope="session")
 def sb3_maskable(machine: Place) -> Built:
-    return _build("sb3-maskable", machine)
+    return built_in(machine, "sb3-maskable")
 
 
 @pytest.fixture(scope="session")
 def cpu_grpo(machine: Place) -> Built:
-    return _build("cpu-grpo", machine)
+    return built_in(machine, "cpu-grpo")
