@@ -44,6 +44,7 @@ _CONFIGURATION = {
 }
 _ABSENT = ("not our ref", "unadvertised object", "couldn't find remote ref", "no such remote ref")
 _CLOSED = ("could not read Username", "Authentication failed", "not found", "returned error: 40")
+_MOVED = "returned error: 30"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def _environment(room: Path, address: Address, settings: Settings) -> dict[str, 
         configuration[f"http.{address.scheme}://{address.host}:{address.port}/.extraHeader"] = (
             f"Authorization: Basic {token}"
         )
+        configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
     env = {
         "PATH": settings.env.get("PATH", os.defpath),
         "HOME": str(room),
@@ -228,4 +230,7 @@ def _explained(url: str, commit: str, said: str) -> FetchError:
         host = parse(url).host
         fix = f"if it is private, give credentials for {host} in ~/.netrc"
         return FetchError(f"{url} does not exist, or may not be read", why=why, fix=fix)
+    if _MOVED in said:
+        fix = "write the address that it leads to: credentials do not follow a redirect"
+        return FetchError(f"{url} redirects", why=why, fix=fix)
     return FetchError(f"git cannot fetch {url} at {commit}", why=why, fix="check network and proxy")

@@ -7,6 +7,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,29 @@ def test_credentials_are_for_their_host_and_shown_nowhere(house: House) -> None:
         assert {headers.get("Authorization") for _, headers in server.requests} == {"Basic bWU6czNjcmV0"}
         assert "s3cret" not in str(caught.value)
         assert "bWU6czNjcmV0" not in str(caught.value)
+    finally:
+        server.close()
+
+
+def test_credentials_do_not_follow_a_redirect(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str | None] = []
+    answer = house.server.answer
+
+    def listening(handler: BaseHTTPRequestHandler) -> None:
+        told.append(handler.headers.get("Authorization"))
+        answer(handler)
+
+    monkeypatch.setattr(house.server, "answer", listening)
+    server = Server()
+    try:
+        server.behaviours = [status(302, Location=f"{house.url}/info/refs?service=git-upload-pack")]
+        name, port = server.host.split(":")
+        house.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
+        with pytest.raises(FetchError, match="redirects") as caught:
+            house.archive(house.bare.tree(FILES), url="https://git.example.com/x.git")
+        assert "write the address that it leads to" in str(caught.value)
+        assert not told
+        assert "Basic bWU6czNjcmV0" in {headers.get("Authorization") for _, headers in server.requests}
     finally:
         server.close()
 
