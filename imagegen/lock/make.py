@@ -268,9 +268,8 @@ class _Maker:
 def _no_wheel(pinned: Pinned, target: Target, *, compiled: bool) -> LockError:
     if pinned.sdist and compiled:
         return must_be_compiled(pinned.name, pinned.version, f"its index has only {pinned.sdist.filename}")
-    offered = (
-        ", ".join(remote.filename for remote in pinned.wheels[:4]) or "only an sdist" if pinned.sdist else "nothing"
-    )
+    wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
+    offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
     return LockError(
         f"{pinned.name} {pinned.version} has no wheel for Python {target.python} on {target.uv_platform}",
         why=f"its index offers {offered}; {', '.join(pinned.via) or 'the cell'} asks for it",
