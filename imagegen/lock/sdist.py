@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +52,7 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
             return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, sdist, workshop)
-        _check_pure(name, version, filename, wheel, sdist.file.filename)
-        _check_whole(filename, wheel, sdist.file.filename)
+        _check(name, version, filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
         store.remember("sdist", key, record)
@@ -93,11 +93,23 @@ def _build_once(sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
     return filename.decode(errors="replace"), wheel
 
 
-def _check_pure(name: str, version: str, filename: str, wheel: bytes, source: str) -> None:
+def _check(name: str, version: str, filename: str, wheel: bytes, source: str) -> None:
+    """Raise WheelError unless it is a pure wheel of this release, and whole."""
     try:
         found, release, _, tags = parse_wheel_filename(filename)
-        members = zipfile.ZipFile(io.BytesIO(wheel)).namelist()
-    except (InvalidWheelFilename, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            members = archive.namelist()
+            absent = [info.filename for info in archive.infolist() if _stands_for_another(archive, info)]
+    # RuntimeError: encrypted, or of a future version.
+    except (
+        InvalidWheelFilename,
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        struct.error,
+    ) as error:
         raise WheelError(f"{source} gave something that is no wheel", where=filename, why=str(error)) from error
     if (found, release) != (name, Version(version)):
         raise WheelError(f"{source} gave a wheel of another release", where=filename, why=f"not {name} {version}")
@@ -109,16 +121,16 @@ def _check_pure(name: str, version: str, filename: str, wheel: bytes, source: st
             why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
             fix="such a component needs a source build, which this version does not make",
         )
+    if absent:
+        raise WheelError(
+            f"{source} lacks what Git LFS keeps elsewhere",
+            where=f"{filename}: {absent[0]}",
+            why="this file is a pointer; imagegen does not fetch what it stands for",
+            fix="take a release that has a wheel",
+        )
 
 
-def _check_whole(filename: str, wheel: bytes, source: str) -> None:
-    """Raise WheelError where a file of the wheel only stands for a large one that the source's host keeps."""
-    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        for member in archive.infolist():
-            if member.file_size <= LARGEST_POINTER and is_pointer(archive.read(member)):
-                raise WheelError(
-                    f"{source} lacks what Git LFS keeps elsewhere",
-                    where=f"{filename}: {member.filename}",
-                    why="this file is a pointer; imagegen does not fetch what it stands for",
-                    fix="take a release that has a wheel",
-                )
+def _stands_for_another(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a bound
+        raise zipfile.BadZipFile(f"{member.filename} is compressed in a way that wheels do not use")
+    return member.file_size <= LARGEST_POINTER and is_pointer(archive.read(member))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagegen.config import Settings
-from imagegen.errors import LockError
+from imagegen.errors import LockError, WheelError
 from imagegen.lock import contradictions, dumps, make
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedWheel
+from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
+from imagegen.lock.sdist import Workshop, build
 from imagegen.matrix.model import Base, Cell, Component, Gpu, Index, Requirement, Sdist
 from imagegen.matrix.rule import Rule
 from imagegen.progress import Quiet
@@ -208,3 +211,29 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     assert built == [["/backend-1.0-py3-none-any.whl", "/runtime-4.9.3.tar.gz"]] * 2
     house.make()
     assert len(built) == 2
+
+
+@pytest.mark.parametrize("how", ["checksum", "encrypted", "lzma"])
+def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
+    how: str, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA if how == "lzma" else zipfile.ZIP_STORED) as archive:
+        archive.writestr("demo.py", "x = 1")
+    wheel = bytearray(packed.getvalue())
+    if how == "checksum":
+        wheel[wheel.index(b"x = 1")] = ord("y")
+    elif how == "encrypted":
+        wheel[wheel.index(b"PK\1\2") + 8] |= 1
+
+    class Hands:
+        def __init__(self, rootfs: Path, **more: object) -> None: ...
+
+        def run(self, argv: list[str], **more: object) -> bytes:
+            return b"demo-1.0-py3-none-any.whl\n" + wheel
+
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
+    source = LockedSdist(File("demo-1.0.tar.gz", "0" * 64, 1, "pypi"), ())
+    workshop = Workshop("sha256:1", "/usr/bin/python3", lambda: tmp_path, house.store, Quiet())
+    with pytest.raises(WheelError, match=r"demo-1\.0\.tar\.gz gave something that is no wheel"):
+        build("demo", "1.0", source, workshop)
