@@ -9,10 +9,11 @@ from functools import cache
 
 from packaging.markers import Marker
 from packaging.tags import Tag, parse_tag
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.compat.facts import Fact
-from imagegen.matrix.metadata import Package, Release, requirement
+from imagegen.matrix.metadata import Package, Release, holds, requirement
 from imagegen.matrix.rule import Rule
 
 _INDEXES = {"pypi": "PyPI"}  # as people call them
@@ -154,8 +155,7 @@ def _of(package: str, release: Release, machine: str, extras: frozenset[str]) ->
 @cache
 def _requirement(text: str) -> tuple[str, str, Marker | None]:
     parsed = requirement(text)
-    marker = parsed.marker
-    return parsed.name.lower().replace("_", "-").replace(".", "-"), str(parsed.specifier), marker
+    return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker
 
 
 @cache
@@ -196,25 +196,6 @@ def _glibc(platform: str, machine: str) -> str | None:
 
 
 def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:
-    """For each Python, whether the statement counts on Linux."""
+    """For each Python, whether the statement surely counts on Linux."""
     marker = statement.marker
-    return [marker is None or _holds(str(marker), statement.extra, str(python), machine) for python in pythons]
-
-
-@cache
-def _holds(marker: str, extra: str, python: str, machine: str) -> bool:
-    environment = {
-        "implementation_name": "cpython",
-        "implementation_version": python,
-        "os_name": "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": python,
-        "python_version": ".".join(python.split(".")[:2]),
-        "sys_platform": "linux",
-        "extra": extra,
-    }
-    return Marker(marker).evaluate(environment)
+    return [marker is None or holds(str(marker), str(python), machine, statement.extra) is True for python in pythons]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import (
@@ -22,7 +22,7 @@ from packaging.version import Version
 from imagegen.errors import FetchError
 from imagegen.harvest.wheel_metadata import Metadata
 from imagegen.lock.indexes import Link
-from imagegen.matrix.metadata import Package, Release, requirement
+from imagegen.matrix.metadata import Package, Release, holds, requirement
 
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")
@@ -148,32 +148,8 @@ def _canonical(text: str) -> str:
 
 @cache
 def _may_hold(marker: str, extra: str) -> bool:
-    return any(_holds(Marker(marker), {**place, "extra": extra}) for place in _places())
-
-
-def _holds(marker: Marker, place: dict[str, str]) -> bool:
-    try:
-        return marker.evaluate(place)
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        return True  # nobody can say
-
-
-def _places() -> Iterator[dict[str, str]]:
-    for minor in _PYTHONS:
-        for machine in _MACHINES:
-            yield {
-                "implementation_name": "cpython",
-                "implementation_version": f"3.{minor}.0",
-                "os_name": "posix",
-                "platform_machine": machine,
-                "platform_python_implementation": "CPython",
-                "platform_release": "",
-                "platform_system": "Linux",
-                "platform_version": "",
-                "python_full_version": f"3.{minor}.0",
-                "python_version": f"3.{minor}",
-                "sys_platform": "linux",
-            }
+    places = itertools.product(_PYTHONS, _MACHINES)
+    return any(holds(marker, f"3.{minor}.0", machine, extra) is not False for minor, machine in places)
 
 
 def cuda_of(requires: Iterable[str]) -> str | None:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import parse_tag
@@ -72,6 +73,29 @@ def requirement(text: str) -> Requirement:
         return Requirement(text)
     except (InvalidRequirement, RecursionError) as error:
         raise ValueError(f'"{text[:_SHOWN]}" is not a PEP 508 requirement') from error
+
+
+@cache
+def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
+    """Whether a marker holds for a full version of CPython on Linux; None where nobody can say."""
+    environment = {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": "linux",
+        "extra": extra,
+    }
+    try:
+        return Marker(marker).evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return None
 
 
 def load(directories: Sequence[Path], package: str) -> Package | None:

@@ -24,6 +24,7 @@ FIELD = library(
     package("numpy", {"1.26": (), "2.0": (), "2.3": ()}),
     package("wheels", {"1.0": ()}, wheels=("cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_31_x86_64")),
     package("later", {"1.0": ["torch==2.99"], "0.9": ["torch"]}),
+    package("odd", {"1.0": ["torch==2.8.0; sys_platform ~= 'linux'", "numpy"]}),
     package("some", {"1.0": ["gone>=3"]}, extras={"fast": ("torch==2.8.0; extra == 'fast'",)}),
 )
 
@@ -113,6 +114,10 @@ def test_extras_count_where_they_are_asked_for() -> None:
     asked = question(some="==1.0", torch="==2.9.1")
     assert explain(asked, [], FIELD).answer == "compatible"
     assert explain(replace(asked, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
+
+
+def test_a_marker_that_nobody_can_judge_refuses_nothing() -> None:
+    assert why(torch="==2.9.1", odd="==1.0").answer == "compatible"
 
 
 def test_what_is_only_remembered_gives_unknown_and_a_warning_is_shown() -> None:
