@@ -123,6 +123,8 @@ class _Asker:
         self.packages[package] = Fact.asked(specifier, release)
 
     def _variable(self, name: str, specifier: str) -> None:
+        if specifier and not specifier.startswith("="):
+            raise UsageError(f"{name} takes ==, not a range", where=f"{name}{specifier}")
         self.env[name.removeprefix(ENV)] = value = specifier.lstrip("=")
         self.asked[name] = f"=={value}"
 
@@ -193,16 +195,16 @@ def _double(specifier: str) -> str:
 
 def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
     """A version of CUDA, Python, glibc or the driver, each in its own spelling."""
-    if value is not None:
-        if name == "python" and (minor := python_of(value)):
-            return replace(Fact.within(f"~={minor}.0"), text=minor)
-        if name == "cuda" and (version := cuda_of(value)):
-            return Fact.exactly(version)
-        if re.fullmatch(r"[0-9]+", value):  # a branch of the driver, a major version of CUDA
-            return replace(Fact.within(f"=={value}.*"), text=value)
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)+", value):
-            return Fact.exactly(value)
     try:
+        if value is not None:
+            if name == "python" and (minor := python_of(value)):
+                return replace(Fact.within(f"~={minor}.0"), text=minor)
+            if name == "cuda" and (version := cuda_of(value)):
+                return Fact.exactly(version)
+            if re.fullmatch(r"[0-9]+", value):  # a branch of the driver, a major version of CUDA
+                return replace(Fact.within(f"=={value}.*"), text=value)
+            if re.fullmatch(r"[0-9]+(\.[0-9]+)+", value):
+                return Fact.exactly(value)
         specifier_set(_double(specifier))
     except ValueError as error:
         raise UsageError(str(error), where=f"{name}{specifier}") from error
