@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +12,6 @@ from packaging.utils import InvalidName, canonicalize_name
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
-from imagegen.data import shipped
 from imagegen.errors import UsageError
 from imagegen.harvest import harvest
 from imagegen.lock.indexes import DEFAULT
@@ -34,8 +32,7 @@ def command(app: App, *, components: tuple[str, ...], as_json: bool) -> None:
     Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
     `since` (the oldest version that is kept) and `extras` are yours to edit.
     """
-    directories = [shipped("matrices"), app.project / "matrices"]
-    asked = [_known(directories, name) for name in _packages(app, directories, components)]
+    asked = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in asked}
     settings = lock.with_indexes(app.settings, _indexes(app))
     results: list[dict[str, Any]] = []
@@ -47,13 +44,13 @@ def command(app: App, *, components: tuple[str, ...], as_json: bool) -> None:
             app.json(sorted(results, key=lambda each: str(each["package"])))
 
 
-def _packages(app: App, directories: Sequence[Path], asked: Sequence[str]) -> list[str]:
+def _packages(app: App, asked: Sequence[str]) -> list[str]:
     """Those asked for, else those that have a file.
 
     A component without a file is not looked for: on the index, somebody else's package may have its name, as apex's.
     """
     components = app.matrix.components.values()
-    chosen = {_package(components, name) for name in asked} or set(metadata.names(directories))
+    chosen = {_package(components, name) for name in asked} or set(metadata.names(app.directories))
     if not asked and (without := sorted({each.package for each in components} - chosen)):
         app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
     return sorted(chosen)
@@ -70,8 +67,8 @@ def _package(components: Iterable[Component], name: str) -> str:
         raise UsageError(f'"{name}" is not the name of a package') from error
 
 
-def _known(directories: Sequence[Path], package: str) -> Package:
-    return metadata.load(directories, package) or Package(package, DEFAULT, None, None, (), {})
+def _known(app: App, package: str) -> Package:
+    return metadata.load(app.directories, package) or Package(package, DEFAULT, None, None, (), {})
 
 
 def _indexes(app: App) -> dict[str, Index]:

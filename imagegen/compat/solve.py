@@ -7,7 +7,7 @@ leaves open is decided by search with backjumping. Nothing here knows what names
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _PATIENCE = 2000  # contradictions in one search; what real questions need is below ten
@@ -40,9 +40,6 @@ class _Step:
     name: str
     removed: int
     clause: Clause | None
-
-
-Preference = Callable[[str, int], int]  # (name, mask of what is left) -> the mask to try first
 
 
 @dataclass
@@ -128,13 +125,7 @@ class State:
         return Contradiction(frozenset(origins), frozenset(decisions))
 
 
-def _lowest(_: str, left: int) -> int:
-    return left & -left
-
-
-def solve(
-    domains: Mapping[str, int], clauses: Sequence[Clause], prefer: Preference = _lowest
-) -> dict[str, int] | Contradiction:
+def solve(domains: Mapping[str, int], clauses: Sequence[Clause]) -> dict[str, int] | Contradiction:
     """One atom for every name in the clauses such that all of them hold, or what cannot be obeyed together.
 
     Raises GaveUpError.
@@ -143,15 +134,15 @@ def solve(
     state = State.of({name: domain for name, domain in domains.items() if name in spoken}, clauses)
     if broken := state.propagate(clauses):
         return state.explain(broken.literals, broken.origin)
-    return search(state, prefer) or state.domains
+    return search(state) or state.domains
 
 
-def search(state: State, prefer: Preference = _lowest) -> Contradiction | None:
+def search(state: State) -> Contradiction | None:
     """Decide every name; `state` holds the solution when nothing is returned. Raises GaveUpError."""
-    return _search(state, tuple(state.domains), 0, prefer)
+    return _search(state, tuple(state.domains), 0)
 
 
-def _search(state: State, names: Sequence[str], place: int, prefer: Preference) -> Contradiction | None:
+def _search(state: State, names: Sequence[str], place: int) -> Contradiction | None:
     """Decide the names from that place on."""
     while place < len(names) and not state.domains[names[place]] & (state.domains[names[place]] - 1):
         place += 1
@@ -162,10 +153,10 @@ def _search(state: State, names: Sequence[str], place: int, prefer: Preference) 
     origins: set[str] = set()
     decisions: set[int] = set()
     while untried:
-        choice = prefer(name, untried)
+        choice = untried & -untried
         untried &= ~choice
         broken = state.decide(name, choice)
-        failed = state.explain(broken.literals, broken.origin) if broken else _search(state, names, place + 1, prefer)
+        failed = state.explain(broken.literals, broken.origin) if broken else _search(state, names, place + 1)
         if failed is None:
             return None
         state.undo(start)

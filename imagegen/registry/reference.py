@@ -14,7 +14,6 @@ from imagegen.config import REGISTRY_VARIABLE, Settings, mirror_name
 from imagegen.errors import FetchError
 from imagegen.net.address import Address
 from imagegen.net.address import parse as parse_address
-from imagegen.text import redact
 
 HUB = "docker.io"
 _HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")
@@ -88,10 +87,6 @@ class Endpoint:
 
     base: str  # "https://registry-1.docker.io/v2/library/debian", with credentials where the mirror's address has some
     host: str
-
-    @property
-    def shown(self) -> str:
-        return redact(self.base)
 
 
 def endpoint(reference: Reference, settings: Settings) -> Endpoint:

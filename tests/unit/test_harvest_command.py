@@ -117,15 +117,15 @@ def test_without_names_only_packages_with_a_file_are_asked_for(
     run: Run, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # PyPI's apex is not NVIDIA's: a component's name alone is no reason to take what an index has under it.
-    monkeypatch.setattr(sys.modules["imagegen.cli.harvest_command"], "shipped", lambda _: tmp_path / "shipped")
+    monkeypatch.setattr(metadata, "names", lambda directories: names(directories[1:]))  # but for the shipped ones
     offer(index, "pack", "1.0")
-    write(Package("pack", "pypi", None, None, (), {}), path_of(tmp_path / "shipped", "pack"))
+    write(Package("pack", "pypi", None, None, (), {}), path_of(tmp_path / "matrices", "pack"))
     ended = run("harvest")
     assert ended.code == 0
     assert "without a file, and so not asked for:" in ended.err
     assert "apex" in ended.err
     assert {path for _, path, _ in index.asked} == {"/simple/pack/", "/files/pack-1.0-py3-none-any.whl.metadata"}
-    assert metadata.names([tmp_path / "matrices"]) == ["pack"]
+    assert names([tmp_path / "matrices"]) == ["pack"]
 
 
 @pytest.mark.parametrize("typed", ["mcore", "MCore", "Megatron_Core", "megatron-core"])
