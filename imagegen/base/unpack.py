@@ -28,6 +28,7 @@ from imagegen.store import Store
 _MAX_ENTRIES = 3_000_000
 _MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
 _MAX_LINKS = 40  # as Linux follows at most
+_MAX_DEPTH = 200  # folders in folders, ten times what images have: removing them takes a stack frame for each
 _CHUNK = 1 << 20
 # What a file system says of names and kinds that cannot be; all else is its own trouble.
 _ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
@@ -150,6 +151,8 @@ class _Tree:
                 target = os.readlink(path)
                 path = self._root if target.startswith("/") else path.parent
                 parts += [each for each in reversed(target.split("/")) if each not in ("", ".")]
+        if len(path.parts) - len(self._root.parts) > _MAX_DEPTH:
+            raise BaseError(f"more than {_MAX_DEPTH} folders lie in each other", where=f"{name[:200]}…")
         return path
 
     def _make_parents(self, path: Path) -> None:

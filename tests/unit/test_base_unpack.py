@@ -126,6 +126,8 @@ def test_nothing_is_written_outside(store: Store) -> None:
         ([file("d/.wh...", b"")], "hides what it may not"),
         ([file("d/.wh.", b"")], "hides what it may not"),
         ([file("a" * 300)], "cannot be unpacked"),
+        ([folder("d/" * 1900), file(".wh..wh..opq", b"")], "folders lie in each other"),
+        ([folder("d/" * 150), link("l", "d/" * 150), file("l/" + "e/" * 60 + "f")], "folders lie in each other"),
     ],
 )
 def test_what_no_layer_may_hold(layer: list[Member], why: str, store: Store) -> None:
