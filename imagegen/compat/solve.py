@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from imagegen.errors import MatrixError
+
 _PATIENCE = 2000  # contradictions in one search; what real questions need is below ten
 
 
@@ -29,8 +31,15 @@ class Contradiction:
     decisions: frozenset[int] = frozenset()
 
 
-class GaveUpError(Exception):
+class GaveUpError(MatrixError):
     """The question is harder than any that people ask."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the rules are too entangled to be judged",
+            why=f"a search met {_PATIENCE} contradictions without an answer",
+            fix="say with fewer rules what may not come together",
+        )
 
 
 @dataclass

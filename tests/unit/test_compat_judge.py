@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.compat import Fact, Facts, constraints, facts_of_cell, judge, nearest
+from imagegen.errors import MatrixError
 from imagegen.matrix import Rule
 from tests.unit.matrix_samples import RULE, SMALL, load
 
@@ -115,6 +116,19 @@ def test_a_remembered_rule_that_waits_does_not_hold_up_the_answer() -> None:
     assert judge([sure], known).answer == "unknown"
     remembered = judge([replace(sure, evidence="remembered")], known)
     assert (remembered.answer, remembered.open_rules) == ("compatible", ("r",))
+
+
+def test_rules_that_nobody_can_judge_are_an_error_of_the_matrix() -> None:
+    """Eight packages, of which no two may have the same one of seven versions."""
+    versions = [f">={number}.dev0,<{number + 1}.dev0" for number in range(7)]
+    pairs = itertools.combinations([f"p{number}" for number in range(8)], 2)
+    rules = [
+        rule(f"{one}-{two}-{number}", {one: version}, conflict={two: version})
+        for one, two in pairs
+        for number, version in enumerate(versions)
+    ]
+    with pytest.raises(MatrixError, match="too entangled"):
+        judge(rules, facts({f"p{number}": ">=0.dev0,<7.dev0" for number in range(8)}))
 
 
 def test_binding_rules_are_blamed_before_a_remembered_one_that_fits_as_well() -> None:
