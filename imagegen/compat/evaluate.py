@@ -84,19 +84,20 @@ def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
     """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
     blamed: set[str] = set()
     for rule in rules:
-        if _refuses(problem, [rule]):
+        if refuses(problem, [rule]):
             blamed.add(rule.id)
             yield conflict([rule], problem.facts)
     for weakest_too in (False, True):
         rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
-        while found := _refuses(problem, rest):
+        while found := refuses(problem, rest):
             guilty = [rule for rule in rest if f"rule {rule.id}" in found]
             yield conflict(guilty, problem.facts)
             blamed |= {rule.id for rule in guilty}
             rest = [rule for rule in rest if rule.id not in blamed]
 
 
-def _refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
+def refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
+    """Origins, as `refuted` gives them, where the rules together contradict what the facts say of their names."""
     made = [clause for rule in rules for clause in problem.of_rule(rule)]
     names = {name for clause in made for name, _ in clause.literals}
     facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from imagegen.compat.evaluate import assumed, conflict, refuted, span, told
+from imagegen.compat.evaluate import assumed, conflict, refuses, refuted, span, told
 from imagegen.compat.facts import Facts, on_each
 from imagegen.compat.problem import Problem, Scope
 from imagegen.compat.question import Question
-from imagegen.compat.solve import Clause, Contradiction, GaveUpError, State, smallest, solve
+from imagegen.compat.solve import Clause, GaveUpError, State, smallest
 from imagegen.compat.statements import Library
 from imagegen.compat.verdict import Answer, Conflict
 from imagegen.matrix.rule import Rule
@@ -79,7 +79,7 @@ class _Case:
 
     def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> list[Conflict]:
         """Each of the rules that refuses alone, then what follows from the clauses together, the smallest first."""
-        alone = [rule for rule in rules if self._refuses(rule)]
+        alone = [rule for rule in rules if refuses(self.problem, [rule])]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
         shown = [conflict([rule], self.problem.facts) for rule in alone]
         shown += [told(self.problem, self.problem.facts, needed) for needed in direct.values()]
@@ -96,12 +96,6 @@ class _Case:
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
                 shown.append(made)
         return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST]
-
-    def _refuses(self, rule: Rule) -> bool:
-        made = self.problem.of_rule(rule)
-        names = {name for each in made for name, _ in each.literals}
-        facts = [each for each in self.problem.fact_clauses if each.literals[0][0] in names]
-        return isinstance(solve(self.problem.domains, [*facts, *made]), Contradiction)
 
     def _breaks(self, clause: Clause) -> bool:
         """Whether the facts alone contradict what a release states."""
