@@ -86,13 +86,10 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
 
 def room(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
     """Of the store and of the engine's directory, where that is on this machine: path, device, bytes free."""
-    found = []
     root = (info or {}).get("DockerRootDir")
-    for path in (store, *([Path(root)] if root else [])):
-        there = next((each for each in (path, *path.parents) if each.is_dir()), None)
-        if there is not None:
-            found.append((str(path), there.stat().st_dev, shutil.disk_usage(there).free))
-    return found
+    there = [(store, next(each for each in (store, *store.parents) if os.path.isdir(each)))]  # Path.is_dir may raise
+    there += [(Path(root), Path(root))] if root and os.path.isdir(root) else []
+    return [(str(path), place.stat().st_dev, shutil.disk_usage(place).free) for path, place in there]
 
 
 def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:

@@ -203,6 +203,8 @@ def test_the_room_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
     assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
     assert free > 0
     assert len(host.room(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
+    elsewhere = str(tmp_path / "on" / "another" / "machine")
+    assert len(host.room(tmp_path, {"DockerRootDir": elsewhere})) == 1
 
 
 def a_cell(tmp_path: Path, cuda: str) -> Cell:
