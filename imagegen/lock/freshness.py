@@ -8,7 +8,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.lock.model import GIT, Lock, LockedGit, LockedWheel, winners_among
 from imagegen.lock.target import Target
-from imagegen.matrix.model import Cell, GitSource, Requirement
+from imagegen.matrix.model import Cell, Requirement
 
 BASE = ("name", "kind", "suite", "image", "interpreter")  # what a locked base repeats from the matrix
 
@@ -66,15 +66,11 @@ def _source(wheel: LockedWheel) -> LockedGit | None:
     return wheel.sdist.git if wheel.sdist else None
 
 
-def _named(source: GitSource) -> tuple[str, str, str, str]:
-    return source.name, source.url, source.commit, source.tree
-
-
 def _answers(wheel: LockedWheel | None, requirement: Requirement) -> bool:
     return (
         wheel is not None
         and wheel.because == requirement.because
         and wheel.file.index == (GIT if requirement.git else requirement.index)
-        and _source(wheel) == (requirement.git and LockedGit(*_named(requirement.git)))
+        and _source(wheel) == (requirement.git and LockedGit.of(requirement.git))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )

@@ -241,8 +241,7 @@ class _Maker:
         archive = self.parts.archives[pinned.name]
         sha256 = archive.digest.removeprefix("sha256:")
         file = File(archive_name(pinned.name, pinned.version), sha256, archive.size, GIT)
-        origin = LockedGit(commit.name, commit.url, commit.commit, commit.tree)
-        source = LockedSdist(file, self._build_requires(commit.metadata), origin)
+        source = LockedSdist(file, self._build_requires(commit.metadata), LockedGit.of(commit))
         return self._built(LockedWheel(pinned.name, pinned.version, file, pinned.via), source, [])
 
     def _build_requires(self, declared: Sdist) -> tuple[LockedWheel, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from imagegen.base.model import Deb, LockedBase
+from imagegen.matrix.model import GitSource
 from imagegen.matrix.rule import WinnerRule
 
 __all__ = [
@@ -60,6 +61,10 @@ class LockedGit:
     url: str
     commit: str
     tree: str
+
+    @classmethod
+    def of(cls, source: GitSource) -> LockedGit:
+        return cls(source.name, source.url, source.commit, source.tree)
 
 
 @dataclass(frozen=True)
