@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 from imagegen import base
 from imagegen.layers import base as below
+from imagegen.layers.archive import Archive, ArchiveError
 from imagegen.layers.layer import known
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock, LockedWheel
@@ -53,5 +54,8 @@ def shared(lock: Lock, others: Iterable[Lock]) -> dict[str, tuple[int, int]]:
 def _unpacked(wheel: LockedWheel, store: Store) -> int | None:
     if not store.has(wheel.file.digest, wheel.file.size):
         return None
-    with zipfile.ZipFile(store.path(wheel.file.digest)) as archive:
-        return sum(member.file_size for member in archive.infolist())
+    try:
+        with closing(Archive(store.path(wheel.file.digest))) as archive:
+            return sum(member.size for member in archive.files.values())
+    except ArchiveError:  # a build says what is wrong with it
+        return None

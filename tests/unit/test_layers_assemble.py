@@ -227,6 +227,10 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
         assert heaviest.unpacked == sum(member.file_size for member in wheel.infolist()) > 6000
     assert (heaviest.name, other.name, other.packed, other.unpacked) == ("one", "two", two.file.size, None)
 
+    damaged = store.write(b"PK")
+    broken = replace(one, file=replace(one.file, sha256=damaged.removeprefix("sha256:"), size=2))
+    assert [size.unpacked for size in package_sizes(lock_of(broken), store)] == [None]
+
     recorded = replace(lock, record=assembling.record_of(built))
     sibling = assembling.assemble(lock_of(one), store, settings, Quiet())
     with_sibling = replace(lock_of(one), cell="sibling", record=assembling.record_of(sibling))
