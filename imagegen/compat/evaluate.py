@@ -29,13 +29,12 @@ def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
     blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
     known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
     known = {name: known.get(name, full) for name, full in problem.domains.items()}
-    waiting = [rule for rule in ordered if rule.id not in blamed and not _obeyed(problem.of_rule(rule), known)]
-    ids = tuple(rule.id for rule in waiting)
     if "error" in weights:
-        return Verdict("incompatible", conflicts, ids)
-    if "suspicion" in weights or any(rule.binding for rule in waiting):
-        return Verdict("unknown", conflicts, ids)
-    return Verdict("compatible", conflicts, ids)
+        return Verdict("incompatible", conflicts)
+    rest = (rule for rule in ordered if rule.binding and rule.id not in blamed)
+    if "suspicion" in weights or not all(_obeyed(problem.of_rule(rule), known) for rule in rest):
+        return Verdict("unknown", conflicts)
+    return Verdict("compatible", conflicts)
 
 
 def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:

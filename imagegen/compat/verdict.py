@@ -40,10 +40,8 @@ class Conflict:
 class Verdict:
     """`incompatible`: no choice within the facts obeys the rules. `compatible`: every choice does.
 
-    `unknown`: it depends on versions that are not chosen yet (`open_rules` says which rules wait for them), or only a
-    remembered rule speaks against it.
+    `unknown`: it depends on versions that are not chosen yet, or only a remembered rule speaks against it.
     """
 
     answer: Answer
     conflicts: tuple[Conflict, ...] = ()
-    open_rules: tuple[str, ...] = ()  # ids
