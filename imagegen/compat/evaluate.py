@@ -11,7 +11,7 @@ from imagegen.compat.clauses import Literal, clauses
 from imagegen.compat.facts import Facts, on_each
 from imagegen.compat.problem import Problem
 from imagegen.compat.solve import Clause, Contradiction, State, smallest, solve
-from imagegen.compat.verdict import Answer, Conflict, Verdict
+from imagegen.compat.verdict import WORST_FIRST, Conflict, Verdict
 from imagegen.matrix.fields import is_surrounding
 from imagegen.matrix.model import Gpu
 from imagegen.matrix.rule import Rule
@@ -39,10 +39,9 @@ def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
 
 def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
     """The worst verdict on any of the GPUs, with the conflicts of all of them; without GPUs, the verdict as it is."""
-    order: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
     rules = tuple(rules)
     each = [judge(rules, one) for one in on_each(gpus, facts)]
-    worst = min(each, key=lambda verdict: order.index(verdict.answer))
+    worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     told = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
     return replace(worst, conflicts=tuple(told.values()))
 

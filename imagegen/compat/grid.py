@@ -15,7 +15,7 @@ from imagegen.compat.facts import Fact, Facts, extras_of, facts_of_cell, on_each
 from imagegen.compat.problem import Problem, Scope
 from imagegen.compat.solve import Clause, State, smallest
 from imagegen.compat.statements import Library
-from imagegen.compat.verdict import Answer
+from imagegen.compat.verdict import WORST_FIRST, Answer
 from imagegen.matrix.fields import NO_CUDA, is_surrounding
 from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
@@ -100,9 +100,8 @@ class World:
         try:
             if broken := self.state.propagate(made := self.problem.clauses_of(masks)):
                 return Standing("incompatible", self._reason(broken, made, facts))
-            order: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
             each = [self._on(one, made, self.problem.known_clauses(masks)) for one in on_each(cell.gpus, facts)]
-            return min(each, key=lambda standing: order.index(standing.answer))
+            return min(each, key=lambda standing: WORST_FIRST.index(standing.answer))
         finally:
             self.state.undo(mark)
 

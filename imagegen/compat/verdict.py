@@ -9,6 +9,7 @@ from typing import Literal
 from imagegen.matrix.rule import Rule
 
 Answer = Literal["compatible", "incompatible", "unknown"]
+WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from imagegen.compat.problem import Problem, Scope
 from imagegen.compat.question import Question
 from imagegen.compat.solve import Clause, GaveUpError, State, smallest
 from imagegen.compat.statements import Library
-from imagegen.compat.verdict import Answer, Conflict
+from imagegen.compat.verdict import WORST_FIRST, Answer, Conflict
 from imagegen.matrix.rule import Rule
 
 _AT_MOST = 5  # conflicts that are told of one combination
@@ -35,8 +35,7 @@ def explain(question: Question, rules: Iterable[Rule], library: Library) -> Expl
     """
     rules = sorted(rules, key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
-    order: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
-    answer = min((one.answer for one in each), key=order.index)
+    answer = min((one.answer for one in each), key=WORST_FIRST.index)
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
     return Explanation(
         answer, tuple(conflicts.values()), tuple(dict.fromkeys(text for one in each for text in one.unknown))
