@@ -1,7 +1,6 @@
 """Bases: the operating-system layers under the stack, resolved into a lock and built to the bit.
 
-The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest
-(design, 4.4).
+The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
 """
 
 from imagegen.base.build import BaseLayer, build, key, missing, needed

@@ -1,4 +1,4 @@
-"""Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead (design, section 4.6)."""
+"""Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
 from imagegen.compat.check import check
 from imagegen.compat.constraints import constraints

@@ -71,7 +71,7 @@ class System:
 
 @dataclass(frozen=True)
 class Component:
-    """Something with a version that the matrix chooses (design, section 2)."""
+    """Something with a version that the matrix chooses."""
 
     name: str
     package: str  # the distribution's normalised name on the index

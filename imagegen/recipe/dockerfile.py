@@ -1,4 +1,4 @@
-"""Lock -> Dockerfile: the recipe that stands alone (design, section 4.1).
+"""Lock -> Dockerfile: the recipe that stands alone.
 
 Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
 line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
