@@ -116,7 +116,7 @@ class Client:
         if is_file(url):
             path = file_path(url)
             with _opened(path / "index.html" if path.is_dir() else path) as file:
-                return read_page(iter(lambda: file.read(_CHUNK), b""), "", url)
+                return read_page(iter(lambda: file.read(_CHUNK), b""), "", url, limit)
 
         def once() -> Page:
             headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {}) | _authorized(authorization)

@@ -241,6 +241,8 @@ def test_file_urls(tmp_path: Path, store: Store) -> None:
     assert client().get(tmp_path.as_uri()) == b"<html>"
     with pytest.raises(NotFoundError):
         client().get((tmp_path / "none").as_uri())
+    with pytest.raises(FetchError, match="more than 5 bytes"):
+        client().page(tmp_path.as_uri(), limit=5)
     with pytest.raises(FetchError, match="another machine"):
         client().get("file://elsewhere/x")
 
