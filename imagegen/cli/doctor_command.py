@@ -22,9 +22,9 @@ def command(app: App, ctx: click.Context, *, cell: str | None, container: str | 
 
     Exit code 1 when something stands in the way; warnings and notes do not.
     """
-    if cell and container:
+    if cell and container is not None:
         raise UsageError("a container knows its own cell", fix=f"leave out {cell}")
-    if container:
+    if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
             diagnoses = [doctor.examine_container(engine, container)]
     elif cell:

@@ -27,10 +27,9 @@ def examine_container(engine: Engine, name: str) -> Diagnosis:
     machine: dict[str, Any] = {}
     if visit.running:
         try:
-            outcome = engine.exec_in(name, [f"{ROOT}/doctor", "--json"])
+            inside = parse(engine.exec_in(name, [f"{ROOT}/doctor", "--json"]))
         except ContainerError:  # it has ended just now
-            outcome = None
-        inside = parse(outcome.stdout) if outcome else None
+            inside = None
         if inside is None:
             text = f"there is no {ROOT}/doctor in it that answers, so it could be looked at from outside alone"
             findings.append(Finding("ending", "note", text, "images that imagegen builds have one"))

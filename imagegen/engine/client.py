@@ -19,7 +19,7 @@ from imagegen.config import Settings
 from imagegen.engine import private
 from imagegen.engine.buildx import Buildx, run_buildx
 from imagegen.engine.connection import open_client
-from imagegen.engine.containers import Container, Outcome, explained, running
+from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.engine.load import image_digest, load, tag_image
 from imagegen.engine.loading import Loading
@@ -182,8 +182,8 @@ class Engine:
         """Somebody's container, by name or id: its state and the end of its log. EngineError when there is none."""
         return visit(self.client, name)
 
-    def exec_in(self, name: str, argv: Sequence[str]) -> Outcome:
-        """Run a program in somebody's container and wait for it, as long as it takes; the container is left alone.
+    def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
+        """What a program prints in somebody's container, however long it takes; the container is left alone.
 
         Raises ContainerError when the container has ended, EngineError when the engine fails.
         """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import docker
 from docker.errors import NotFound
 
-from imagegen.engine.containers import Outcome, explained, of_a_container
+from imagegen.engine.containers import explained, of_a_container
 from imagegen.errors import EngineError
 
 _LINES = 5000  # the end of a log that is read
@@ -48,13 +48,12 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
     )
 
 
-def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str]) -> Outcome:
-    """Run a program that ends by itself in a container that runs.
+def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str]) -> bytes:
+    """What a program that ends by itself prints in a container that runs.
 
     Raises ContainerError when the container has ended, EngineError when the engine fails.
     """
     api, doing = client.api, f"running {argv[0]} in the container {name}"
     with explained(doing), of_a_container(doing):
         created = api.exec_create(name, list(argv))["Id"]
-        out, err = api.exec_start(created, demux=True)
-        return Outcome(int(api.exec_inspect(created)["ExitCode"]), out or b"", err or b"")
+        return api.exec_start(created, demux=True)[0] or b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from imagegen import doctor
 from imagegen.config import Settings
 from imagegen.doctor import container, host, messages
-from imagegen.engine import Engine, Outcome, Visit
+from imagegen.engine import Engine, Visit
+from imagegen.engine.visits import exec_in
 from imagegen.errors import ContainerError, EngineError
 from imagegen.matrix.model import Cell, Gpu
 from imagegen.matrix.rule import Rule
@@ -121,20 +123,20 @@ def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
 class Rooms:
     """As much of an engine as the doctor asks."""
 
-    def __init__(self, seen: Visit, answer: Outcome | None) -> None:
+    def __init__(self, seen: Visit, answer: bytes | None) -> None:
         self._seen, self._answer = seen, answer
 
     def visit(self, name: str) -> Visit:
         return self._seen
 
-    def exec_in(self, name: str, argv: list[str]) -> Outcome:
+    def exec_in(self, name: str, argv: list[str]) -> bytes:
         assert argv == ["/opt/imagegen/doctor", "--json"]
         if self._answer is None:
             raise ContainerError("it has ended")
         return self._answer
 
 
-def diagnose(seen: Visit, answer: Outcome | None) -> doctor.Diagnosis:
+def diagnose(seen: Visit, answer: bytes | None) -> doctor.Diagnosis:
     engine: Any = Rooms(seen, answer)
     return doctor.examine_container(engine, "run1")
 
@@ -148,7 +150,7 @@ RUNNING = visit(running=True, labels={"dev.imagegen.cell": "small-cpu-py311"}, l
 
 
 def test_a_running_container_is_asked_from_inside() -> None:
-    found = diagnose(RUNNING, Outcome(1, json.dumps(INSIDE).encode(), b""))
+    found = diagnose(RUNNING, json.dumps(INSIDE).encode())
     assert (found.cell, found.well, [row.name for row in found.rows]) == (
         "small-cpu-py311",
         False,
@@ -160,10 +162,8 @@ def test_a_running_container_is_asked_from_inside() -> None:
     assert "error    log" in found.text()
 
 
-@pytest.mark.parametrize(
-    "answer", [None, Outcome(127, b"", b"no such file"), Outcome(0, b"[]", b""), Outcome(0, b'{"findings": [{}]}', b"")]
-)
-def test_a_container_without_a_doctor_is_looked_at_from_outside(answer: Outcome | None) -> None:
+@pytest.mark.parametrize("answer", [None, b"", b"no such file", b"[]", b'{"findings": [{}]}'])
+def test_a_container_without_a_doctor_is_looked_at_from_outside(answer: bytes | None) -> None:
     found = diagnose(replace(RUNNING, labels={}, log=""), answer)
     assert found.well
     assert "from outside alone" in " ".join(found.text().split())
@@ -238,3 +238,17 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.name for row in found.rows][:3] == ["engine", "toolkit", "disk"]
     assert {row.name for row in found.rows} >= {check.name for check in CHECKS if "host" in check.places}
     assert found.as_dict()["machine"]["driver"] == "570.86.10"
+
+
+def test_a_program_that_the_engine_lost_has_printed_what_came() -> None:
+    """The engine knows no exit code of a program whose container ends under it."""
+
+    class Api:
+        def exec_create(self, name: str, argv: list[str]) -> dict[str, str]:
+            return {"Id": "1"}
+
+        def exec_start(self, created: str, *, demux: bool) -> tuple[bytes | None, bytes | None]:
+            return None, b"killed"
+
+    client: Any = SimpleNamespace(api=Api())
+    assert exec_in(client, "run1", ["/opt/imagegen/doctor"]) == b""
