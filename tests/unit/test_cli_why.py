@@ -101,6 +101,14 @@ def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) ->
     assert (answer, told, offered) == ("unknown", ["driver-blackwell"], [])
 
 
+def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_an_extra(run: Run) -> None:  # noqa: F811
+    assert verdict(run, "sglang==0.4.10.post2", "vllm==0.24.0")[0] == "incompatible"
+    assert verdict(run, "sglang==0.4.6.post5", "torch==2.6.0")[0] == "compatible"
+    (cell,) = json.loads(run("matrix", "blackwell-sglang-cu130-py311", "--json").out)
+    assert "0.4.4" not in cell["versions"]["sglang"]
+    assert "0.5.14" in cell["versions"]["sglang"]
+
+
 def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:  # noqa: F811
     ended = run("why", "vllm==0.12.0", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     assert ended.code == 1
