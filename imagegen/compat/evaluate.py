@@ -12,7 +12,7 @@ from imagegen.compat.facts import Facts, on_each
 from imagegen.compat.problem import Problem
 from imagegen.compat.solve import Clause, Contradiction, State, smallest, solve
 from imagegen.compat.verdict import WORST_FIRST, Conflict, Verdict
-from imagegen.matrix.fields import is_surrounding
+from imagegen.matrix.fields import ENV, is_surrounding
 from imagegen.matrix.model import Gpu
 from imagegen.matrix.rule import Rule
 
@@ -104,6 +104,7 @@ def refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
 
 def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
     known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
+    known |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
     names = frozenset[str]().union(*(rule.names for rule in rules))
     return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
 

@@ -95,6 +95,7 @@ class _Search:
         self.problem = Problem(rules, facts, library, scope)
         self.told = self.problem.told(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
+        self.hopeless = False  # whether what cannot be changed, GPU and driver say, is refused by itself
         self.states = [self._on(each) for each in on_each(question.gpus, facts)]
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
@@ -105,11 +106,13 @@ class _Search:
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
         state = State.of(self.problem.domains, lasting)
-        state.propagate(lasting)
+        self.hopeless |= state.propagate(lasting) is not None
         return state
 
     def run(self, at_most: int) -> list[Near]:
         found: list[Near] = []
+        if self.hopeless:
+            return found
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
         for cost in range(1, _FURTHEST + 1):
             for names in self._subsets(cost):

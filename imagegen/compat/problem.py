@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -20,6 +21,8 @@ from imagegen.matrix.fields import ENV, NAMED, NO_CUDA, VERSIONED
 from imagegen.matrix.rule import Rule
 
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
+_SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
+_EXACT = re.compile(r"==[0-9.]+\Z")
 _LATEST = ".99"  # a minor version of Python stands for its latest patch release
 _ANOTHER = "another"
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -51,6 +54,7 @@ class Problem:
         self.scope = scope or Scope()
         self.rules = {rule.id: rule for rule in rules}
         self.machine = _MACHINES.get(facts.names.get("platform", ""), "x86_64")
+        self.library = library
         self.releases: dict[str, Releases] = {}
         self.statements: dict[str, list[Statement]] = {}  # by origin
         if library:
@@ -232,7 +236,24 @@ class Problem:
             return atoms.points(Version(each) for each in candidates)
         singles = {Fact.exactly(each).range for each in candidates if each != NO_CUDA}
         cut = atoms.pieces(_sorted(ranges | singles | ({fact.range} if fact else set())))
-        return (*atoms.values([NO_CUDA]), *cut) if name == "cuda" else cut
+        return (*self._without_cuda, *map(self._of_cuda, cut)) if name == "cuda" else cut
+
+    @property
+    def _without_cuda(self) -> tuple[Atom, ...]:
+        """Who asks about a GPU means to use it."""
+        on_gpu = "gpu" in self.facts.versions or bool(self.scope.candidates.get("gpu"))
+        return () if on_gpu and NO_CUDA not in self.facts.names.values() else atoms.values([NO_CUDA])
+
+    @cached_property
+    def cudas(self) -> tuple[Version, ...]:
+        """The versions of CUDA that rules name exactly and releases are built for; none where nobody names one."""
+        named = {literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)}
+        return tuple(sorted(map(Version, named))) if self.library else ()
+
+    def _of_cuda(self, piece: Atom) -> Atom:
+        """Between and beyond the versions that are known, nothing is known of what there is."""
+        inside = piece.range is None or any(version in piece.range for version in self.cudas)
+        return piece if inside or not self.cudas else replace(piece, opaque=True)
 
     def _of_values(self, name: str, texts: set[str]) -> tuple[Atom, ...]:
         if name.startswith(ENV):
@@ -270,10 +291,10 @@ class Problem:
         return [Clause(f"fact {name.rstrip('+')}", ((name, mask),)) for name, mask in told.items()]
 
     def known_clauses(self, told: Mapping[str, int]) -> list[Clause]:
-        """Packages are held to their known releases, but where the facts themselves go beyond."""
+        """Packages are held to their known releases, CUDA to its own, but where the facts themselves go beyond."""
         opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
         return [
-            Clause(f"known {name}", ((name, self.domains[name] & ~mask),))
+            Clause(f"{_SURE if name in VERSIONED else 'known'} {name}", ((name, self.domains[name] & ~mask),))
             for name, mask in opaque.items()
             if told.get(name, ~mask) & ~mask
         ]
@@ -319,13 +340,18 @@ class Problem:
         if fact.built and any(atom.opaque for atom in self.atoms[name]):
             return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
         found = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
-        return found or _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
+        return found or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
 
 
 def _inside(atom: Atom, fact: Fact) -> bool:
     if atom.version is not None:
         return atom.version in fact.range or atom.version == fact.version
     return atom.range is not None and atom.range.is_subset(fact.range)
+
+
+def _covered(atom: Atom, fact: Fact, name: str) -> bool:
+    """Pieces of CUDA's line are cut by rules too, so that a fact may hold several of them."""
+    return _inside(atom, fact) if name == "cuda" else atom.range == fact.range
 
 
 def _another(choices: Sequence[Atom]) -> int:

@@ -98,14 +98,14 @@ class _Asker:
 
     def hear(self, word: str) -> None:
         name, extras, specifier = _split(word)
-        if not specifier and not extras and not is_surrounding(name):
+        if not specifier and not extras and not is_surrounding(name.lower()):
             meaning = self.vocabulary.meaning(name)
             if meaning is None:
                 fix = self.vocabulary.near(name) or f"for example `{_EXAMPLE}`"
                 raise UsageError(f'"{name}" is neither a component nor anything that one runs on', fix=fix)
             name, specifier = meaning
-        if name.startswith(ENV):
-            self._variable(name, specifier)
+        if name.lower().startswith(ENV):
+            self._variable(name[len(ENV) :], specifier)
         elif is_surrounding(name.lower()):
             self._surrounding(name.lower(), specifier)
         else:
@@ -123,10 +123,12 @@ class _Asker:
         self.packages[package] = Fact.asked(specifier, release)
 
     def _variable(self, name: str, specifier: str) -> None:
+        if not name:
+            raise UsageError("env. of what variable?", fix="for example env.VLLM_USE_V1==0")
         if specifier and not specifier.startswith("="):
-            raise UsageError(f"{name} takes ==, not a range", where=f"{name}{specifier}")
-        self.env[name.removeprefix(ENV)] = value = specifier.lstrip("=")
-        self.asked[name] = f"=={value}"
+            raise UsageError(f"{ENV}{name} takes ==, not a range", where=f"{ENV}{name}{specifier}")
+        self.env[name] = value = specifier.lstrip("=")
+        self.asked[f"{ENV}{name}"] = f"=={value}"
 
     def _surrounding(self, name: str, specifier: str) -> None:
         if name in self.asked and name != "gpu":
@@ -173,11 +175,16 @@ class _Asker:
             names.pop("cuda", None)
         elif "cuda" in self.names:
             versions.pop("cuda", None)
-        packages = {**(_unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
+        packages = {**(self._unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
         env = {**(facts.env or {}), **self.env}
         gpus = () if names.get("cuda") == NO_CUDA else self.gpus or cell.gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
         return Question(self.asked, Facts(packages, versions, names, closed=False, env=env), gpus, extras, cell)
+
+    def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
+        """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""
+        several = self.vocabulary.labelled
+        return {name: replace(fact, local=None) if name in several else fact for name, fact in packages.items()}
 
 
 def _split(word: str) -> tuple[str, frozenset[str], str]:
@@ -209,8 +216,3 @@ def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
     except ValueError as error:
         raise UsageError(str(error), where=f"{name}{specifier}") from error
     return Fact.within(_double(specifier))
-
-
-def _unlabelled(packages: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Another CUDA version comes with other labels: those of the cell's own say nothing any more."""
-    return {name: replace(fact, local=None) for name, fact in packages.items()}

@@ -18,6 +18,7 @@ from imagegen.matrix.rule import Rule
 
 _INDEXES = {"pypi": "PyPI"}  # as people call them
 # What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
+_ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
 
@@ -81,7 +82,7 @@ class Releases:
 
     def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
         """What the releases in the mask state, the same said by several of them once."""
-        key = (among, machine, extras)
+        key = (among, machine, extras | _ALWAYS.get(self.package.name, frozenset()))
         if key not in self._said:
             self._said[key] = tuple(self._statements(*key))
         return self._said[key]

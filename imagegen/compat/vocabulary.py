@@ -15,6 +15,11 @@ from imagegen.text import nearest
 
 T = TypeVar("T")
 
+_MAKER = {"nvidia", "geforce", "tesla", "quadro"}  # before a card's name, as nvidia-smi says it
+_MODEL = re.compile(
+    r"sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|[0-9]+gb|ti|super|d|laptop|gpu|blackwell|max|q|generation|server|workstation|edition"
+)
+_CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9]\.[0-9](?:\.[0-9]+)?)")
 _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
 
 
@@ -57,25 +62,30 @@ class Vocabulary:
 
     def package(self, name: str) -> str:
         """Raises UsageError for a name that nobody knows."""
-        return self._find(self.packages, name, "component")
+        instead = "known are the components of the matrix and the packages under matrices/metadata/"
+        return self._find(self.packages, name, "component", self.near(name) or instead)
 
     def gpu(self, name: str) -> tuple[Gpu, ...]:
         """The GPUs of that name: several for a family. sm_90a is sm_90, for which `a` code runs as well."""
         found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{2,3})[af]?", name.lower().strip())
         if found and f"sm{found[1]}" in self.gpus:
             return self.gpus[f"sm{found[1]}"]
-        return self._find(self.gpus, name, "GPU")
+        known = dict.fromkeys(gpu.name for named in self.gpus.values() for gpu in named)
+        instead = f"known are {', '.join(known)}, and cards of theirs"
+        return self.gpus.get(_card(name, self.gpus)) or self._find(self.gpus, name, "GPU", instead)
 
     def system(self, name: str) -> System:
-        return self._find(self.systems, name, "base")
+        known = sorted({system.name for system in self.systems.values()})
+        return self._find(self.systems, name, "base", f"known are {', '.join(known)}")
 
     def meaning(self, word: str) -> tuple[str, str] | None:
         """(surrounding or package, specifier) of a word alone: "cu128", "py312", "H100"; None if unknown."""
         key = plain(word)
         if key in self.packages:
             return self.packages[key], ""
-        if key == NO_CUDA or cuda_version(key):
-            return "cuda", f"=={key}"
+        dotted = _CUDA.fullmatch(key)
+        if dotted or key == NO_CUDA or cuda_version(key):
+            return "cuda", f"=={dotted[1] if dotted else key}"
         if found := re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key):
             return "python", f"=={found[0]}"
         if key in self.systems:
@@ -91,11 +101,20 @@ class Vocabulary:
         found = nearest(plain(word), self.written if among is None else set(among) & set(self.written))
         return f'did you mean "{self.written[found]}"?' if found else None
 
-    def _find(self, known: Mapping[str, T], name: str, kind: str) -> T:
+    def _find(self, known: Mapping[str, T], name: str, kind: str, instead: str) -> T:
         if plain(name) in known:
             return known[plain(name)]
-        fix = self.near(name, known) or self.near(name) or f"`imagegen why --help` says what is understood as a {kind}"
-        raise UsageError(f'there is no {kind} "{name}"', fix=fix)
+        raise UsageError(f'there is no {kind} "{name}"', fix=self.near(name, known) or instead)
+
+
+def _card(name: str, known: Iterable[str]) -> str:
+    """The plain form of a card's name without its maker and without what tells its models apart."""
+    words = re.split(r"[\s_-]+", name.lower().strip())
+    while words and words[0] in _MAKER:
+        words.pop(0)
+    while words and "".join(words) not in known and _MODEL.fullmatch(words[-1]):
+        words.pop()
+    return "".join(words)
 
 
 def _plain(known: Mapping[str, T]) -> dict[str, T]:

@@ -135,7 +135,11 @@ class _Case:
 
 
 def gaps(problem: Problem, library: Library) -> Iterator[str]:
-    """Sentences about packages of which a version is asked that is not known here."""
+    """Sentences about packages, or CUDA, of which a version is asked that is not known here."""
+    cuda = problem.facts.versions.get("cuda")
+    if cuda and problem.cudas and not any(version in cuda.range for version in problem.cudas):
+        known = f"{problem.cudas[0]} to {problem.cudas[-1]}"
+        yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known}"
     for name, fact in problem.facts.packages.items():
         if fact.text == "any version" or fact.built:
             continue

@@ -39,6 +39,8 @@ def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
         ("cu128", {"cuda": "==12.8"}),
         ("cuda==cu128", {"cuda": "==12.8"}),
         ("cuda==12.8.1", {"cuda": "==12.8"}),
+        ("cu12.8", {"cuda": "==12.8"}),
+        ("cuda 12.8.1", {"cuda": "==12.8"}),
         ("CUDA>=12.8", {"cuda": ">=12.8"}),
         ("cpu", {"cuda": "==cpu"}),
         ("py312", {"python": "==3.12"}),
@@ -51,6 +53,11 @@ def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
         ("RTX 5090", {"gpu": "==sm_120"}),
         ("gpu==rtx5090", {"gpu": "==sm_120"}),
         ("gpu==12.0", {"gpu": "==sm_120"}),
+        ("NVIDIA H100 80GB HBM3", {"gpu": "==sm_90"}),
+        ("gpu==NVIDIA A100-SXM4-80GB", {"gpu": "==sm_80"}),
+        ("NVIDIA GeForce RTX 5070 Ti", {"gpu": "==sm_120"}),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", {"gpu": "==sm_120"}),
+        ("NVIDIA RTX 6000 Ada Generation", {"gpu": "==sm_89"}),
         ("gpu==H100,B200", {"gpu": "==sm_90,sm_100"}),
         ("blackwell", {"gpu": "==sm_100,sm_103,sm_120,sm_121"}),
         ("driver==580", {"driver": "==580"}),
@@ -59,6 +66,7 @@ def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
         ("ubuntu2204", {"base": "==ubuntu22.04"}),
         ("rocky8", {"base": "==rocky8"}),
         ("env.VLLM_USE_V1==0", {"env.VLLM_USE_V1": "==0"}),
+        ("ENV.VLLM_USE_V1=0", {"env.VLLM_USE_V1": "==0"}),
     ],
 )
 def test_names_are_understood_as_people_type_them(typed: str, understood: dict[str, str]) -> None:
@@ -104,6 +112,11 @@ def test_a_cell_is_a_start() -> None:
     assert asked("blackwell-vllm", "cu128").facts.versions["cuda"].text == "12.8"
 
 
+def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
+    packages = asked("blackwell-vllm", sets=("cuda=12.8",)).facts.packages
+    assert (packages["vllm"].local, packages["torch"].local) == ("", None)
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -117,6 +130,10 @@ def test_a_cell_is_a_start() -> None:
         (["torch==2.9.1", "torch==2.8.0"], "no version satisfies"),
         (["python==3.12", "py311"], "python is given twice"),
         (["gpu>=10"], "gpu takes =="),
+        (["gpu==T4"], 'there is no GPU "T4".*known are sm_100, '),
+        (["gpu==Quadro RTX 6000"], "there is no GPU"),  # of 2018; the one of Ada has Ada in its name
+        (["base==win"], 'there is no base "win".*known are .*debian12, '),
+        (["env.", "torch"], "env. of what variable"),
         (["gpu=="], "gpu of what version"),
         (["driver==" + "1" * 5000], "Exceeds the limit"),
         (["glibc==2." + "1" * 5000], "Exceeds the limit"),

@@ -29,6 +29,12 @@ CASES = {
         stack("12.8", vllm="0.26.0+cu129"),
         stack("12.8", vllm="0.19.0"),
     ),
+    # vLLM's installation guide: CPU has wheels of its own, +cpu on GitHub; PyPI's are for CUDA
+    "vllm-pypi-cpu": case(
+        stack("cpu", vllm="0.24.0"),
+        stack("13.0", vllm="0.24.0"),
+        stack("cpu", vllm="0.24.0+cpu"),
+    ),
     "vllm-cu129-label": case(
         stack("13.0", vllm="0.26.0+cu129"),
         stack("12.8", vllm="0.26.0+cu129"),
