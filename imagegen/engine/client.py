@@ -183,9 +183,10 @@ class Engine:
         return visit(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
-        """What a program prints in somebody's container, however long it takes; the container is left alone.
+        """What a program prints in somebody's container, which is left alone.
 
-        Raises ContainerError when the container has ended, EngineError when the engine fails.
+        Raises ContainerError when the container has ended, EngineError when the engine fails or the program does not
+        end.
         """
         return exec_in(self.client, name, argv)
 

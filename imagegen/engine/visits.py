@@ -5,6 +5,7 @@ Source: Docker Engine API v1.44 (containers, logs, exec).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from imagegen.engine.containers import explained, of_a_container
 from imagegen.errors import EngineError
 
 _LINES = 5000  # the end of a log that is read
+_LONGEST = 1 << 20  # bytes of a report
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,35 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
     )
 
 
-def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str]) -> bytes:
-    """What a program that ends by itself prints in a container that runs.
+def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, patience: float = 60) -> bytes:
+    """What a program that ends by itself prints on stdout in a container that runs.
 
-    Raises ContainerError when the container has ended, EngineError when the engine fails.
+    Raises ContainerError when the container has ended, EngineError when the engine fails, and when the program, which
+    is the container's own and not trusted, goes on for more than `patience` seconds or prints more than a report has.
+    It is left to itself then: the API can end nothing but the whole container, which is somebody else's.
     """
     api, doing = client.api, f"running {argv[0]} in the container {name}"
     with explained(doing), of_a_container(doing):
         created = api.exec_create(name, list(argv))["Id"]
-        return api.exec_start(created, demux=True)[0] or b""
+        pieces = api.exec_start(created, stream=True, demux=True)
+    said, failed = bytearray(), list[Exception]()
+
+    def collect() -> None:
+        try:
+            for piece, _ in pieces:
+                said.extend(piece or b"")
+                if len(said) > _LONGEST:
+                    return
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            failed.append(error)
+
+    reader = threading.Thread(target=collect, daemon=True)
+    reader.start()
+    reader.join(patience)
+    with explained(doing), of_a_container(doing):
+        if failed:
+            raise failed[0]
+    if reader.is_alive() or len(said) > _LONGEST:
+        what = f"goes on after {patience:.0f} s" if reader.is_alive() else f"prints more than {_LONGEST} bytes"
+        raise EngineError(f"{argv[0]} in the container {name} {what}", fix="look at it with `docker exec`")
+    return bytes(said)

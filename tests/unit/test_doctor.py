@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +14,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from urllib3.exceptions import ProtocolError
 
 from imagegen import doctor
 from imagegen.config import Settings
 from imagegen.doctor import container, host, messages
 from imagegen.engine import Engine, Visit
 from imagegen.engine.visits import exec_in
-from imagegen.errors import ContainerError, EngineError
+from imagegen.errors import ContainerError, EngineError, LostEngineError
 from imagegen.matrix.model import Cell, Gpu
 from imagegen.matrix.rule import Rule
 from imagegen.preflight.suite.model import Image, Machine
@@ -240,15 +244,38 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.as_dict()["machine"]["driver"] == "570.86.10"
 
 
-def test_a_program_that_the_engine_lost_has_printed_what_came() -> None:
-    """The engine knows no exit code of a program whose container ends under it."""
+def talking(pieces: Iterable[tuple[bytes | None, bytes | None]]) -> Any:
+    """An engine in which the program says `pieces` on stdout and stderr."""
+    api = SimpleNamespace(exec_create=lambda *_: {"Id": "1"}, exec_start=lambda *_, **__: iter(pieces))
+    return SimpleNamespace(api=api)
 
-    class Api:
-        def exec_create(self, name: str, argv: list[str]) -> dict[str, str]:
-            return {"Id": "1"}
 
-        def exec_start(self, created: str, *, demux: bool) -> tuple[bytes | None, bytes | None]:
-            return None, b"killed"
+def test_what_a_program_in_a_container_prints() -> None:
+    """Also where its container ends under it, and the engine knows no exit code."""
+    client = talking([(b"[1, ", None), (None, b"killed"), (b"2]", None)])
+    assert exec_in(client, "run1", ["/opt/imagegen/doctor"]) == b"[1, 2]"
+    assert exec_in(talking([(None, b"killed")]), "run1", ["/opt/imagegen/doctor"]) == b""
 
-    client: Any = SimpleNamespace(api=Api())
-    assert exec_in(client, "run1", ["/opt/imagegen/doctor"]) == b""
+
+def test_a_program_in_a_container_may_hang_or_talk_for_ever() -> None:
+    ended = threading.Event()
+
+    def silent() -> Iterator[tuple[bytes, None]]:
+        ended.wait(30)
+        yield b"", None
+
+    with pytest.raises(EngineError, match=r"doctor in the container run1 goes on after 0 s"):
+        exec_in(talking(silent()), "run1", ["/opt/imagegen/doctor"], patience=0.1)
+    ended.set()
+    endless = itertools.repeat((b"x" * 4096, None))
+    with pytest.raises(EngineError, match="prints more than 1048576 bytes"):
+        exec_in(talking(endless), "run1", ["/opt/imagegen/doctor"])
+
+
+def test_an_engine_that_goes_away_under_a_program_is_told() -> None:
+    def broken() -> Iterator[tuple[bytes, None]]:
+        yield b"x", None
+        raise ProtocolError("reset")
+
+    with pytest.raises(LostEngineError, match="no answer from the engine"):
+        exec_in(talking(broken()), "run1", ["/opt/imagegen/doctor"])
