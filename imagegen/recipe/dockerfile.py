@@ -61,6 +61,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         prefix=PREFIX,
         support=ROOT,
         entrypoint=entrypoint(lock),
+        user=lock.base.content.config.user if lock.base.content else "",
         open=OPEN,
         links=links(lock),
         interpreter=lock.base.interpreter,

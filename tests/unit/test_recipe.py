@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from imagegen import matrix, pipeline, recipe
 from imagegen.errors import LockError, MatrixErrors
 from imagegen.layers import environment
-from imagegen.layers.image import labels
+from imagegen.layers.image import image, labels
 from imagegen.lock import dumps
 from imagegen.lock.file import _render, loads
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
 from imagegen.lock.schema import to_table
+from imagegen.registry.image import Config
+from imagegen.registry.image import Image as RegistryImage
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.unit.matrix_samples import SMALL
 
@@ -356,3 +358,13 @@ def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
     lock = replace(LOCK, env=(LockedEnv("X", "1\nRUN evil", "why"),))
     with pytest.raises(LockError, match="control character"):
         render(lock)
+
+
+@pytest.mark.parametrize("user", ["", "app", "1000:1000"])
+def test_a_base_with_a_user_of_its_own_is_built_as_root_and_runs_as_that_user(user: str) -> None:
+    config = Config(("PATH=/usr/bin",), ("/hello",), (), user, "")
+    content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, (), config)
+    lock = replace(LOCK, base=replace(LOCK.base, kind="registry", suite=None, image="docker.io/a/b:1", content=content))
+    users = [line for line in render(lock).splitlines() if line.startswith("USER")]
+    assert users == (["USER root", f"USER {user}"] if user else [])
+    assert image(lock, []).config.count(b'"User":"%s"' % user.encode()) == bool(user)
