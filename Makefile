@@ -55,7 +55,7 @@ test-slow: setup  ## the slow tests: several GB, many minutes
 	@$(call with_engine,$(BIN)/pytest -m slow)
 
 faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
-	@$(call with_engine,$(BIN)/pytest -m "fault and not slow" --fault-table docs/faults.md)
+	@$(call with_engine,$(BIN)/pytest -m "fault and not slow" --fault-table=docs/faults.md)
 
 fuzz: setup  ## fuzz the wheel reader for SECONDS=900 each way (atheris)
 	@$(BIN)/python -m pip install -q --group fuzz
