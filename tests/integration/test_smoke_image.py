@@ -70,7 +70,7 @@ def judge(lines: list[dict[str, Any]]) -> None:
     """The check passes as it is, and whatever is broken in it is found by what should find it."""
     control, *mutations = lines
     assert (control["mutation"], control["found"]) == ("none", [])
-    assert len(mutations) > 2
+    assert mutations
     for mutation in mutations:
         missed = [name for name in mutation["expected"] if not any(f.startswith(name) for f in mutation["found"])]
         assert mutation["expected"], mutation
