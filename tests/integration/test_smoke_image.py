@@ -63,7 +63,9 @@ def test_every_mutation_is_found(image: str, check: str, engine: Engine, request
     with engine.container(built.ref, files=suite) as container:
         outcome = container.exec(["env", "-C", ROOT, "python", "-m", program, check], timeout=600)
     assert outcome.exit_code == 0, outcome.stderr.decode()
-    judge([json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")])
+    lines = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")]
+    assert len(lines) > 3
+    judge(lines)
 
 
 def judge(lines: list[dict[str, Any]]) -> None:
