@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import imagegen.smoke
@@ -207,6 +207,7 @@ def test_no_file_is_too_broken_to_read(tmp_path_factory: pytest.TempPathFactory,
     assert elf.dynamic(path) == elf.NOTHING
 
 
+@example(44, b"\0\0\0\x80")  # sections at an offset of 64 bits
 @given(st.integers(0, 5000), st.binary(min_size=1, max_size=8))
 def test_a_damaged_file_is_read_or_is_nothing(
     tmp_path_factory: pytest.TempPathFactory, where: int, damage: bytes

@@ -38,7 +38,7 @@ def dynamic(path: Path) -> Dynamic:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _read(data)
-            except (struct.error, IndexError, ValueError):
+            except (struct.error, IndexError, ValueError, OverflowError):  # an offset beyond what Python can index
                 return NOTHING
 
 
