@@ -115,7 +115,7 @@ def told(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
     said = sorted(origins & set(problem.statements))
     clauses = [
         *problem.clauses_of(problem.told(facts)),
-        *(each for each in problem.clauses if each.origin[:5] != "fact "),
+        *(each for each in problem.clauses if not each.origin.startswith("fact ")),
     ]
     blamed = [each for each in clauses if each.origin in origins]
     made = conflict([*rules, *(_stated(problem, origin, blamed) for origin in said)], facts)

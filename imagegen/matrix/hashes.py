@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from imagegen import preflight
-from imagegen.matrix.fields import ENV, SURROUNDINGS
 from imagegen.matrix.model import Cell, Component
 from imagegen.matrix.rule import Rule
 
@@ -24,6 +23,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
         for each in cell.requirements
     ]
+    packages = frozenset(each.component.package for each in cell.requirements)
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
@@ -31,7 +31,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
-        "rules": [_sense(rule) for rule in rules if concerns(rule, cell)],
+        "rules": [_sense(rule) for rule in rules if concerns(rule, packages)],
     }
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
@@ -40,11 +40,9 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
 
 
-def concerns(rule: Rule, cell: Cell) -> bool:
-    """Whether the rule speaks of a package that the cell or an sdist names, or of its surroundings alone."""
-    packages = {each.component.package for each in cell.requirements}
-    spoken = {name for name in rule.names - set(SURROUNDINGS) if not name.startswith(ENV)}
-    return not spoken or bool(spoken & packages)
+def concerns(rule: Rule, packages: frozenset[str]) -> bool:
+    """Whether the rule speaks of one of the cell's packages, or of its surroundings alone."""
+    return not rule.packages or not rule.packages.isdisjoint(packages)
 
 
 def sha256(value: Any) -> str:

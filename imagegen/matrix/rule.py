@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from imagegen.matrix.fields import ENV, SURROUNDINGS
+from imagegen.matrix.fields import is_surrounding
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,15 @@ class Rule:
         """Every package and surrounding that the rule speaks of."""
         return frozenset({*self.when, *self.then, *self.conflict, *self.same})
 
+    @cached_property  # every cell asks every rule
+    def packages(self) -> frozenset[str]:
+        """Those of its names that are packages."""
+        return frozenset(name for name in self.names if not is_surrounding(name))
+
     @property
     def leaders(self) -> tuple[str, ...]:
         """The packages in `when`; where there is `same`, it is the one."""
-        return tuple(name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV))
+        return tuple(name for name in self.when if not is_surrounding(name))
 
 
 @dataclass(frozen=True)

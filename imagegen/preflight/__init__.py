@@ -29,6 +29,7 @@ def scripts(interpreter: str) -> dict[str, bytes]:
     return {name: head + _sources()[f"{name}.py"] for name in _SCRIPTS}
 
 
+@functools.cache
 def digest() -> str:
     """Hex sha256 of all sources: what a lock is made with, since they are part of the image."""
     found = hashlib.sha256()
