@@ -55,7 +55,7 @@ class Vocabulary:
             cell.base.name: System(cell.base.name, cell.base.glibc, cell.base.python) for cell in matrix.all_cells
         }
         systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
-        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems)}
+        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *matrix.defaults)}
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
         return cls(_plain(names), _plain(gpus), _plain(systems), matrix.axes["platform"], labelled, written)

@@ -122,6 +122,7 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
     [
         (["troch==2.9.1"], 'there is no component "troch".*did you mean "torch"'),
         (["flash-atn"], '"flash-atn" is neither.*did you mean "flash-attn"'),
+        (["blackwel-vllm"], '"blackwel-vllm" is neither.*did you mean "blackwell-vllm"'),
         (["gpu==RTX 509"], 'there is no GPU "RTX 509".*did you mean "RTX 5090"'),
         (["base==ubuntu22.10"], 'there is no base "ubuntu22.10".*did you mean "ubuntu'),
         (["torch==2.9.x"], "not a PEP 440 version specifier"),
