@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import secrets
 import signal
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ class Container:
             if reader.is_alive():  # a timeout or an interrupt
                 self.kill()
                 reader.join(_GRACE)
-            _close(stream)
+            close_stream(stream)
         if broken:
             raise EngineError(f"{doing}: its output is lost", why=str(broken[0]), fix=_FIX)
         with explained(doing), of_a_container(doing):
@@ -144,7 +145,7 @@ def running(
                     ),
                     labels={LABEL: "container"},
                 )
-                held.callback(_close, api.attach_socket(name, {"stdin": 1, "stream": 1}))
+                held.callback(close_stream, api.attach_socket(name, {"stdin": 1, "stream": 1}))
                 api.start(name)
                 archive = files if isinstance(files, bytes) else tar_of(files)
                 if archive:
@@ -171,9 +172,16 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _close(stream: Any) -> None:
-    """Close an exec's hijacked connection: the SDK leaves the socket under the stream open."""
+def close_stream(stream: Any, reader: threading.Thread | None = None) -> None:
+    """Close an exec's hijacked connection, once the thread that reads it has seen that it ends.
+
+    The SDK leaves the socket under the stream open.
+    """
     sock = getattr(stream, "_sock", stream)
+    with suppress(OSError):  # the engine has closed it
+        sock.shutdown(socket.SHUT_RDWR)
+    if reader:
+        reader.join()
     stream._response.close()  # noqa: SLF001 - the SDK keeps it there, and gives no other way
     stream.close()
     sock.close()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import docker
 from docker.errors import NotFound
+from docker.utils.socket import STDOUT, SocketError, frames_iter
 
-from imagegen.engine.containers import explained, of_a_container
-from imagegen.errors import EngineError
+from imagegen.engine.containers import close_stream, explained, of_a_container
+from imagegen.errors import EngineError, LostEngineError
 
 _LINES = 5000  # the end of a log that is read
 _LONGEST = 1 << 20  # bytes of a report
@@ -60,25 +61,26 @@ def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, pati
     api, doing = client.api, f"running {argv[0]} in the container {name}"
     with explained(doing), of_a_container(doing):
         created = api.exec_create(name, list(argv))["Id"]
-        pieces = api.exec_start(created, stream=True, demux=True)
+        stream = api.exec_start(created, socket=True)
     said, failed = bytearray(), list[Exception]()
 
     def collect() -> None:
         try:
-            for piece, _ in pieces:
-                said.extend(piece or b"")
+            for kind, piece in frames_iter(stream, tty=False):  # type: ignore[no-untyped-call]
+                said.extend(piece if kind == STDOUT else b"")
                 if len(said) > _LONGEST:
                     return
-        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+        except (OSError, SocketError) as error:
             failed.append(error)
 
     reader = threading.Thread(target=collect, daemon=True)
     reader.start()
     reader.join(patience)
-    with explained(doing), of_a_container(doing):
-        if failed:
-            raise failed[0]
-    if reader.is_alive() or len(said) > _LONGEST:
-        what = f"goes on after {patience:.0f} s" if reader.is_alive() else f"prints more than {_LONGEST} bytes"
+    goes_on = reader.is_alive()
+    close_stream(stream, reader)
+    if goes_on or len(said) > _LONGEST:
+        what = f"goes on after {patience:.0f} s" if goes_on else f"prints more than {_LONGEST} bytes"
         raise EngineError(f"{argv[0]} in the container {name} {what}", fix="look at it with `docker exec`")
+    if failed:
+        raise LostEngineError(f"{doing}: no answer from the engine", why=str(failed[0]), fix="see that the engine runs")
     return bytes(said)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import socket
+import struct
 import threading
-from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.utils.socket import STDERR, STDOUT
 from hypothesis import given
 from hypothesis import strategies as st
-from urllib3.exceptions import ProtocolError
 
 from imagegen import doctor
 from imagegen.config import Settings
@@ -244,38 +245,63 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.as_dict()["machine"]["driver"] == "570.86.10"
 
 
-def talking(pieces: Iterable[tuple[bytes | None, bytes | None]]) -> Any:
-    """An engine in which the program says `pieces` on stdout and stderr."""
-    api = SimpleNamespace(exec_create=lambda *_: {"Id": "1"}, exec_start=lambda *_, **__: iter(pieces))
-    return SimpleNamespace(api=api)
+class Talking:
+    """An engine in which a program says `pieces` (kind, bytes) over a real socket, multiplexed as Docker's API does."""
+
+    def __init__(self, *pieces: tuple[int, bytes], ends: bool = True) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.stream = self.ours.makefile("rb", 0)
+        self.stream._response = SimpleNamespace(close=lambda: None)  # type: ignore[attr-defined]
+        self.api = SimpleNamespace(exec_create=lambda *_: {"Id": "1"}, exec_start=lambda *_, **__: self.stream)
+        self.said = b"".join(struct.pack(">BxxxL", kind, len(piece)) + piece for kind, piece in pieces)
+        self.ends = ends
+
+    def __enter__(self) -> Any:
+        self.writer = threading.Thread(target=self._say)
+        self.writer.start()
+        return self
+
+    def _say(self) -> None:
+        with suppress(OSError):  # nobody listens any more
+            self.theirs.sendall(self.said)
+            if self.ends:
+                self.theirs.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.join(30)
+        self.theirs.close()
+        assert self.ours.fileno() == -1, "the connection was left open"
+
+
+DOCTOR = ["/opt/imagegen/doctor"]
 
 
 def test_what_a_program_in_a_container_prints() -> None:
     """Also where its container ends under it, and the engine knows no exit code."""
-    client = talking([(b"[1, ", None), (None, b"killed"), (b"2]", None)])
-    assert exec_in(client, "run1", ["/opt/imagegen/doctor"]) == b"[1, 2]"
-    assert exec_in(talking([(None, b"killed")]), "run1", ["/opt/imagegen/doctor"]) == b""
+    with Talking((STDOUT, b"[1, "), (STDERR, b"killed"), (STDOUT, b"2]")) as client:
+        assert exec_in(client, "run1", DOCTOR) == b"[1, 2]"
+    with Talking((STDERR, b"killed")) as client:
+        assert exec_in(client, "run1", DOCTOR) == b""
 
 
 def test_a_program_in_a_container_may_hang_or_talk_for_ever() -> None:
-    ended = threading.Event()
-
-    def silent() -> Iterator[tuple[bytes, None]]:
-        ended.wait(30)
-        yield b"", None
-
-    with pytest.raises(EngineError, match=r"doctor in the container run1 goes on after 0 s"):
-        exec_in(talking(silent()), "run1", ["/opt/imagegen/doctor"], patience=0.1)
-    ended.set()
-    endless = itertools.repeat((b"x" * 4096, None))
-    with pytest.raises(EngineError, match="prints more than 1048576 bytes"):
-        exec_in(talking(endless), "run1", ["/opt/imagegen/doctor"])
+    with (
+        Talking((STDOUT, b"x"), ends=False) as client,
+        pytest.raises(EngineError, match=r"doctor in the container run1 goes on after 0 s"),
+    ):
+        exec_in(client, "run1", DOCTOR, patience=0.1)
+    with (
+        Talking(*[(STDOUT, b"x" * 4096)] * 1000, ends=False) as client,
+        pytest.raises(EngineError, match="prints more than 1048576 bytes"),
+    ):
+        exec_in(client, "run1", DOCTOR)
 
 
 def test_an_engine_that_goes_away_under_a_program_is_told() -> None:
-    def broken() -> Iterator[tuple[bytes, None]]:
-        yield b"x", None
-        raise ProtocolError("reset")
-
-    with pytest.raises(LostEngineError, match="no answer from the engine"):
-        exec_in(talking(broken()), "run1", ["/opt/imagegen/doctor"])
+    """Closed with something unread, a socket is reset."""
+    with Talking((STDOUT, b"x"), ends=False) as client:
+        client.ours.send(b"unread")
+        client.writer.join()
+        client.theirs.close()
+        with pytest.raises(LostEngineError, match="no answer from the engine"):
+            exec_in(client, "run1", DOCTOR)
