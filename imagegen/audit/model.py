@@ -1,0 +1,123 @@
+"""What an audit knows of files, and what it finds. Frozen data; nothing here reads a file.
+
+Paths of a package's files are relative to site-packages, as in RECORD: "torch/lib/libtorch.so", "../../../bin/ray".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from imagegen.matrix.model import Gpu
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # it will not work
+    WARNING = "warning"  # it will not work on some hosts, or only slowly
+    INFO = "info"
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One thing found. `id` is an entry of the catalogue, which says what it means and how to fix it."""
+
+    severity: Severity
+    id: str  # "undefined-symbol"
+    package: str  # "vllm 0.24.0"; "" for the subject as a whole
+    path: str | None  # the file, relative to site-packages or absolute in the system; None: the package as a whole
+    evidence: str  # one line
+    details: tuple[str, ...] = ()  # more lines: further symbols, the places searched
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """What the loader reads of an ELF64 file. Source: System V ABI, chapters 4 and 5; the LSB's symbol versioning."""
+
+    machine: int  # e_machine: 62 for x86-64, 183 for AArch64, 190 for CUDA
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()  # DT_RPATH split at colons, $ORIGIN as it stands
+    runpath: tuple[str, ...] = ()
+    undefined: frozenset[str] = frozenset()  # GLOBAL ones; those that are WEAK may be missing
+    exported: frozenset[str] = frozenset()  # GLOBAL, WEAK and UNIQUE, of default or protected visibility
+    requires: Mapping[str, frozenset[str]] = field(default_factory=dict)  # library -> nodes: "libc.so.6" -> "GLIBC_2.34"
+    provides: frozenset[str] = frozenset()  # version nodes that it defines
+    program: bool = False  # it names an interpreter (PT_INTERP): a program and no library
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """What one piece of GPU code was compiled for."""
+
+    kind: Literal["sass", "ptx"]
+    arch: int  # 90 for sm_90 and compute_90, 120 for sm_120
+    variant: Literal["", "a", "f"] = ""
+    isa: tuple[int, int] | None = None  # PTX ISA version; None for SASS
+
+    def __str__(self) -> str:
+        name = "sm" if self.kind == "sass" else "compute"
+        isa = f" (PTX {self.isa[0]}.{self.isa[1]})" if self.isa else ""
+        return f"{name}_{self.arch}{self.variant}{isa}"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeGroup:
+    """All containers of one file that hold code for the same targets. One of them is enough to run a kernel."""
+
+    targets: tuple[Target, ...]  # sorted
+    count: int  # containers
+    sizes: tuple[int, ...]  # bytes in the file for each target, over all these containers
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file. `sha256` is hex, None where nobody said it; `unreadable` says why an ELF file could not be read."""
+
+    size: int  # bytes
+    sha256: str | None = None
+    executable: bool = False
+    elf: Elf | None = None
+    code: tuple[CodeGroup, ...] = ()  # GPU code, sorted by targets; also of a loose cubin
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution, or a wheel as it would be installed."""
+
+    name: str  # normalised (PEP 503)
+    version: str
+    files: Mapping[str, File]
+    requires: tuple[str, ...] = ()  # Requires-Dist as it stands
+    tags: tuple[str, ...] = ()  # of its WHEEL file: "cp311-cp311-manylinux_2_28_x86_64"
+    imports: tuple[str, ...] = ()  # modules that the matrix says it has
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True)
+class System:
+    """What lies under the packages: the base's libraries, by the name under which the loader finds them."""
+
+    libraries: Mapping[str, File]  # "libc.so.6" -> the file behind all links, of the directory that is searched first
+    paths: Mapping[str, str] = field(default_factory=dict)  # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"
+    preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
+    interpreter: File | None = None  # the Python program
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited. What is not known is None or empty, and no check guesses it."""
+
+    name: str  # "blackwell-vllm-cu130-py311", a reference, a directory, a wheel's file name
+    packages: tuple[Package, ...]  # by name
+    system: System | None = None
+    python: str | None = None  # "3.11"
+    gpus: tuple[Gpu, ...] = ()  # what it must run on
+    driver: str | None = None  # the oldest driver it is promised for: "580.65.06"
+    torch: str | None = None  # of loose wheels: the release that they are to run with
+    cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
+    excused: Mapping[str, str] = field(default_factory=dict)  # path that a winner leaves out -> the rule's id

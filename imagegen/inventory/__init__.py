@@ -1,0 +1,1 @@
+"""Making subjects of an audit: from a lock's wheels, an image, an installed environment, loose wheels."""
