@@ -42,7 +42,7 @@ class Elf:
     runpath: tuple[str, ...] = ()
     undefined: frozenset[str] = frozenset()  # GLOBAL ones; those that are WEAK may be missing
     exported: frozenset[str] = frozenset()  # GLOBAL, WEAK and UNIQUE, of default or protected visibility
-    requires: Mapping[str, frozenset[str]] = field(default_factory=dict)  # library -> nodes: "libc.so.6" -> "GLIBC_2.34"
+    requires: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "libc.so.6" -> nodes of it: "GLIBC_2.34"
     provides: frozenset[str] = frozenset()  # version nodes that it defines
     program: bool = False  # it names an interpreter (PT_INTERP): a program and no library
 
