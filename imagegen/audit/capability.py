@@ -1,0 +1,115 @@
+"""Which GPU code runs on which GPU, and what driver it takes.
+
+The rules are NVIDIA's. Machine code (SASS) for sm_XY runs on its own major version from its minor version on; an `a`
+target on its GPU alone, an `f` target on its family, which is the same major version from its minor version on. PTX for
+compute_XY is compiled by the driver for any GPU of XY or above, if the driver's PTX ISA is not older than the code's.
+Source: CUDA C++ Programming Guide, "Binary Compatibility", "PTX Compatibility" and "Family-Specific Features";
+2026-11-21: 12 cubins, 12 PTX modules and 8 fat binaries behaved so on an H200 with a driver of CUDA 13.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from imagegen.audit.model import Target
+
+Isa = tuple[int, int]
+Verdict = Literal["sass", "ptx", "no"]
+
+
+class Release(NamedTuple):
+    """A PTX ISA version with the first CUDA release that has it, and that release's driver."""
+
+    isa: Isa
+    cuda: str  # "13.0"
+    driver: str  # "580.65.06"
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """The data file of GPU code, as it stands."""
+    data: dict[str, Any] = yaml.load((Path(__file__).parent / "data" / "gpu.yaml").read_bytes(), yaml.CSafeLoader)
+    return data
+
+
+def runs(targets: Iterable[Target], capability: str, driver_isa: Isa | None = None) -> Verdict:
+    """How a container with code for `targets` runs on a GPU of `capability` ("9.0"): as it is, by PTX, or not.
+
+    `driver_isa` is the newest PTX that the driver compiles; None stands for a driver that compiles all.
+    """
+    return _runs(tuple(targets), capability, driver_isa)
+
+
+@lru_cache(maxsize=1 << 16)
+def _runs(targets: tuple[Target, ...], capability: str, driver_isa: Isa | None) -> Verdict:
+    here = arch(capability)
+    fitting = [target for target in targets if _fits(target, here)]
+    if any(target.kind == "sass" for target in fitting):
+        return "sass"
+    return "ptx" if any(_compiles(target, driver_isa) for target in fitting) else "no"
+
+
+def isa_needed(targets: Iterable[Target], capability: str) -> Isa | None:
+    """The oldest PTX ISA with which one of `targets` can be compiled for the GPU; None where none fits, or none says."""
+    here = arch(capability)
+    fitting = [each.isa for each in targets if each.kind == "ptx" and each.isa and _fits(each, here)]
+    return min(fitting, default=None)
+
+
+def arch(capability: str) -> int:
+    """The number that an architecture is called by: 90 for "9.0", 121 for "12.1"."""
+    major, _, minor = capability.partition(".")
+    return int(major) * 10 + int(minor or 0)
+
+
+def driver_floor(isa: Isa) -> tuple[str, str] | None:
+    """The oldest CUDA release whose driver compiles this PTX, and that driver; None: newer than all that are known."""
+    return next(((each.cuda, each.driver) for each in releases() if each.isa >= isa), None)
+
+
+def compiled_by(driver: str) -> Isa | None:
+    """The newest PTX ISA that a driver ("580.65.06", or "580" for its branch) compiles.
+
+    Drivers of one branch count as one: a promise is often no more exact. None: nothing is known of this driver, or it
+    is newer than all that are known.
+    """
+    branch = _branch(driver)
+    if branch is None or branch > (_branch(releases()[-1].driver) or 0):
+        return None
+    known = [each.isa for each in releases() if (_branch(each.driver) or 0) <= branch]
+    return max(known, default=None)
+
+
+@cache
+def releases() -> tuple[Release, ...]:
+    """What is known of PTX ISA versions, oldest first."""
+    rows = [Release(_isa(row["isa"]), row["cuda"], row["driver"]) for row in facts()["ptx"]["releases"]]
+    return tuple(sorted(rows))
+
+
+def _fits(target: Target, here: int) -> bool:
+    made_for = facts()["renamed"]["architectures"].get(target.arch, target.arch)
+    if target.variant == "a":
+        return bool(here == made_for)
+    if target.kind == "ptx" and not target.variant:
+        return bool(here >= made_for)
+    return bool(here // 10 == made_for // 10 and here >= made_for)
+
+
+def _compiles(target: Target, driver_isa: Isa | None) -> bool:
+    return driver_isa is None or target.isa is None or target.isa <= driver_isa
+
+
+def _isa(text: str) -> Isa:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def _branch(driver: str) -> int | None:
+    first = driver.partition(".")[0]
+    return int(first) if first.isdecimal() else None
