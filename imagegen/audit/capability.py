@@ -55,7 +55,7 @@ def _runs(targets: tuple[Target, ...], capability: str, driver_isa: Isa | None) 
 
 
 def isa_needed(targets: Iterable[Target], capability: str) -> Isa | None:
-    """The oldest PTX ISA with which one of `targets` can be compiled for the GPU; None where none fits, or none says."""
+    """The oldest PTX ISA among those of `targets` that fit the GPU; None where none fits or none says."""
     here = arch(capability)
     fitting = [each.isa for each in targets if each.kind == "ptx" and each.isa and _fits(each, here)]
     return min(fitting, default=None)

@@ -1,0 +1,297 @@
+"""Whether the code in a stack's libraries runs on the GPUs that it is promised for, and what it weighs for nothing.
+
+A library holds containers, one for each translation unit; each needs code that the GPU runs. Where a container has only
+PTX, the driver compiles it when it is first used: that takes time, and a driver that is not older than the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import PurePosixPath
+
+from imagegen.audit.capability import Isa, compiled_by, driver_floor, facts, isa_needed, runs
+from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
+from imagegen.matrix.model import Gpu
+
+_CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
+_VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
+_MB = 1_000_000
+_HEAVY = 100 * _MB  # of one package; less is not worth a line of its own
+_SHOWN = 12  # lines of details
+
+
+@dataclass(frozen=True)
+class Use:
+    """How many of a library's containers do what on one GPU."""
+
+    native: int = 0  # run as they are
+    compiled: int = 0  # after the driver has compiled their PTX
+    refused: int = 0  # have PTX that fits, but is too new for the promised driver
+    nothing: int = 0
+    isa: Isa | None = None  # the newest PTX that the driver must compile for it
+
+    @property
+    def usable(self) -> int:
+        return self.native + self.compiled
+
+    @property
+    def count(self) -> int:
+        return self.usable + self.refused + self.nothing
+
+
+@dataclass
+class _Notes:
+    """What was noticed of one kind in one package: GPUs and lines, in the order in which they were found."""
+
+    gpus: dict[str, None] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)  # path -> what is with it
+
+    def add(self, path: str, gpus: Iterable[Gpu], line: str) -> None:
+        self.gpus |= dict.fromkeys(gpu.name for gpu in gpus)
+        self.lines[path] = line
+
+    def finding(self, severity: Severity, id_: str, package: Package, evidence: str, *more: str) -> Finding:
+        only = next(iter(self.lines)) if len(self.lines) == 1 else None
+        lines = [f"{path}: {line}" for path, line in self.lines.items()]
+        rest = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        return Finding(severity, id_, str(package), only, evidence, (*lines[:_SHOWN], *rest, *more))
+
+    def __str__(self) -> str:
+        return ", ".join(self.gpus)
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """What of the packages' GPU code does not run, or only after compiling, on the subject's GPUs."""
+    if not subject.gpus:
+        return
+    newest = compiled_by(subject.driver) if subject.driver else None
+    for package in subject.packages:
+        libraries = {path: file for path, file in sorted(package.files.items()) if _is_library(file)}
+        if libraries:
+            yield from _Judge(package, libraries, subject, newest).findings()
+    yield from _dead_weight(subject)
+
+
+class _Judge:
+    """One package's libraries on each GPU."""
+
+    def __init__(self, package: Package, libraries: Mapping[str, File], subject: Subject, newest: Isa | None) -> None:
+        self.package = package
+        self.libraries = libraries
+        self.gpus = subject.gpus
+        self.driver = subject.driver
+        self.uses = {
+            path: {gpu.name: use(file.code, gpu, newest) for gpu in subject.gpus} for path, file in libraries.items()
+        }
+        self.builds: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for path in libraries:
+            self.builds[_build_of(path)].append(path)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._missing()
+        yield from self._refused()
+        yield from self._compiled()
+        yield from self._partial()
+
+    def _missing(self) -> Iterator[Finding]:
+        """Libraries with nothing for a GPU: an error, unless they are made for other ones by design."""
+        missing, gated, useless = _Notes(), _Notes(), _Notes()
+        for path, file in self.libraries.items():
+            for_others = _gate(path) is not None
+            lacking = self._where(path, lambda use: use.usable + use.refused == 0)
+            served = [gpu for gpu in lacking if any(use[gpu.name].usable for use in self.uses.values())]
+            bound = for_others or all(target.variant for target in _targets(file))
+            holds = f"holds {_named(_targets(file))}"
+            for notes, gpus in (
+                (gated, [gpu for gpu in lacking if bound and gpu in served]),
+                (useless, [gpu for gpu in lacking if for_others and gpu not in served]),
+                (missing, [gpu for gpu in lacking if not (for_others or (bound and gpu in served))]),
+            ):
+                if gpus:
+                    notes.add(path, gpus, f"{_names(gpus)}: {holds}")
+        if missing.lines:
+            evidence = f"no code that runs on {missing}"
+            hints = first_builds(self.package.name, [gpu for gpu in self.gpus if gpu.name in missing.gpus])
+            yield missing.finding(Severity.ERROR, "gpu-code-missing", self.package, evidence, *hints)
+        if useless.lines:
+            evidence = f"is made for other GPUs than {useless}, and nothing else of the package runs there"
+            yield useless.finding(Severity.WARNING, "gpu-code-gated", self.package, evidence, *_reasons(useless.lines))
+        if gated.lines:
+            evidence = f"is made for other GPUs than {gated}"
+            yield gated.finding(Severity.INFO, "gpu-code-gated", self.package, evidence, *_reasons(gated.lines))
+
+    def _refused(self) -> Iterator[Finding]:
+        """PTX that the promised driver does not compile: CUDA's error 222 when it is needed."""
+        whole, part = _Notes(), _Notes()
+        floor: Isa = (0, 0)
+        for path in self.libraries:
+            gpus = self._where(path, lambda use: use.refused > 0)
+            for notes, some in (
+                (whole, [gpu for gpu in gpus if not self.uses[path][gpu.name].usable]),
+                (part, [gpu for gpu in gpus if self.uses[path][gpu.name].usable]),
+            ):
+                if some:
+                    worst = max(some, key=lambda gpu: self.uses[path][gpu.name].refused)
+                    use, needed = self.uses[path][worst.name], self._newest(path, some)
+                    floor = max(floor, needed)
+                    line = f"{use.refused} of {use.count} containers have only PTX of up to {_dotted(needed)}"
+                    notes.add(path, some, f"{_names(some)}: {line}")
+        for severity, notes in ((Severity.ERROR, whole), (Severity.WARNING, part)):
+            if notes.lines:
+                evidence = f"driver {self.driver} cannot compile its PTX for {notes}: that takes {_floor(floor)}"
+                yield notes.finding(severity, "ptx-too-new", self.package, evidence)
+
+    def _compiled(self) -> Iterator[Finding]:
+        """Libraries that run by PTX alone."""
+        notes = _Notes()
+        floor: Isa = (0, 0)
+        for path in self.libraries:
+            if gpus := self._where(path, lambda use: not use.native and use.compiled > 0):
+                needed = self._newest(path, gpus)
+                floor = max(floor, needed)
+                count = self.uses[path][gpus[0].name].compiled
+                notes.add(path, gpus, f"{_names(gpus)}: {count} containers, PTX of up to {_dotted(needed)}")
+        if notes.lines:
+            evidence = f"runs on {notes} only after the driver has compiled it, which takes {_floor(floor)}"
+            yield notes.finding(Severity.WARNING, "ptx-only", self.package, evidence)
+
+    def _partial(self) -> Iterator[Finding]:
+        notes = _Notes()
+        for path in self.libraries:
+            if gpus := self._where(path, lambda use: use.usable > 0 and use.nothing > 0):
+                shares = (f"{gpu.name} {self.uses[path][gpu.name].nothing}" for gpu in gpus)
+                notes.add(path, gpus, f"of {self.uses[path][gpus[0].name].count} containers: {', '.join(shares)}")
+        if notes.lines:
+            evidence = f"some of its containers hold nothing for {notes}"
+            yield notes.finding(Severity.INFO, "gpu-code-partial", self.package, evidence)
+
+    def _where(self, path: str, wanted: Callable[[Use], bool]) -> list[Gpu]:
+        """The GPUs on which the library is as `wanted`, but for those where another build of it does better."""
+        others = [self.uses[other] for other in self.builds[_build_of(path)] if other != path]
+        return [
+            gpu
+            for gpu in self.gpus
+            if wanted(use := self.uses[path][gpu.name])
+            and not any(other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in others)
+        ]
+
+    def _newest(self, path: str, gpus: Iterable[Gpu]) -> Isa:
+        return max(self.uses[path][gpu.name].isa or (0, 0) for gpu in gpus)
+
+
+def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
+    """What the containers of one library do on a GPU whose driver compiles PTX up to `driver_isa` (None: all)."""
+    counts: Counter[str] = Counter()
+    newest: Isa | None = None
+    for group in code:
+        verdict: str = runs(group.targets, gpu.capability)
+        if verdict == "ptx":
+            needed = isa_needed(group.targets, gpu.capability)
+            newest = max(filter(None, (newest, needed)), default=None)
+            if runs(group.targets, gpu.capability, driver_isa) == "no":
+                verdict = "refused"
+        counts[verdict] += group.count
+    return Use(counts["sass"], counts["ptx"], counts["refused"], counts["no"], newest)
+
+
+def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
+    """What is known of the releases that have code for a GPU, one line each."""
+    for gpu in gpus:
+        for entry in facts()["first_builds"]:
+            if entry["package"] == package and gpu.capability in entry["gpus"]:
+                if first := entry.get("first"):
+                    yield f"{gpu.name}: {package} {first} is the first on PyPI with code for it"
+                else:
+                    yield f"{gpu.name}: no {package} on PyPI up to {entry['listed']} has code for it"
+
+
+def _dead_weight(subject: Subject) -> Iterator[Finding]:
+    """GPU code that no promised GPU runs, in all and for the packages where it is much."""
+    whole: Counter[str] = Counter()
+    dead_for_all = 0
+    for package in subject.packages:
+        size, dead, nowhere = _weigh(package, subject.gpus)
+        whole.update(dead)
+        dead_for_all += nowhere
+        useless = [gpu.name for gpu in subject.gpus if size >= _HEAVY and dead[gpu.name] == size]
+        if useless or nowhere >= _HEAVY:
+            evidence = f"{_mb(nowhere)} of {_mb(size)} of GPU code run on none of the GPUs that this is for"
+            if useless:
+                evidence = f"nothing of {_mb(size)} of GPU code runs on {', '.join(useless)}"
+            each = tuple(f"{name}: {_mb(dead[name])} of {_mb(size)} do not run" for name in dead)
+            yield Finding(Severity.INFO, "dead-weight", str(package), None, evidence, each)
+    if any(whole.values()):
+        evidence = f"{_mb(dead_for_all)} of GPU code in all run on none of the GPUs that this is for"
+        each = tuple(f"{name}: {_mb(size)} do not run" for name, size in whole.items())
+        yield Finding(Severity.INFO, "dead-weight", "", None, evidence, each)
+
+
+def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> tuple[int, Counter[str], int]:
+    """Bytes of the package's GPU code, those that do not run on each GPU, and those that run on none."""
+    sizes: Counter[Target] = Counter()
+    for file in package.files.values():
+        for group in file.code:
+            for target, size in zip(group.targets, group.sizes, strict=True):
+                sizes[target] += size
+    dead: Counter[str] = Counter({gpu.name: 0 for gpu in gpus})
+    nowhere = 0
+    for target, size in sizes.items():
+        unusable = [gpu.name for gpu in gpus if runs((target,), gpu.capability) == "no"]
+        dead.update(dict.fromkeys(unusable, size))
+        nowhere += size if len(unusable) == len(gpus) else 0
+    return sum(sizes.values()), dead, nowhere
+
+
+def _is_library(file: File) -> bool:
+    return bool(file.code) and file.elf is not None and file.elf.machine != _CUDA_MACHINE
+
+
+def _build_of(path: str) -> tuple[str, str]:
+    """What is the same for builds of one module: sm90/ops.abi3.so and sm100/ops.abi3.so, those for other Pythons."""
+    place = PurePosixPath(path)
+    folder = place.parent.parent if _VARIANT.fullmatch(place.parent.name) else place.parent
+    return str(folder), place.name.partition(".")[0]
+
+
+def _reasons(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(reason for path in paths if (reason := _gate(path))))
+
+
+@cache
+def _gate(path: str) -> str | None:
+    """Why a library is for some GPUs alone, if the data say so."""
+    for entry in facts()["gated"]:
+        if any(fnmatchcase(path, pattern) for pattern in entry["paths"]):
+            return str(entry["because"])
+    return None
+
+
+def _targets(file: File) -> list[Target]:
+    found = {target for group in file.code for target in group.targets}
+    return sorted(found, key=lambda each: (each.kind != "sass", each.arch, each.variant, each.isa or (0, 0)))
+
+
+def _named(targets: Iterable[Target]) -> str:
+    return ", ".join(str(target) for target in targets)
+
+
+def _names(gpus: Iterable[Gpu]) -> str:
+    return ", ".join(gpu.name for gpu in gpus)
+
+
+def _dotted(isa: Isa) -> str:
+    return f"{isa[0]}.{isa[1]}"
+
+
+def _floor(isa: Isa) -> str:
+    found = driver_floor(isa)
+    return f"driver {found[1]} (CUDA {found[0]})" if found else f"a driver that knows PTX {_dotted(isa)}"
+
+
+def _mb(size: int) -> str:
+    return f"{size / _MB:,.0f} MB"
