@@ -211,40 +211,46 @@ def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
 
 
 def _dead_weight(subject: Subject) -> Iterator[Finding]:
-    """GPU code that no promised GPU runs, in all and for the packages where it is much."""
-    whole: Counter[str] = Counter()
-    dead_for_all = 0
+    """GPU code that the promised GPUs do not run, in all and for the packages where it is much."""
+    whole = _Weight()
     for package in subject.packages:
-        size, dead, nowhere = _weigh(package, subject.gpus)
-        whole.update(dead)
-        dead_for_all += nowhere
-        useless = [gpu.name for gpu in subject.gpus if size >= _HEAVY and dead[gpu.name] == size]
-        if useless or nowhere >= _HEAVY:
-            evidence = f"{_mb(nowhere)} of {_mb(size)} of GPU code run on none of the GPUs that this is for"
-            if useless:
-                evidence = f"nothing of {_mb(size)} of GPU code runs on {', '.join(useless)}"
-            each = tuple(f"{name}: {_mb(dead[name])} of {_mb(size)} do not run" for name in dead)
-            yield Finding(Severity.INFO, "dead-weight", str(package), None, evidence, each)
-    if any(whole.values()):
-        evidence = f"{_mb(dead_for_all)} of GPU code in all run on none of the GPUs that this is for"
-        each = tuple(f"{name}: {_mb(size)} do not run" for name, size in whole.items())
-        yield Finding(Severity.INFO, "dead-weight", "", None, evidence, each)
+        one = _weigh(package, subject.gpus)
+        whole.total += one.total
+        whole.nowhere += one.nowhere
+        whole.dead.update(one.dead)
+        useless = one.total >= _HEAVY and one.total in one.dead.values()
+        if useless or one.nowhere >= _HEAVY:
+            yield Finding(Severity.INFO, "dead-weight", str(package), None, str(one))
+    if any(whole.dead.values()):
+        yield Finding(Severity.INFO, "dead-weight", "", None, str(whole))
 
 
-def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> tuple[int, Counter[str], int]:
-    """Bytes of the package's GPU code, those that do not run on each GPU, and those that run on none."""
+@dataclass
+class _Weight:
+    """Bytes of GPU code: all, those that a GPU does not run, by its name, and those that none of them runs."""
+
+    total: int = 0
+    dead: Counter[str] = field(default_factory=Counter)
+    nowhere: int = 0
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{_mb(size)} on {name}" for name, size in self.dead.items())
+        nowhere = f"; {_mb(self.nowhere)} on none of them" if len(self.dead) > 1 else ""
+        return f"of {_mb(self.total)} of GPU code do not run: {each}{nowhere}"
+
+
+def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
     sizes: Counter[Target] = Counter()
     for file in package.files.values():
         for group in file.code:
             for target, size in zip(group.targets, group.sizes, strict=True):
                 sizes[target] += size
-    dead: Counter[str] = Counter({gpu.name: 0 for gpu in gpus})
-    nowhere = 0
+    weight = _Weight(sum(sizes.values()), Counter({gpu.name: 0 for gpu in gpus}))
     for target, size in sizes.items():
         unusable = [gpu.name for gpu in gpus if runs((target,), gpu.capability) == "no"]
-        dead.update(dict.fromkeys(unusable, size))
-        nowhere += size if len(unusable) == len(gpus) else 0
-    return sum(sizes.values()), dead, nowhere
+        weight.dead.update(dict.fromkeys(unusable, size))
+        weight.nowhere += size if len(unusable) == len(gpus) else 0
+    return weight
 
 
 def _is_library(file: File) -> bool:
