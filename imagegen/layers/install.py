@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from imagegen.audit.ownership import parents
 from imagegen.errors import WheelError
 from imagegen.layers.archive import MAX_PART
 from imagegen.layers.wheel import Member, Wheel
@@ -89,12 +90,6 @@ def installation(wheel: Wheel, python: str) -> list[Installed]:
     files.sort(key=lambda file: file.path)
     _check_paths(wheel, files, python)
     return files
-
-
-def parents(path: str) -> Iterator[str]:
-    """The directories above an absolute path, nearest first, without the root."""
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _check_paths(wheel: Wheel, files: Iterable[Installed], python: str) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from imagegen.audit.ownership import clashes
 from imagegen.errors import ErrorGroup, WheelError
-from imagegen.layers.install import Installed, installation, parents, pyc_path
+from imagegen.layers.install import Installed, installation, pyc_path
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.layers.wheel import open_locked
 from imagegen.lock.model import Lock, LockedWheel, Winner
@@ -73,27 +74,11 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
 
 
 def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:
-    """One error for each pair of distributions that do not go together, with the first path as its place."""
-    owners: dict[str, tuple[str, str]] = {}  # path -> identity, distribution
-    clashes: dict[tuple[str, str, str], list[str]] = {}
-    for name, identities in contents.items():
-        for path, identity in identities.items():
-            other, first = owners.setdefault(path, (identity, name))
-            if other != identity:
-                clashes.setdefault((first, name, "both install it, with different contents"), []).append(path)
-    directories: set[str] = set()
-    for path, (_, name) in owners.items():
-        for directory in parents(path):
-            if directory in directories:
-                break
-            directories.add(directory)
-            if directory in owners:
-                why = "the one installs a file where the other installs a directory"
-                clashes.setdefault((owners[directory][1], name, why), []).append(directory)
-        # Byte-code of its own sources a wheel never brings, so this is another's: it would run instead of the source.
-        if path.endswith(".py") and (pyc := owners.get(byte_code := _byte_code(path))):
-            clashes.setdefault((pyc[1], name, "the one brings byte-code for the other's source"), []).append(byte_code)
-    return [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes.items())]
+    """One error for each pair of distributions that do not go together, with the first path as its place.
+
+    Byte-code of its own sources a wheel never brings, so that what lies in its place is another's.
+    """
+    return [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes(contents, _byte_code).items())]
 
 
 def _byte_code(path: str) -> str:
