@@ -1,0 +1,190 @@
+"""Whether packages hold what they must: extension modules, a torch for the GPUs, files that are theirs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imagegen.audit import tags
+from imagegen.audit.model import File, Finding, Package, Severity, Subject
+from imagegen.audit.ownership import clashes
+
+_SHOWN = 12  # lines of details
+# Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
+_LEFT_BEHIND = {"benchmark", "benchmarks", "build_backend.py", "doc", "docs", "example", "examples", "scripts"}
+_LEFT_BEHIND |= {"setup.py", "test", "tests", "tools"}
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """What packages lack, what they bring twice, and what is not for this environment."""
+    yield from _extensions(subject)
+    yield from _native_code(subject)
+    yield from _torch(subject)
+    yield from _names(subject)
+    yield from _clashes(subject)
+    yield from _imports(subject)
+    yield from tags.check(subject)
+
+
+def _extensions(subject: Subject) -> Iterator[Finding]:
+    """Packages built without the extension modules that they are for."""
+    if subject.cuda is False:
+        return
+    for package in subject.packages:
+        rule = _extension_rules().get(package.name)
+        if rule is None or not package.files or not _within(package.version, rule.get("versions", "")):
+            continue
+        there = {_stem(path) for path in package.files if _is_library(path)}
+        missing = [name for name in rule.get("all", ()) if name not in there]
+        if rule.get("any") and not there.intersection(rule["any"]):
+            missing.append(" or ".join(rule["any"]))
+        if missing:
+            evidence = f"has no extension module {', '.join(missing)}"
+            yield Finding(
+                Severity.ERROR, "extension-missing", str(package), None, evidence, (rule["because"], rule["fix"])
+            )
+
+
+def _native_code(subject: Subject) -> Iterator[Finding]:
+    """Wheels whose tags promise compiled code that is not there, or hide what is."""
+    for package in subject.packages:
+        native = [path for path, file in package.files.items() if file.elf or file.unreadable is not None]
+        if package.files and tags.promise_modules(package.tags) and not native:
+            evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
+            yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
+        elif native and tags.promise_none(package.tags):
+            evidence = f"its tag {package.tags[0]} is that of Python alone, and it holds {len(native)} ELF files"
+            yield Finding(Severity.INFO, "native-code-untagged", str(package), native[0], evidence)
+
+
+def _torch(subject: Subject) -> Iterator[Finding]:
+    """A torch without CUDA where GPUs are promised, or one with CUDA where none are."""
+    wanted = bool(subject.gpus) if subject.cuda is None else subject.cuda
+    for package in subject.packages:
+        if package.name != "torch" or not package.files:
+            continue
+        libraries = {path.rpartition("/")[2] for path in package.files if path.startswith("torch/lib/")}
+        has_cuda = "libtorch_cuda.so" in libraries
+        built = "ROCm" if "libtorch_hip.so" in libraries else "CPUs alone"
+        if wanted and libraries and not has_cuda:
+            evidence = f"is built for {built}: torch/lib/libtorch_cuda.so is missing"
+            yield Finding(Severity.ERROR, "torch-without-cuda", str(package), None, evidence)
+        elif subject.cuda is False and has_cuda:
+            size = sum(file.size for file in package.files.values())
+            evidence = f"is built for CUDA, and this is for CPUs: {size / 1_000_000:,.0f} MB"
+            yield Finding(Severity.WARNING, "torch-with-cuda", str(package), "torch/lib/libtorch_cuda.so", evidence)
+
+
+def _names(subject: Subject) -> Iterator[Finding]:
+    """Packages that are another project than their name says, and such as do not go beside each other."""
+    installed = {package.name: package for package in subject.packages}
+    for rule in _data("names")["mistaken"]:
+        package = installed.get(rule["package"])
+        if package and _within(package.version, rule["versions"]):
+            severity = Severity(rule["severity"])
+            yield Finding(severity, "name-confusion", str(package), None, rule["because"], (rule["fix"],))
+    for rule in _data("names")["alone"]:
+        versions = rule.get("versions", {})
+        found = [
+            installed[name]
+            for name in rule["packages"]
+            if name in installed and _within(installed[name].version, versions.get(name, ""))
+        ]
+        if len(found) > 1:
+            first, *others = (str(package) for package in found)
+            evidence = f"beside {', '.join(others)}: {rule['because']}"
+            yield Finding(Severity(rule["severity"]), "name-confusion", first, None, evidence, (rule["fix"],))
+
+
+def _clashes(subject: Subject) -> Iterator[Finding]:
+    """Paths that two packages bring with other contents. What a winner leaves out is in no package any more."""
+    contents = {
+        str(package): {path: _identity(file) for path, file in package.files.items() if file.sha256 is not None}
+        for package in subject.packages
+    }
+    for (one, two, why), paths in sorted(clashes(contents).items()):
+        counted = [path for path in sorted(paths) if path not in subject.excused]
+        if not counted:
+            continue
+        code = [path for path in counted if _is_code(path)]
+        severity = Severity.ERROR if code else Severity.WARNING
+        more = f" ({len(counted)} paths, {len(code)} of them code)" if len(counted) > 1 else ""
+        evidence = f"and {two}: {why}{more}"
+        yield Finding(severity, "file-clash", one, (code or counted)[0], evidence, _some(code or counted))
+
+
+def _imports(subject: Subject) -> Iterator[Finding]:
+    """Modules that the matrix says a package has, and that no package brings."""
+    wanted = {name.replace(".", "/") for package in subject.packages for name in package.imports}
+    if not wanted:
+        return
+    there = set(_modules(subject.packages, {path.partition("/")[0] for path in wanted}))
+    for package in subject.packages:
+        missing = [name for name in package.imports if name.replace(".", "/") not in there]
+        if missing and package.files:
+            evidence = f"has no module {', '.join(missing)}, and neither has another package"
+            yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)
+
+
+def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
+    """Modules and packages, with slashes for dots, that lie under the top-level names; folders count as packages."""
+    for package in packages:
+        for path in package.files:
+            if path.partition("/")[0].partition(".")[0] not in tops:
+                continue
+            folder, _, _ = path.rpartition("/")
+            if path.endswith(".py") or _is_library(path):
+                yield f"{folder}/{_stem(path)}" if folder else _stem(path)
+            while folder:
+                yield folder
+                folder, _, _ = folder.rpartition("/")
+
+
+def _identity(file: File) -> str:
+    return f"{file.sha256} {'x' if file.executable else '-'}"
+
+
+def _is_code(path: str) -> bool:
+    """Whether a path is one that somebody may import or load."""
+    return (path.endswith(".py") or _is_library(path)) and path.partition("/")[0] not in _LEFT_BEHIND
+
+
+def _is_library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith(".so") or ".so." in name
+
+
+def _stem(path: str) -> str:
+    """The name of a file up to the first dot: a module's name, whatever interpreter it is for."""
+    return path.rpartition("/")[2].partition(".")[0]
+
+
+def _some(lines: list[str]) -> tuple[str, ...]:
+    more = (f"and {len(lines) - _SHOWN} more",) if len(lines) > _SHOWN else ()
+    return (*lines[:_SHOWN], *more)
+
+
+def _within(version: str, specifier: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return not specifier
+
+
+@cache
+def _extension_rules() -> Mapping[str, Any]:
+    """Package -> the modules that it must have."""
+    rules = _data("extensions")
+    return {name: rule for key, rule in rules.items() for name in (key, *rule.get("also", ()))}
+
+
+@cache
+def _data(name: str) -> Any:
+    path = Path(__file__).parent / "data" / f"{name}.yaml"
+    return yaml.load(path.read_bytes(), yaml.CSafeLoader)

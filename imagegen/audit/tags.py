@@ -1,0 +1,91 @@
+"""What the tags of a wheel promise, and whether they are this environment's. Source: PEP 425, PEP 600, PEP 656."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import PurePosixPath
+
+from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
+
+from imagegen.audit.model import Finding, Package, Severity, Subject
+
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of the interpreter -> how platform tags call it
+_BUILT_FOR = re.compile(r"\.cpython-(\d)(\d+)[a-z]*[.-]")  # in the name of a module: .cpython-311-x86_64-linux-gnu.so
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Packages that are for another Python or platform than the subject's."""
+    interpreter = subject.system.interpreter if subject.system else None
+    machine = _MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
+    for package in subject.packages:
+        found = _parsed(package.tags)
+        if (
+            subject.python
+            and found
+            and not any((tag.interpreter, tag.abi) in _fitting(subject.python) for tag in found)
+        ):
+            evidence = f"is for {_shown(package.tags)}, and the environment has Python {subject.python}"
+            yield Finding(Severity.ERROR, "wrong-python", str(package), None, evidence)
+        elif subject.python and (others := _modules_for_others(package, subject.python)):
+            pythons = ", ".join(sorted({version for versions in others.values() for version in versions}, key=_number))
+            evidence = f"its modules are for Python {pythons}, and the environment has Python {subject.python}"
+            path, *more = others
+            yield Finding(Severity.WARNING, "wrong-python", str(package), path, evidence, tuple(more[:12]))
+        if machine and found and not any(_on(tag.platform, machine) for tag in found):
+            evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}"
+            yield Finding(Severity.ERROR, "wrong-platform", str(package), None, evidence)
+
+
+def promise_modules(tags: Iterable[str]) -> bool:
+    """Whether all tags name an ABI: such a wheel has modules that are compiled against Python."""
+    found = _parsed(tags)
+    return bool(found) and all(tag.abi != "none" for tag in found)
+
+
+def promise_none(tags: Iterable[str]) -> bool:
+    """Whether all tags say that the wheel is the same everywhere."""
+    found = _parsed(tags)
+    return bool(found) and all(tag.platform == "any" for tag in found)
+
+
+def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
+    """A path of each module -> the Pythons that it is built for, if none of the package's modules is for this one."""
+    modules: dict[str, set[str]] = {}
+    first: dict[str, str] = {}
+    for path in package.files:
+        place = PurePosixPath(path)
+        if place.suffix == ".so" and (built := _BUILT_FOR.search(place.name)):
+            module = f"{place.parent}/{place.name.partition('.')[0]}"
+            modules.setdefault(module, set()).add(f"{built[1]}.{built[2]}")
+            first.setdefault(module, path)
+    if any(python in versions for versions in modules.values()):
+        return {}
+    return {first[module]: versions for module, versions in sorted(modules.items())}
+
+
+@cache
+def _fitting(python: str) -> frozenset[tuple[str, str]]:
+    """Interpreter and ABI tags that a CPython "3.11" takes, whatever the platform."""
+    version = _number(python)
+    own = f"cp{''.join(map(str, version))}"
+    tags = [*cpython_tags(version, [own], ["any"]), *compatible_tags(version, own, ["any"])]
+    return frozenset((tag.interpreter, tag.abi) for tag in tags)
+
+
+def _parsed(tags: Iterable[str]) -> list[Tag]:
+    """What can be read of them; a malformed one says nothing."""
+    return sorted((tag for text in tags if text.count("-") == 2 for tag in parse_tag(text)), key=str)
+
+
+def _on(platform: str, machine: str) -> bool:
+    return platform == "any" or ("linux" in platform and platform.endswith(f"_{machine}"))
+
+
+def _number(python: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in python.split(".")[:2])
+
+
+def _shown(tags: tuple[str, ...]) -> str:
+    return f"{tags[0]} and {len(tags) - 1} more" if len(tags) > 1 else tags[0]
