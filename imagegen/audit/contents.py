@@ -15,6 +15,7 @@ from imagegen.audit import tags
 from imagegen.audit.model import File, Finding, Package, Severity, Subject
 from imagegen.audit.ownership import clashes
 
+_CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
 _LEFT_BEHIND = {"benchmark", "benchmarks", "build_backend.py", "doc", "docs", "example", "examples", "scripts"}
@@ -54,8 +55,8 @@ def _extensions(subject: Subject) -> Iterator[Finding]:
 def _native_code(subject: Subject) -> Iterator[Finding]:
     """Wheels whose tags promise compiled code that is not there, or hide what is."""
     for package in subject.packages:
-        native = [path for path, file in package.files.items() if file.elf or file.unreadable is not None]
-        if package.files and tags.promise_modules(package.tags) and not native:
+        native = [path for path, file in package.files.items() if _is_native(file)]
+        if package.files and not native and tags.promise_modules(package.tags) and not _gave_away(package, subject):
             evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
             yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
         elif native and tags.promise_none(package.tags):
@@ -144,6 +145,17 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
             while folder:
                 yield folder
                 folder, _, _ = folder.rpartition("/")
+
+
+def _is_native(file: File) -> bool:
+    """Whether it is the processor's code, or might be."""
+    return file.unreadable is not None or (file.elf is not None and file.elf.machine != _CUDA_MACHINE)
+
+
+def _gave_away(package: Package, subject: Subject) -> bool:
+    """Whether libraries in the package's folders are left out in favour of a winner's."""
+    folders = {path.partition("/")[0] for path in package.files}
+    return any(_is_library(path) and path.partition("/")[0] in folders for path in subject.excused)
 
 
 def _identity(file: File) -> str:

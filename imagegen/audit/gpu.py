@@ -22,6 +22,7 @@ _CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
 _MB = 1_000_000
 _HEAVY = 100 * _MB  # of one package; less is not worth a line of its own
+_SLOW = 1 * _MB  # of PTX; the driver compiles less in no time
 _SHOWN = 12  # lines of details
 
 
@@ -71,7 +72,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         return
     newest = compiled_by(subject.driver) if subject.driver else None
     for package in subject.packages:
-        libraries = {path: file for path, file in sorted(package.files.items()) if _is_library(file)}
+        libraries = {path: file for path, file in package.files.items() if file.code and _is_library(path, file)}
         if libraries:
             yield from _Judge(package, libraries, subject, newest).findings()
     yield from _dead_weight(subject)
@@ -82,14 +83,15 @@ class _Judge:
 
     def __init__(self, package: Package, libraries: Mapping[str, File], subject: Subject, newest: Isa | None) -> None:
         self.package = package
-        self.libraries = libraries
+        self.libraries = dict(sorted(libraries.items()))
         self.gpus = subject.gpus
         self.driver = subject.driver
         self.uses = {
-            path: {gpu.name: use(file.code, gpu, newest) for gpu in subject.gpus} for path, file in libraries.items()
+            path: {gpu.name: use(file.code, gpu, newest) for gpu in subject.gpus}
+            for path, file in self.libraries.items()
         }
         self.builds: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for path in libraries:
+        for path in self.libraries:
             self.builds[_build_of(path)].append(path)
 
     def findings(self) -> Iterator[Finding]:
@@ -102,7 +104,7 @@ class _Judge:
         """Libraries with nothing for a GPU: an error, unless they are made for other ones by design."""
         missing, gated, useless = _Notes(), _Notes(), _Notes()
         for path, file in self.libraries.items():
-            for_others = _gate(path) is not None
+            for_others = _rule("gated", path) is not None
             lacking = self._where(path, lambda use: use.usable + use.refused == 0)
             served = [gpu for gpu in lacking if any(use[gpu.name].usable for use in self.uses.values())]
             bound = for_others or all(target.variant for target in _targets(file))
@@ -147,18 +149,21 @@ class _Judge:
                 yield notes.finding(severity, "ptx-too-new", self.package, evidence)
 
     def _compiled(self) -> Iterator[Finding]:
-        """Libraries that run by PTX alone."""
+        """Libraries that run by PTX alone. A few kB are compiled in no time."""
         notes = _Notes()
         floor: Isa = (0, 0)
+        size = 0
         for path in self.libraries:
             if gpus := self._where(path, lambda use: not use.native and use.compiled > 0):
                 needed = self._newest(path, gpus)
                 floor = max(floor, needed)
                 count = self.uses[path][gpus[0].name].compiled
+                size += _ptx_size(self.libraries[path])
                 notes.add(path, gpus, f"{_names(gpus)}: {count} containers, PTX of up to {_dotted(needed)}")
         if notes.lines:
             evidence = f"runs on {notes} only after the driver has compiled it, which takes {_floor(floor)}"
-            yield notes.finding(Severity.WARNING, "ptx-only", self.package, evidence)
+            severity = Severity.WARNING if size >= _SLOW else Severity.INFO
+            yield notes.finding(severity, "ptx-only", self.package, evidence)
 
     def _partial(self) -> Iterator[Finding]:
         notes = _Notes()
@@ -253,8 +258,9 @@ def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
     return weight
 
 
-def _is_library(file: File) -> bool:
-    return bool(file.code) and file.elf is not None and file.elf.machine != _CUDA_MACHINE
+def _is_library(path: str, file: File) -> bool:
+    """Whether what a library runs by is to be seen: it is no loose code, and does not keep its kernels elsewhere."""
+    return file.elf is not None and file.elf.machine != _CUDA_MACHINE and _rule("hidden", path) is None
 
 
 def _build_of(path: str) -> tuple[str, str]:
@@ -265,16 +271,21 @@ def _build_of(path: str) -> tuple[str, str]:
 
 
 def _reasons(paths: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(reason for path in paths if (reason := _gate(path))))
+    return list(dict.fromkeys(reason for path in paths if (reason := _rule("gated", path))))
 
 
 @cache
-def _gate(path: str) -> str | None:
-    """Why a library is for some GPUs alone, if the data say so."""
-    for entry in facts()["gated"]:
+def _rule(kind: str, path: str) -> str | None:
+    """Why a library is of this kind, if the data say so: "gated" is for some GPUs alone."""
+    for entry in facts()[kind]:
         if any(fnmatchcase(path, pattern) for pattern in entry["paths"]):
             return str(entry["because"])
     return None
+
+
+def _ptx_size(file: File) -> int:
+    pairs = (pair for group in file.code for pair in zip(group.targets, group.sizes, strict=True))
+    return sum(size for target, size in pairs if target.kind == "ptx")
 
 
 def _targets(file: File) -> list[Target]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
-from pathlib import PurePosixPath
 
-from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
+from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse_tag
 
 from imagegen.audit.model import Finding, Package, Severity, Subject
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of the interpreter -> how platform tags call it
-_BUILT_FOR = re.compile(r"\.cpython-(\d)(\d+)[a-z]*[.-]")  # in the name of a module: .cpython-311-x86_64-linux-gnu.so
+_BUILT_FOR = re.compile(
+    r"\.cpython-(\d)(\d+)[a-z]*[.-][^/]*$"
+)  # in the name of a module: .cpython-311-x86_64-linux-gnu.so
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -55,9 +57,8 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
     modules: dict[str, set[str]] = {}
     first: dict[str, str] = {}
     for path in package.files:
-        place = PurePosixPath(path)
-        if place.suffix == ".so" and (built := _BUILT_FOR.search(place.name)):
-            module = f"{place.parent}/{place.name.partition('.')[0]}"
+        if path.endswith(".so") and (built := _BUILT_FOR.search(path)):
+            module = path[: built.start()]
             modules.setdefault(module, set()).add(f"{built[1]}.{built[2]}")
             first.setdefault(module, path)
     if any(python in versions for versions in modules.values()):
@@ -76,7 +77,11 @@ def _fitting(python: str) -> frozenset[tuple[str, str]]:
 
 def _parsed(tags: Iterable[str]) -> list[Tag]:
     """What can be read of them; a malformed one says nothing."""
-    return sorted((tag for text in tags if text.count("-") == 2 for tag in parse_tag(text)), key=str)
+    found: set[Tag] = set()
+    for text in tags:
+        with suppress(ValueError, InvalidTag):
+            found |= parse_tag(text)
+    return sorted(found, key=str)
 
 
 def _on(platform: str, machine: str) -> bool:

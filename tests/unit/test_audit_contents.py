@@ -94,6 +94,17 @@ def test_tags_that_promise_other_code_than_there_is(tags: str, path: str, expect
     assert [finding.id for finding in found] == ([expected] if expected else [])
 
 
+def test_a_package_whose_libraries_are_left_out_for_another_is_no_python_only_build() -> None:
+    base = package("cutlass-base", paths=["cutlass/x.py"], tags=("cp311-cp311-manylinux_2_28_x86_64",))
+    assert not audit(base, excused={"cutlass/_mlir/x.so": "cutlass-for-cuda13"})
+    assert audit(base, excused={"other/x.so": "another-rule"})
+
+
+def test_cubins_are_not_the_processors_code() -> None:
+    cubins = Package("cubins", "1", {"x.cubin": File(1, elf=Elf(190))}, tags=("py3-none-any",))
+    assert not audit(cubins)
+
+
 CPU = package("torch", "2.13.0+cpu", ["torch/__init__.py", "torch/lib/libtorch_cpu.so"])
 CUDA = package("torch", "2.13.0", ["torch/__init__.py", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_cuda.so"])
 ROCM = package("torch", "2.13.0+rocm7", ["torch/lib/libtorch_cpu.so", "torch/lib/libtorch_hip.so"])

@@ -25,6 +25,9 @@ def code(text: str, count: int = 1, size: int = 1000) -> CodeGroup:
     return CodeGroup(found, count, (size,) * len(found))
 
 
+MUCH = 2_000_000  # bytes of PTX that take time to compile
+
+
 def library(*groups: CodeGroup) -> File:
     return File(10_000, elf=Elf(X86), code=groups)
 
@@ -104,7 +107,7 @@ def test_a_package_of_which_nothing_runs_is_no_gated_one() -> None:
 
 
 def test_ptx_alone_is_a_warning_with_the_driver_that_it_takes() -> None:
-    fa2 = {"vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": library(code("sm_80 compute_80@9.0", 72))}
+    fa2 = {"vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": library(code("sm_80 compute_80@9.0", 72, MUCH))}
     (found,) = audit(fa2, "sm_90", "sm_120")
     assert ids([found]) == [("warning", "ptx-only")]
     assert found.evidence.endswith(
@@ -115,10 +118,12 @@ def test_ptx_alone_is_a_warning_with_the_driver_that_it_takes() -> None:
     )
     assert ids(audit(fa2, "sm_90", driver=None)) == [("warning", "ptx-only")]
     assert not audit(fa2, "sm_80")
+    little = {"lib/libcufile.so.0": library(code("sm_80 compute_86@7.1"))}
+    assert ids(audit(little, "sm_90")) == [("info", "ptx-only")]
 
 
 def test_ptx_that_the_promised_driver_does_not_compile_is_an_error() -> None:
-    files = {"ext/_C.so": library(code("sm_80 compute_90@9.1", 3))}
+    files = {"ext/_C.so": library(code("sm_80 compute_90@9.1", 3, MUCH))}
     (found,) = audit(files, "sm_90", driver="580.65.06")
     assert ids([found]) == [("error", "ptx-too-new")]
     assert (
@@ -133,6 +138,10 @@ def test_ptx_too_new_in_some_containers_is_a_warning() -> None:
     (found,) = audit(files, "sm_90")
     assert ids([found]) == [("warning", "ptx-too-new")]
     assert found.details == ("ext/_C.so: sm_90: 2 of 7 containers have only PTX of up to 9.2",)
+
+
+def test_a_library_that_keeps_its_kernels_elsewhere_is_not_judged() -> None:
+    assert not audit({"nvidia/cu13/lib/libcufft.so.12": library(code("sm_75"))}, "sm_90", name="nvidia-cufft")
 
 
 def test_containers_for_other_gpus_are_told_and_no_more() -> None:
@@ -197,7 +206,7 @@ def test_each_container_is_counted_once(groups: list[CodeGroup], name: str) -> N
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
     facts = capability.facts()
-    for entry in [facts["ptx"], facts["renamed"], *facts["gated"]]:
+    for entry in [facts["ptx"], facts["renamed"], *facts["gated"], *facts["hidden"]]:
         assert entry["because"] and entry["source"] and entry["date"], entry
     assert facts["first_builds_source"]
     assert {each for entry in facts["first_builds"] for each in entry["gpus"]} <= {"11.0"} | {
