@@ -56,7 +56,8 @@ def _native_code(subject: Subject) -> Iterator[Finding]:
     """Wheels whose tags promise compiled code that is not there, or hide what is."""
     for package in subject.packages:
         native = [path for path, file in package.files.items() if _is_native(file)]
-        if package.files and not native and tags.promise_modules(package.tags) and not _gave_away(package, subject):
+        compiled = _has_modules(package) and tags.promise_modules(package.tags) and not _gave_away(package, subject)
+        if compiled and not native:
             evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
             yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
         elif native and tags.promise_none(package.tags):
@@ -150,6 +151,10 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
 def _is_native(file: File) -> bool:
     """Whether it is the processor's code, or might be."""
     return file.unreadable is not None or (file.elf is not None and file.elf.machine != _CUDA_MACHINE)
+
+
+def _has_modules(package: Package) -> bool:
+    return any(path.endswith(".py") and ".dist-info/" not in path for path in package.files)
 
 
 def _gave_away(package: Package, subject: Subject) -> bool:

@@ -14,10 +14,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import PurePosixPath
 
-from imagegen.audit.capability import Isa, compiled_by, driver_floor, facts, isa_needed, runs
+from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, facts, isa_needed, runs
 from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
+from imagegen.audit.tags import for_another_python
 from imagegen.matrix.model import Gpu
 
+_MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
+_WORDS = re.compile(r"[^0-9A-Za-z]+")
+_TORCH = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 _CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
 _MB = 1_000_000
@@ -47,14 +51,16 @@ class Use:
 
 @dataclass
 class _Notes:
-    """What was noticed of one kind in one package: GPUs and lines, in the order in which they were found."""
+    """What was noticed of one kind in one package: the GPUs, and a line for each library."""
 
-    gpus: dict[str, None] = field(default_factory=dict)
+    gpus: dict[str, int] = field(default_factory=dict)  # name -> number of its architecture
     lines: dict[str, str] = field(default_factory=dict)  # path -> what is with it
 
-    def add(self, path: str, gpus: Iterable[Gpu], line: str) -> None:
-        self.gpus |= dict.fromkeys(gpu.name for gpu in gpus)
-        self.lines[path] = line
+    def add(self, path: str, gpus: Iterable[Gpu], what: str) -> None:
+        """Note `what` is with a library on these GPUs, if there are any."""
+        if numbers := {gpu.name: arch(gpu.capability) for gpu in gpus}:
+            self.gpus |= numbers
+            self.lines[path] = f"{', '.join(numbers)}: {what}"
 
     def finding(self, severity: Severity, id_: str, package: Package, evidence: str, *more: str) -> Finding:
         only = next(iter(self.lines)) if len(self.lines) == 1 else None
@@ -63,7 +69,7 @@ class _Notes:
         return Finding(severity, id_, str(package), only, evidence, (*lines[:_SHOWN], *rest, *more))
 
     def __str__(self) -> str:
-        return ", ".join(self.gpus)
+        return ", ".join(sorted(self.gpus, key=self.gpus.__getitem__))
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -71,18 +77,28 @@ def check(subject: Subject) -> Iterator[Finding]:
     if not subject.gpus:
         return
     newest = compiled_by(subject.driver) if subject.driver else None
+    needed: set[str] = set()
     for package in subject.packages:
-        libraries = {path: file for path, file in package.files.items() if file.code and _is_library(path, file)}
+        needed.update(name for file in package.files.values() if file.elf for name in file.elf.needed)
+    for package in subject.packages:
+        libraries = {
+            path: file
+            for path, file in package.files.items()
+            if file.code and _is_library(path, file) and not for_another_python(path, subject.python)
+        }
         if libraries:
-            yield from _Judge(package, libraries, subject, newest).findings()
+            yield from _Judge(package, libraries, subject, newest, needed).findings()
     yield from _dead_weight(subject)
 
 
 class _Judge:
     """One package's libraries on each GPU."""
 
-    def __init__(self, package: Package, libraries: Mapping[str, File], subject: Subject, newest: Isa | None) -> None:
+    def __init__(
+        self, package: Package, libraries: Mapping[str, File], subject: Subject, newest: Isa | None, needed: set[str]
+    ) -> None:
         self.package = package
+        self.needed = needed  # names of libraries that others link to
         self.libraries = dict(sorted(libraries.items()))
         self.gpus = subject.gpus
         self.driver = subject.driver
@@ -101,25 +117,27 @@ class _Judge:
         yield from self._partial()
 
     def _missing(self) -> Iterator[Finding]:
-        """Libraries with nothing for a GPU: an error, unless they are made for other ones by design."""
-        missing, gated, useless = _Notes(), _Notes(), _Notes()
+        """Libraries with nothing for a GPU: an error where something loads them, but not by design."""
+        loaded, missing, gated, useless = _Notes(), _Notes(), _Notes(), _Notes()
         for path, file in self.libraries.items():
-            for_others = _rule("gated", path) is not None
+            targets = _targets(file)
+            holds = f"holds {', '.join(map(str, targets))}"
             lacking = self._where(path, lambda use: use.usable + use.refused == 0)
             served = [gpu for gpu in lacking if any(use[gpu.name].usable for use in self.uses.values())]
-            bound = for_others or all(target.variant for target in _targets(file))
-            holds = f"holds {_named(_targets(file))}"
-            for notes, gpus in (
-                (gated, [gpu for gpu in lacking if bound and gpu in served]),
-                (useless, [gpu for gpu in lacking if for_others and gpu not in served]),
-                (missing, [gpu for gpu in lacking if not (for_others or (bound and gpu in served))]),
-            ):
-                if gpus:
-                    notes.add(path, gpus, f"{_names(gpus)}: {holds}")
-        if missing.lines:
-            evidence = f"no code that runs on {missing}"
-            hints = first_builds(self.package.name, [gpu for gpu in self.gpus if gpu.name in missing.gpus])
-            yield missing.finding(Severity.ERROR, "gpu-code-missing", self.package, evidence, *hints)
+            for_others = _rule("gated", path) is not None
+            if _says_for_what(path, targets):
+                gated.add(path, lacking, holds)
+            elif for_others or all(target.variant for target in targets):
+                gated.add(path, served, holds)
+                rest = useless if for_others else loaded if self._is_loaded(path, file) else missing
+                rest.add(path, [gpu for gpu in lacking if gpu not in served], holds)
+            else:
+                (loaded if self._is_loaded(path, file) else missing).add(path, lacking, holds)
+        for severity, notes in ((Severity.ERROR, loaded), (Severity.WARNING, missing)):
+            if notes.lines:
+                evidence = f"no code that runs on {notes}"
+                hints = first_builds(self.package.name, [gpu for gpu in self.gpus if gpu.name in notes.gpus])
+                yield notes.finding(severity, "gpu-code-missing", self.package, evidence, *hints)
         if useless.lines:
             evidence = f"is made for other GPUs than {useless}, and nothing else of the package runs there"
             yield useless.finding(Severity.WARNING, "gpu-code-gated", self.package, evidence, *_reasons(useless.lines))
@@ -131,18 +149,16 @@ class _Judge:
         """PTX that the promised driver does not compile: CUDA's error 222 when it is needed."""
         whole, part = _Notes(), _Notes()
         floor: Isa = (0, 0)
-        for path in self.libraries:
+        for path, file in self.libraries.items():
             gpus = self._where(path, lambda use: use.refused > 0)
-            for notes, some in (
-                (whole, [gpu for gpu in gpus if not self.uses[path][gpu.name].usable]),
-                (part, [gpu for gpu in gpus if self.uses[path][gpu.name].usable]),
-            ):
+            stops = [gpu for gpu in gpus if not self.uses[path][gpu.name].usable and self._is_loaded(path, file)]
+            for notes, some in ((whole, stops), (part, [gpu for gpu in gpus if gpu not in stops])):
                 if some:
-                    worst = max(some, key=lambda gpu: self.uses[path][gpu.name].refused)
-                    use, needed = self.uses[path][worst.name], self._newest(path, some)
+                    worst = max((self.uses[path][gpu.name] for gpu in some), key=lambda use: use.refused)
+                    needed = self._newest(path, some)
                     floor = max(floor, needed)
-                    line = f"{use.refused} of {use.count} containers have only PTX of up to {_dotted(needed)}"
-                    notes.add(path, some, f"{_names(some)}: {line}")
+                    what = f"{worst.refused} of {worst.count} containers have only PTX of up to {_dotted(needed)}"
+                    notes.add(path, some, what)
         for severity, notes in ((Severity.ERROR, whole), (Severity.WARNING, part)):
             if notes.lines:
                 evidence = f"driver {self.driver} cannot compile its PTX for {notes}: that takes {_floor(floor)}"
@@ -159,7 +175,7 @@ class _Judge:
                 floor = max(floor, needed)
                 count = self.uses[path][gpus[0].name].compiled
                 size += _ptx_size(self.libraries[path])
-                notes.add(path, gpus, f"{_names(gpus)}: {count} containers, PTX of up to {_dotted(needed)}")
+                notes.add(path, gpus, f"{count} containers, PTX of up to {_dotted(needed)}")
         if notes.lines:
             evidence = f"runs on {notes} only after the driver has compiled it, which takes {_floor(floor)}"
             severity = Severity.WARNING if size >= _SLOW else Severity.INFO
@@ -169,8 +185,8 @@ class _Judge:
         notes = _Notes()
         for path in self.libraries:
             if gpus := self._where(path, lambda use: use.usable > 0 and use.nothing > 0):
-                shares = (f"{gpu.name} {self.uses[path][gpu.name].nothing}" for gpu in gpus)
-                notes.add(path, gpus, f"of {self.uses[path][gpus[0].name].count} containers: {', '.join(shares)}")
+                nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in gpus)
+                notes.add(path, gpus, f"{nothing} of {self.uses[path][gpus[0].name].count} containers")
         if notes.lines:
             evidence = f"some of its containers hold nothing for {notes}"
             yield notes.finding(Severity.INFO, "gpu-code-partial", self.package, evidence)
@@ -184,6 +200,16 @@ class _Judge:
             if wanted(use := self.uses[path][gpu.name])
             and not any(other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in others)
         ]
+
+    def _is_loaded(self, path: str, file: File) -> bool:
+        """Whether importing a module, or loading an operator library of torch, or of another library loads it."""
+        name = path.rpartition("/")[2]
+        elf = file.elf
+        if elf is None:
+            return False
+        module = _MODULE.search(name) or any(symbol.startswith("PyInit_") for symbol in elf.exported)
+        for_torch = any(_TORCH.match(each) for each in elf.needed)
+        return bool(module or for_torch) or not self.needed.isdisjoint({name, elf.soname or name})
 
     def _newest(self, path: str, gpus: Iterable[Gpu]) -> Isa:
         return max(self.uses[path][gpu.name].isa or (0, 0) for gpu in gpus)
@@ -293,12 +319,10 @@ def _targets(file: File) -> list[Target]:
     return sorted(found, key=lambda each: (each.kind != "sass", each.arch, each.variant, each.isa or (0, 0)))
 
 
-def _named(targets: Iterable[Target]) -> str:
-    return ", ".join(str(target) for target in targets)
-
-
-def _names(gpus: Iterable[Gpu]) -> str:
-    return ", ".join(gpu.name for gpu in gpus)
+def _says_for_what(path: str, targets: Iterable[Target]) -> bool:
+    """Whether a library is named after an architecture that it is for: _C_cutlass_90a.abi3.so, libops_sm100.so."""
+    words = _WORDS.split(path.rpartition("/")[2])
+    return not {f"{mark}{target.arch}{target.variant}" for target in targets for mark in ("", "sm")}.isdisjoint(words)
 
 
 def _dotted(isa: Isa) -> str:

@@ -34,10 +34,18 @@ def check(subject: Subject) -> Iterator[Finding]:
             pythons = ", ".join(sorted({version for versions in others.values() for version in versions}, key=_number))
             evidence = f"its modules are for Python {pythons}, and the environment has Python {subject.python}"
             path, *more = others
-            yield Finding(Severity.WARNING, "wrong-python", str(package), path, evidence, tuple(more[:12]))
+            rest = any(_loads(each, subject.python) for each in package.files)
+            severity = Severity.INFO if rest else Severity.WARNING
+            yield Finding(severity, "wrong-python", str(package), path, evidence, tuple(more[:12]))
         if machine and found and not any(_on(tag.platform, machine) for tag in found):
             evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}"
             yield Finding(Severity.ERROR, "wrong-platform", str(package), None, evidence)
+
+
+def for_another_python(path: str, python: str | None) -> bool:
+    """Whether a file is a module that this Python does not look for: x.cpython-312-x86_64-linux-gnu.so in a 3.11."""
+    built = _BUILT_FOR.search(path)
+    return bool(python and built and f"{built[1]}.{built[2]}" != python)
 
 
 def promise_modules(tags: Iterable[str]) -> bool:
@@ -64,6 +72,10 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
     if any(python in versions for versions in modules.values()):
         return {}
     return {first[module]: versions for module, versions in sorted(modules.items())}
+
+
+def _loads(path: str, python: str) -> bool:
+    return path.endswith(".so") and not for_another_python(path, python)
 
 
 @cache

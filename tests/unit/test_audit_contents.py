@@ -223,6 +223,8 @@ def test_modules_for_another_python() -> None:
     assert ids([found]) == [("warning", "wrong-python", "x 1.0")]
     assert found.evidence == "its modules are for Python 3.10, 3.12, and the environment has Python 3.11"
     assert not audit(package("x", paths=[*modules, "x/_C.cpython-311-x86_64-linux-gnu.so"]), python="3.11")
+    (found,) = audit(package("x", paths=[*modules, "x/_ops.abi3.so"]), python="3.11")  # its main part loads
+    assert ids([found]) == [("info", "wrong-python", "x 1.0")]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ MUCH = 2_000_000  # bytes of PTX that take time to compile
 
 
 def library(*groups: CodeGroup) -> File:
-    return File(10_000, elf=Elf(X86), code=groups)
+    return File(10_000, elf=Elf(X86, needed=("libc10.so",)), code=groups)
 
 
 def cubin(text: str, size: int = 1000) -> File:
@@ -52,6 +52,29 @@ def test_a_library_without_code_for_a_gpu_is_an_error() -> None:
     )  # fmt: skip
     assert found.evidence == "no code that runs on sm_90, sm_100, sm_120"
     assert found.details == ("ext/_C.so: sm_90, sm_100, sm_120: holds sm_80, sm_86, sm_89",)
+
+
+@pytest.mark.parametrize(
+    ("path", "elf", "severity"),
+    [
+        ("ext/_C.abi3.so", Elf(X86), "error"),
+        ("ext/_C.cpython-311-x86_64-linux-gnu.so", Elf(X86), "error"),
+        ("ext/_C.so", Elf(X86, exported=frozenset({"PyInit__C"})), "error"),
+        ("ext/libops.so", Elf(X86, needed=("libtorch_cuda.so",)), "error"),
+        ("ext/libcublas.so.13", Elf(X86, soname="libcublas.so.13"), "error"),
+        ("ext/libplugin.so", Elf(X86), "warning"),
+    ],
+)
+def test_it_is_an_error_where_something_loads_the_library(path: str, elf: Elf, severity: str) -> None:
+    user = File(1, elf=Elf(X86, needed=("libcublas.so.13",)))
+    files = {path: File(1, elf=elf, code=(code("sm_80"),)), "ext/user.so": user}
+    assert ids(audit(files, "sm_90")) == [(severity, "gpu-code-missing")]
+
+
+def test_modules_for_another_python_are_not_judged() -> None:
+    files = {"torchao/_C_mxfp8.cpython-310-x86_64-linux-gnu.so": library(code("sm_100"))}
+    subject = Subject("test", (Package("torchao", "0.17.0", files),), python="3.11", gpus=(GPUS["sm_90"],))
+    assert {finding.id for finding in gpu.check(subject)} == {"dead-weight"}
 
 
 def test_many_libraries_of_one_package_are_one_finding() -> None:
@@ -106,6 +129,13 @@ def test_a_package_of_which_nothing_runs_is_no_gated_one() -> None:
     assert "Hopper" in found.details[-1]
 
 
+def test_a_module_named_after_its_gpu_is_no_error_anywhere() -> None:
+    for name, holds in (("_C_cutlass_90a.abi3.so", "sm_90a"), ("ops_sm100.abi3.so", "sm_100")):
+        assert ids(audit({f"torchao/{name}": library(code(holds))}, "sm_120")) == [("info", "gpu-code-gated")]
+    other = {"ext/ops_sm100.abi3.so": library(code("sm_90"))}  # it does not hold what it says
+    assert ids(audit(other, "sm_120")) == [("error", "gpu-code-missing")]
+
+
 def test_ptx_alone_is_a_warning_with_the_driver_that_it_takes() -> None:
     fa2 = {"vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": library(code("sm_80 compute_80@9.0", 72, MUCH))}
     (found,) = audit(fa2, "sm_90", "sm_120")
@@ -147,7 +177,7 @@ def test_a_library_that_keeps_its_kernels_elsewhere_is_not_judged() -> None:
 def test_containers_for_other_gpus_are_told_and_no_more() -> None:
     (found,) = audit({"lib/libcublasLt.so.13": library(code("sm_90", 1591), code("sm_80", 1327))}, "sm_90", "sm_80")
     assert ids([found]) == [("info", "gpu-code-partial")]
-    assert found.details == ("lib/libcublasLt.so.13: of 2918 containers: sm_90 1327, sm_80 1591",)
+    assert found.details == ("lib/libcublasLt.so.13: sm_90, sm_80: 1327, 1591 of 2918 containers",)
 
 
 def test_sound_packages_are_not_mentioned() -> None:
