@@ -24,8 +24,10 @@ _WORDS = re.compile(r"[^0-9A-Za-z]+")
 _TORCH = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 _CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
+_FOR_CUDA = re.compile(r"(?<=cuda)\d+|(?<=cu)\d+")  # in a name: libbitsandbytes_cuda128.so
 _MB = 1_000_000
 _HEAVY = 100 * _MB  # of one package; less is not worth a line of its own
+_FEW = 0.05  # of a library's containers: with so few it is of no use. NVIDIA's own have at least a seventh
 _SLOW = 1 * _MB  # of PTX; the driver compiles less in no time
 _SHOWN = 12  # lines of details
 
@@ -182,14 +184,20 @@ class _Judge:
             yield notes.finding(severity, "ptx-only", self.package, evidence)
 
     def _partial(self) -> Iterator[Finding]:
-        notes = _Notes()
+        """Libraries of which a part has nothing for a GPU: normal, unless that is nearly all of it."""
+        some, most = _Notes(), _Notes()
         for path in self.libraries:
-            if gpus := self._where(path, lambda use: use.usable > 0 and use.nothing > 0):
-                nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in gpus)
-                notes.add(path, gpus, f"{nothing} of {self.uses[path][gpus[0].name].count} containers")
-        if notes.lines:
-            evidence = f"some of its containers hold nothing for {notes}"
-            yield notes.finding(Severity.INFO, "gpu-code-partial", self.package, evidence)
+            gpus = self._where(path, lambda use: use.usable > 0 and use.nothing > 0)
+            scarce = [gpu for gpu in gpus if self.uses[path][gpu.name].usable < self.uses[path][gpu.name].count * _FEW]
+            for notes, there in ((most, scarce), (some, [gpu for gpu in gpus if gpu not in scarce])):
+                nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in there)
+                notes.add(
+                    path, there, f"{nothing} of {sum(group.count for group in self.libraries[path].code)} containers"
+                )
+        for severity, notes, how_many in ((Severity.WARNING, most, "nearly all"), (Severity.INFO, some, "some")):
+            if notes.lines:
+                evidence = f"{how_many} of its containers hold nothing for {notes}"
+                yield notes.finding(severity, "gpu-code-partial", self.package, evidence)
 
     def _where(self, path: str, wanted: Callable[[Use], bool]) -> list[Gpu]:
         """The GPUs on which the library is as `wanted`, but for those where another build of it does better."""
@@ -290,10 +298,10 @@ def _is_library(path: str, file: File) -> bool:
 
 
 def _build_of(path: str) -> tuple[str, str]:
-    """What is the same for builds of one module: sm90/ops.abi3.so and sm100/ops.abi3.so, those for other Pythons."""
+    """What is the same for builds of one module: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so, ops_cu13.so."""
     place = PurePosixPath(path)
     folder = place.parent.parent if _VARIANT.fullmatch(place.parent.name) else place.parent
-    return str(folder), place.name.partition(".")[0]
+    return str(folder), _FOR_CUDA.sub("", place.name.partition(".")[0])
 
 
 def _reasons(paths: Iterable[str]) -> list[str]:

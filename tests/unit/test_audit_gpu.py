@@ -99,6 +99,8 @@ def test_a_library_runs_when_its_package_has_another_build_of_it() -> None:
     builds = {"sgl_kernel/sm90/common_ops.abi3.so": hopper, "sgl_kernel/sm100/common_ops.abi3.so": newer}
     assert not audit(builds, "sm_90", "sm_100", "sm_103", "sm_120")
     assert ids(audit(builds, "sm_121")) == [("error", "gpu-code-missing")]
+    cudas = {"lib_cuda118.so": library(code("sm_80")), "lib_cuda130.so": library(code("sm_120"))}
+    assert not audit(cudas, "sm_80", "sm_120")
     pythons = {"deep_gemm/_C.cpython-311-x.so": hopper, "deep_gemm/_C.cpython-312-x.so": hopper}
     assert not audit(pythons, "sm_90")
     unrelated = {"one/_C.so": hopper, "two/_C.so": library(code("sm_120"))}  # the folders name no architecture
@@ -111,6 +113,7 @@ GATED = {
     "FP4": ("vllm/_qutlass_C.abi3.so", "sm_100a", "sm_90"),
     "FlashAttention 3": ("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", "sm_80 sm_90a", "sm_100"),
     "SGLang's FlashAttention 3": ("sgl_kernel/flash_ops.abi3.so", "sm_80 sm_86 sm_90a", "sm_103"),
+    "torchao's quantisation": ("torchao/_C.abi3.so", "sm_80 sm_86", "sm_90"),
     "NCCL's expert parallelism": ("nvidia/nccl/lib/libnccl_ep.so", "sm_90 sm_100", "sm_89"),
 }
 
@@ -178,6 +181,11 @@ def test_containers_for_other_gpus_are_told_and_no_more() -> None:
     (found,) = audit({"lib/libcublasLt.so.13": library(code("sm_90", 1591), code("sm_80", 1327))}, "sm_90", "sm_80")
     assert ids([found]) == [("info", "gpu-code-partial")]
     assert found.details == ("lib/libcublasLt.so.13: sm_90, sm_80: 1327, 1591 of 2918 containers",)
+
+
+def test_a_library_of_which_hardly_anything_runs_is_a_warning() -> None:
+    files = {"vllm/_C.abi3.so": library(code("sm_80 sm_90", 55), code("sm_80 compute_52@8.4"))}
+    assert ids(audit(files, "sm_120")) == [("info", "ptx-only"), ("warning", "gpu-code-partial")]
 
 
 def test_sound_packages_are_not_mentioned() -> None:
