@@ -71,7 +71,8 @@ def _torch(subject: Subject) -> Iterator[Finding]:
     for package in subject.packages:
         if package.name != "torch" or not package.files:
             continue
-        libraries = {path.rpartition("/")[2] for path in package.files if path.startswith("torch/lib/")}
+        folders = (path.rpartition("/") for path in package.files)
+        libraries = {name for folder, _, name in folders if f"/{folder}".endswith("/torch/lib")}
         has_cuda = "libtorch_cuda.so" in libraries
         built = "ROCm" if "libtorch_hip.so" in libraries else "CPUs alone"
         if wanted and libraries and not has_cuda:
@@ -80,7 +81,7 @@ def _torch(subject: Subject) -> Iterator[Finding]:
         elif subject.cuda is False and has_cuda:
             size = sum(file.size for file in package.files.values())
             evidence = f"is built for CUDA, and this is for CPUs: {size / 1_000_000:,.0f} MB"
-            yield Finding(Severity.WARNING, "torch-with-cuda", str(package), "torch/lib/libtorch_cuda.so", evidence)
+            yield Finding(Severity.WARNING, "torch-with-cuda", str(package), None, evidence)
 
 
 def _names(subject: Subject) -> Iterator[Finding]:

@@ -116,6 +116,8 @@ def test_a_torch_of_another_kind_than_is_promised() -> None:
             (found,) = audit(torch, **promise)
             assert ids([found]) == [("error", "torch-without-cuda", str(torch))]
             assert why in found.evidence
+    elsewhere = package("torch", "2.13.0", [f"../../dist-packages/{path}" for path in CPU.files])
+    assert ids(audit(elsewhere, cuda=True)) == [("error", "torch-without-cuda", "torch 2.13.0")]
     assert ids(audit(CUDA, cuda=False)) == [("warning", "torch-with-cuda", "torch 2.13.0")]
     assert not audit(CUDA, cuda=True) + audit(CPU, cuda=False) + audit(CPU) + audit(CUDA)
 

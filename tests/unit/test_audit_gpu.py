@@ -235,6 +235,19 @@ def test_a_library_that_runs_is_no_error_whatever_else_it_holds(
     assert all(finding.severity is not Severity.ERROR for finding in found)
 
 
+DRIVERS = ["525", "550", "560", "570", "575", "580", "590", "595", "610"]
+RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+
+
+@given(GROUPS, st.sampled_from(sorted(GPUS)), st.sampled_from(DRIVERS), st.sampled_from(DRIVERS))
+def test_a_newer_promised_driver_never_makes_it_worse(groups: list[CodeGroup], name: str, one: str, two: str) -> None:
+    worst = [
+        max((RANK[finding.severity] for finding in audit({"x.so": library(*groups)}, name, driver=driver)), default=0)
+        for driver in sorted([one, two], key=int)
+    ]
+    assert worst == sorted(worst, reverse=True)
+
+
 @given(GROUPS.filter(bool), st.sampled_from(sorted(GPUS)))
 def test_each_container_is_counted_once(groups: list[CodeGroup], name: str) -> None:
     one: Gpu = GPUS[name]
