@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from packaging.specifiers import SpecifierSet
+
 from imagegen.base.model import Deb, LockedBase
 from imagegen.matrix.model import GitSource
 from imagegen.matrix.rule import WinnerRule
@@ -177,10 +179,10 @@ def archive_name(name: str, version: str) -> str:
 
 def winners_among(rules: Iterable[WinnerRule], wheels: Iterable[LockedWheel]) -> tuple[Winner, ...]:
     """What the matrix's winners mean for these wheels: those whose winner and at least one loser are there."""
-    names = {wheel.name for wheel in wheels}
+    versions = {wheel.name: wheel.version for wheel in wheels}
     found = []
     for rule in rules:
-        over = tuple(name for name in rule.over if name in names)
-        if over and rule.winner in names:
+        over = tuple(name for name in rule.over if name in versions)
+        if over and (won := versions.get(rule.winner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
             found.append(Winner(rule.id, rule.winner, over, rule.paths, rule.because))
     return tuple(sorted(found, key=lambda each: each.rule))

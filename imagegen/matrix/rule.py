@@ -65,3 +65,4 @@ class WinnerRule:
     because: str
     source: str
     date: str  # as in Rule
+    versions: str = ""  # PEP 440 specifier: the releases of the winner of which this is true; empty: all

@@ -193,6 +193,7 @@ class WinnerEntry(_Entry):
     winner: f.Distribution
     over: Annotated[list[f.Distribution], Field(min_length=1)]
     paths: f.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
+    versions: f.Specifier = Field("", description="The winner's releases of which this is true; without it, all.")
     because: f.Text
     source: f.Text
     date: f.Date

@@ -178,3 +178,10 @@ def test_a_faulty_rule_is_refused_with_its_line(tmp_path: Path, before: str, aft
     told = complaint(tmp_path, SMALL, WINNERS.replace(before, after))
     assert said in told
     assert "1.yaml:" in told
+
+
+def test_a_winner_may_win_in_some_of_its_releases_only() -> None:
+    wheels = lock_of("full", "headless").wheels
+    version = next(wheel.version for wheel in wheels if wheel.name == "headless")
+    assert winners_among([replace(RULE, versions=f"<={version}")], wheels) == winners_among([RULE], wheels) != ()
+    assert winners_among([replace(RULE, versions=f">{version}")], wheels) == ()
