@@ -1,0 +1,170 @@
+"""GPU code inside files: NVIDIA's fat binaries, cubins that are files of their own, PTX as text.
+
+A fat binary is a row of containers, one for each translation unit, 8-byte aligned. A container is a header (16 bytes:
+magic, version, the header's size, the size of what follows) and entries; an entry is a header (64 bytes or more) and
+its code, compressed or not. Headers are never compressed, so that nothing needs to be unpacked to see what the code is
+for. NVIDIA publishes no description. Measured on PyPI's wheels and on what nvcc 13.0 writes, and compared with NVIDIA's
+cuobjdump (docs/measurements.md).
+
+Who keeps only a part of a file as it streams by keeps all headers; `container` and `entry` say how long each piece is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from imagegen.audit.elf import CUDA, HEADER, sections
+from imagegen.audit.model import CodeGroup, Target
+from imagegen.audit.window import Data, Holes, Unreadable, Window
+
+MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
+CONTAINER_SIZE, ENTRY_SIZE = 16, 64  # bytes of a header that must be there
+ALIGNMENT = 8
+MOST_ENTRIES = 1 << 20  # of one file, with its containers; the largest real ones have tens of thousands
+
+_BODY = struct.Struct("<8xQ")
+# kind, size of the header, of the payload, minor and major version, architecture, flags
+_ENTRY = struct.Struct("<H2xIQ8xHHI8xQ")
+_PTX, _CUBIN = 1, 2
+_EXACT, _FAMILY = 0x100000, 0x200000
+_ARCHITECTURES = range(10, 1000)
+_WHERE = "its GPU code"
+_PTX_TEXT = re.compile(rb"\.version\s+(\d{1,2})\.(\d{1,2})\s+\.target\s+sm_(\d{2,3})([af]?)\b")
+_PTX_LINE = re.compile(rb"\s*(//|/\*|\.version\b)")
+_PTX_HEAD = 1 << 12  # bytes in which the version must stand
+_CALL = re.compile(rb"-arch[ =]+sm_\d+([af]?)\b")  # of ptxas, in .note.nv.tkinfo
+_NOTE, _MOST_NOTES, _LONGEST_NOTE = 7, 64, 1 << 16
+_Variant = Literal["", "a", "f"]
+_VARIANTS: dict[str, _Variant] = {"": "", "a": "a", "f": "f"}
+
+
+class Entry(NamedTuple):
+    """One piece of code in a container. `target` is None for what no driver runs as it is: code for the linker."""
+
+    target: Target | None
+    header: int  # bytes
+    payload: int  # bytes, behind the header
+
+
+def container(header: bytes) -> int:
+    """Bytes of a container, header and all.
+
+    Raises:
+        Unreadable: these are not the first 16 bytes of one.
+    """
+    if len(header) < CONTAINER_SIZE or not header.startswith(MAGIC):
+        raise Unreadable("a container of GPU code has no header")
+    return CONTAINER_SIZE + int(_BODY.unpack_from(header)[0])
+
+
+def entry(header: bytes) -> Entry:
+    """What the first 64 bytes of an entry say.
+
+    Raises:
+        Unreadable: they contradict the format.
+    """
+    if len(header) < ENTRY_SIZE:
+        raise Unreadable("an entry of GPU code ends within its header")
+    kind, size, payload, minor, major, arch, flags = _ENTRY.unpack_from(header)
+    if size < ENTRY_SIZE:
+        raise Unreadable(f"an entry of GPU code claims a header of {size} bytes")
+    if kind not in {_PTX, _CUBIN}:
+        return Entry(None, size, payload)
+    if arch not in _ARCHITECTURES:
+        raise Unreadable(f"an entry of GPU code is for sm_{arch}")
+    variant: _Variant = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
+    if kind == _PTX:
+        return Entry(Target("ptx", arch, variant, (major, minor)), size, payload)
+    return Entry(Target("sass", arch, variant), size, payload)
+
+
+def containers(data: Data, start: int, end: int, holes: Holes = ()) -> Iterator[list[Entry]]:
+    """The entries of each container between `start` and `end`, in the order of the file.
+
+    Raises:
+        Unreadable: a header contradicts the format, or a piece ends beyond what it lies in.
+    """
+    window = Window(data, holes)
+    left = MOST_ENTRIES
+    at = start
+    while (at := window.find(MAGIC, at, end, _WHERE)) >= 0:
+        stop = at + container(window.take(at, CONTAINER_SIZE, _WHERE))
+        if stop > end:
+            raise Unreadable(f"a container of GPU code at {at:#x} ends beyond its section")
+        found = []
+        at += CONTAINER_SIZE
+        left -= 1
+        while at < stop:
+            each = entry(window.take(at, min(ENTRY_SIZE, stop - at), _WHERE))
+            at += each.header + each.payload
+            if at > stop:
+                raise Unreadable(f"GPU code ends beyond its container, which ends at {stop:#x}")
+            found.append(each)
+            if len(found) > left:
+                break
+        left -= len(found)
+        if left < 0:
+            raise Unreadable(f"it claims more than {MOST_ENTRIES} pieces of GPU code")
+        yield found
+
+
+def groups(data: Data, ranges: Iterable[tuple[int, int]], holes: Holes = ()) -> tuple[CodeGroup, ...]:
+    """Containers in these parts of a file by what they are for. One with nothing that a driver takes does not count.
+
+    Raises:
+        Unreadable: as containers.
+    """
+    found: dict[tuple[Target, ...], list[int]] = {}
+    for entries in (each for start, end in ranges for each in containers(data, start, end, holes)):
+        sizes: dict[Target, int] = {}
+        for each in entries:
+            if each.target:
+                sizes[each.target] = sizes.get(each.target, 0) + each.header + each.payload
+        targets = tuple(sorted(sizes))
+        if targets:
+            total = found.setdefault(targets, [0] * (1 + len(targets)))
+            for place, size in enumerate([1, *(sizes[target] for target in targets)]):
+                total[place] += size
+    return tuple(CodeGroup(targets, total[0], tuple(total[1:])) for targets, total in sorted(found.items()))
+
+
+def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
+    """The one target of a cubin that is a file of its own (an ELF file for the machine 190).
+
+    The architecture is in the header's flags, in a place that depends on the file's ABI version. That it is for exactly
+    one (`a`) or for its family (`f`) is only in a note that ptxas leaves, with how it was called; without the note, a
+    flag says that the code uses what only `a` has. Source: LLVM's BinaryFormat/ELF.h, read 2026-11; measured on nvcc
+    13.0's output and on flashinfer-cubin 0.6.12.
+
+    Raises:
+        Unreadable: it is none, or of an ABI that nobody knows.
+    """
+    window = Window(data, holes)
+    header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
+    abi, flags = header[0][8], header[7]
+    if header[2] != CUDA or abi not in {7, 8}:
+        raise Unreadable(f"a cubin of ABI {abi}, which is not known")
+    arch, exact = (flags & 0xFF, flags & 0x800) if abi == 7 else (flags >> 8 & 0xFF, flags & 8)
+    if arch not in _ARCHITECTURES:
+        raise Unreadable(f"a cubin for sm_{arch}")
+    found = _CALL.search(_notes(window))
+    variant = found[1].decode() if found else "a" if exact else ""
+    return CodeGroup((Target("sass", arch, _VARIANTS[variant]),), 1, (window.size,))
+
+
+def ptx(data: Data) -> CodeGroup | None:
+    """The target of a file of PTX, which begins with its version; None for any other text or bytes."""
+    head = bytes(data[:_PTX_HEAD])
+    found = _PTX_TEXT.search(head) if _PTX_LINE.match(head) else None
+    if not found:
+        return None
+    target = Target("ptx", int(found[3]), _VARIANTS[found[4].decode()], (int(found[1]), int(found[2])))
+    return CodeGroup((target,), 1, (len(data),))
+
+
+def _notes(window: Window) -> bytes:
+    rows = [row for row in sections(window) if row.kind == _NOTE and row.size < _LONGEST_NOTE]
+    return b"".join(window.take(row.offset, row.size, "a note") for row in rows[:_MOST_NOTES])

@@ -1,0 +1,54 @@
+"""A file's bytes, as the readers of this room take them: nothing beyond its end, nothing that was not kept."""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Sequence
+
+Data = bytes | bytearray | mmap.mmap | memoryview
+Holes = Sequence[tuple[int, int]]  # (start, end) of what was not kept and reads as zeros; sorted, none overlap
+_STEP = 1 << 20  # bytes searched at a time, at most
+
+
+class Unreadable(ValueError):
+    """A file that contradicts its format, or itself: one line that says where."""
+
+
+class Window:
+    """The bytes of one file. Whoever reads takes a copy, so that a closed mmap leaves nothing behind.
+
+    A taken range lies inside the file and outside its holes, or Unreadable is raised before anything is allocated.
+    """
+
+    __slots__ = ("_data", "_ends", "_holes", "size")
+
+    def __init__(self, data: Data, holes: Holes = ()) -> None:
+        self._data = data
+        self._holes = holes
+        self._ends = [end for _, end in holes]
+        self.size = len(data)
+
+    def take(self, at: int, size: int, what: str) -> bytes:
+        """`what` names the range in the error: "its section table"."""
+        if at < 0 or size < 0 or at + size > self.size:
+            raise Unreadable(f"{what} ({size} bytes at {at:#x}) ends beyond the file's {self.size} bytes")
+        if self._holes and size and self._next_hole(at) < at + size:
+            raise Unreadable(f"{what} (at {at:#x}) lies inside a piece of GPU code")
+        return bytes(self._data[at : at + size])
+
+    def find(self, needle: bytes, at: int, end: int, what: str) -> int:
+        """Where the next `needle` begins that ends before `end`; -1 for none."""
+        step = 64  # what is looked for mostly comes soon
+        while at + len(needle) <= end:
+            stop = max(at + len(needle), min(at + step, end, self._next_hole(at)))
+            found = self.take(at, stop - at, what).find(needle)
+            if found >= 0:
+                return at + found
+            at, step = stop - len(needle) + 1, min(16 * step, _STEP)
+        return -1
+
+    def _next_hole(self, at: int) -> int:
+        """Where the first hole begins that ends behind `at`."""
+        first = bisect_right(self._ends, at)
+        return self._holes[first][0] if first < len(self._holes) else self.size
