@@ -229,13 +229,16 @@ def make_entry(target: Target, payload: bytes = b"", flags: int = 0, kind: int |
     return head.ljust(size, b"\0") + payload
 
 
-def make_cubin(target: Target, abi: int = 8) -> bytes:
-    """A cubin that is a file of its own: only its header. No ABI marks the `f` of a family."""
+def make_cubin(target: Target, abi: int = 8, note: bytes = b"") -> bytes:
+    """A cubin that is a file of its own: its header, and a note of how ptxas was called, which alone marks an `f`."""
     accelerated = target.variant == "a"
     old = target.arch << 16 | target.arch | 0x500 | 0x800 * accelerated
     flags = target.arch << 8 | 2 | 8 * accelerated if abi == 8 else old
     ident = (b"\x7fELF\x02\x01\x01\x41" + bytes([abi])).ljust(16, b"\0")
-    return HEADER.pack(ident, 2, CUDA, 1, 0, 0, 0, flags, HEADER.size, SEGMENT.size, 0, SECTION.size, 0, 0)
+    at, rows = (HEADER.size + len(note), 2) if note else (0, 0)
+    header = HEADER.pack(ident, 2, CUDA, 1, 0, 0, at, flags, HEADER.size, SEGMENT.size, 0, SECTION.size, rows, 0)
+    table = bytes(SECTION.size) + SECTION.pack(0, 7, 0, 0, HEADER.size, len(note), 0, 0, 1, 0)
+    return header + (note + table if note else b"")
 
 
 _EMPTY = struct.pack("<IIIIQI", 1, 1, 1, 0, 0, 0)  # GNU ld's index of no symbols
