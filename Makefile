@@ -57,10 +57,10 @@ test-slow: setup  ## the slow tests: several GB, many minutes
 faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
 	@$(call with_engine,$(BIN)/pytest -m "fault and not slow" --fault-table=docs/faults.md)
 
-fuzz: setup  ## fuzz the wheel reader for SECONDS=900 each way (atheris)
+fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
 	@$(BIN)/python -m pip install -q --group fuzz
-	@for way in "" --structured; do \
-	    $(BIN)/python tests/fuzz/wheel_reader.py $$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \
+	@for way in wheel_reader.py "wheel_reader.py --structured" binary_reader.py; do \
+	    $(BIN)/python tests/fuzz/$$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \
 	done
 
 bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container

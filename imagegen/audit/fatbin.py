@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from imagegen.audit.elf import CUDA, HEADER, sections
@@ -23,7 +24,7 @@ from imagegen.audit.window import Data, Holes, Unreadable, Window
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 CONTAINER_SIZE, ENTRY_SIZE = 16, 64  # bytes of a header that must be there
 ALIGNMENT = 8
-MOST_ENTRIES = 1 << 20  # of one file, with its containers; the largest real ones have tens of thousands
+MOST_ENTRIES = 1 << 17  # of one file, with its containers; libcublasLt.so.13 has 8519
 
 _BODY = struct.Struct("<8xQ")
 # kind, size of the header, of the payload, minor and major version, architecture, flags
@@ -76,9 +77,12 @@ def entry(header: bytes) -> Entry:
     if arch not in _ARCHITECTURES:
         raise Unreadable(f"an entry of GPU code is for sm_{arch}")
     variant: _Variant = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
-    if kind == _PTX:
-        return Entry(Target("ptx", arch, variant, (major, minor)), size, payload)
-    return Entry(Target("sass", arch, variant), size, payload)
+    return Entry(_target(kind, arch, variant, (major, minor)), size, payload)
+
+
+@lru_cache(1024)  # files name the same few thousands of times
+def _target(kind: int, arch: int, variant: _Variant, version: tuple[int, int]) -> Target:
+    return Target("ptx", arch, variant, version) if kind == _PTX else Target("sass", arch, variant)
 
 
 def containers(data: Data, start: int, end: int, holes: Holes = ()) -> Iterator[list[Entry]]:
