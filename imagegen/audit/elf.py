@@ -25,19 +25,60 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _MOST_SECTIONS = 1 << 18  # an object file with a section for each function has tens of thousands
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
-_NOBITS, _DYNSYM = 8, 11
+NOTE, NOBITS, _DYNSYM = 7, 8, 11  # types of sections
 _CORE = 4
-_GPU_CODE = b".nv_fatbin\0"
+_GPU_CODE = b".nv_fatbin"
 
 
 class Section(NamedTuple):
-    """A row of the section table."""
+    """A row of the section table: what matters here."""
 
-    gpu_code: bool  # it is called .nv_fatbin and is in the file
-    kind: int
     address: int
     offset: int
     size: int
+
+
+class Sections:
+    """The section table; false where the file has none."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._rows: list[tuple[int, ...]] = []
+        header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
+        at, row, count, self._labels = header[6], header[11], header[12], header[13]
+        if not at:
+            return
+        if row != _SECTION.size:
+            raise Unreadable(f"its sections are described in {row} bytes each instead of {_SECTION.size}")
+        first = _SECTION.unpack(window.take(at, row, "its section table"))
+        count = count or first[5]  # what does not fit 16 bits is there
+        self._labels = first[6] if self._labels == 0xFFFF else self._labels
+        if count > _MOST_SECTIONS or self._labels >= max(count, 1):
+            raise Unreadable(f"it claims {count} sections, with their names in number {self._labels}")
+        self._rows = list(_SECTION.iter_unpack(window.take(at, row * count, "its section table")))
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def of(self, kind: int) -> list[Section]:
+        """Those of a type."""
+        return [Section(*row[3:6]) for row in self._rows if row[1] == kind]
+
+    def called(self, name: bytes) -> list[Section]:
+        """Those of a name that are in the file."""
+        labels = self._names()
+        name += b"\0"
+        return [
+            Section(*row[3:6]) for row in self._rows if row[1] != NOBITS and labels[row[0] : row[0] + len(name)] == name
+        ]
+
+    def _names(self) -> bytes:
+        _, kind, _, _, offset, size, *_ = self._rows[self._labels]
+        if not kind or kind == NOBITS:
+            return b""
+        if size > MOST_STRINGS:
+            raise Unreadable(f"the names of its sections take {size} bytes")
+        return self._window.take(offset, size, "the names of its sections")
 
 
 def read(data: Data, holes: Holes = ()) -> Elf:
@@ -58,16 +99,16 @@ def read(data: Data, holes: Holes = ()) -> Elf:
     segments = _segments(window, header)
     described = next((each for each in segments if each[0] == _PT_DYNAMIC), None)
     program = any(each[0] == _PT_INTERP for each in segments)
-    rows = sections(window)
+    rows = Sections(window)
     if described is None or header[1] == _CORE or _only_debugging(rows, described[3]):
         return Elf(machine, program=program and described is None)
     loads = [Load(each[3], each[2], each[5]) for each in segments if each[0] == _PT_LOAD]
     for load in loads:
         if load.offset + load.size > window.size:
             raise Unreadable(f"a segment of {load.size} bytes at {load.offset:#x} ends beyond the file's {window.size}")
-    symbols = next((row for row in rows if row.kind == _DYNSYM), None)
     dynamic = Dynamic(window, loads, described[2], described[5])
-    return dynamic.elf(machine, program=program, symbols=(symbols.address, symbols.size) if symbols else None)
+    table = next(iter(rows.of(_DYNSYM)), None)
+    return dynamic.elf(machine, program=program, symbols=(table.address, table.size) if table else None)
 
 
 def code_ranges(data: Data, holes: Holes = ()) -> tuple[tuple[int, int], ...]:
@@ -83,13 +124,14 @@ def code_ranges(data: Data, holes: Holes = ()) -> tuple[tuple[int, int], ...]:
     machine, ours = kind(window)
     if not ours or machine == CUDA:
         return ()
-    rows = sections(window)
+    rows = Sections(window)
     if not rows:
         return ((0, window.size),)
-    for row in rows:
-        if row.gpu_code and row.offset + row.size > window.size:
+    found = rows.called(_GPU_CODE)
+    for row in found:
+        if row.offset + row.size > window.size:
             raise Unreadable(f"its GPU code ({row.size} bytes at {row.offset:#x}) ends beyond the file's {window.size}")
-    return tuple((row.offset, row.offset + row.size) for row in rows if row.gpu_code)
+    return tuple((row.offset, row.offset + row.size) for row in found)
 
 
 def kind(window: Window) -> tuple[int, bool]:
@@ -101,36 +143,6 @@ def kind(window: Window) -> tuple[int, bool]:
     return machine, head[4] == 2 and head[5] == 1
 
 
-def sections(window: Window) -> tuple[Section, ...]:
-    """None where the file has no section table."""
-    header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
-    at, row, count, labels = header[6], header[11], header[12], header[13]
-    if not at:
-        return ()
-    if row != _SECTION.size:
-        raise Unreadable(f"its sections are described in {row} bytes each instead of {_SECTION.size}")
-    first = _SECTION.unpack(window.take(at, row, "its section table"))
-    count, labels = count or first[5], first[6] if labels == 0xFFFF else labels  # what does not fit 16 bits is there
-    if count > _MOST_SECTIONS or labels >= max(count, 1):
-        raise Unreadable(f"it claims {count} sections, with their names in number {labels}")
-    table = list(_SECTION.iter_unpack(window.take(at, row * count, "its section table")))
-    names = _labels(window, table[labels]) if table else b""
-    end = len(_GPU_CODE)
-    return tuple(
-        Section(kind != _NOBITS and names[name : name + end] == _GPU_CODE, kind, address, offset, size)
-        for name, kind, _, address, offset, size, *_ in table
-    )
-
-
-def _labels(window: Window, row: tuple[int, ...]) -> bytes:
-    _, kind, _, _, offset, size, *_ = row
-    if not kind or kind == _NOBITS:
-        return b""
-    if size > MOST_STRINGS:
-        raise Unreadable(f"the names of its sections take {size} bytes")
-    return window.take(offset, size, "the names of its sections")
-
-
 def _segments(window: Window, header: tuple[int, ...]) -> list[tuple[int, ...]]:
     at, row, count = header[5], header[9], header[10]
     if count and row != _SEGMENT.size:
@@ -138,6 +150,6 @@ def _segments(window: Window, header: tuple[int, ...]) -> list[tuple[int, ...]]:
     return list(_SEGMENT.iter_unpack(window.take(at, row * count, "its program headers"))) if count else []
 
 
-def _only_debugging(rows: tuple[Section, ...], address: int) -> bool:
+def _only_debugging(rows: Sections, address: int) -> bool:
     """Whether what is loaded was left out: `objcopy --only-keep-debug` keeps the descriptions of it."""
-    return any(row.kind == _NOBITS and row.address == address and row.size for row in rows)
+    return any(row.address == address and row.size for row in rows.of(NOBITS))

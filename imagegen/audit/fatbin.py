@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from imagegen.audit.elf import CUDA, HEADER, sections
+from imagegen.audit.elf import CUDA, HEADER, NOTE, Sections
 from imagegen.audit.model import CodeGroup, Target
 from imagegen.audit.window import Data, Holes, Unreadable, Window
 
@@ -37,7 +37,7 @@ _PTX_TEXT = re.compile(rb"\.version\s+(\d{1,2})\.(\d{1,2})\s+\.target\s+sm_(\d{2
 _PTX_LINE = re.compile(rb"\s*(//|/\*|\.version\b)")
 _PTX_HEAD = 1 << 12  # bytes in which the version must stand
 _CALL = re.compile(rb"-arch[ =]+sm_\d+([af]?)\b")  # of ptxas, in .note.nv.tkinfo
-_NOTE, _MOST_NOTES, _LONGEST_NOTE = 7, 64, 1 << 16
+_MOST_NOTES, _LONGEST_NOTE = 64, 1 << 16
 _Variant = Literal["", "a", "f"]
 _VARIANTS: dict[str, _Variant] = {"": "", "a": "a", "f": "f"}
 
@@ -170,5 +170,5 @@ def ptx(data: Data) -> CodeGroup | None:
 
 
 def _notes(window: Window) -> bytes:
-    rows = [row for row in sections(window) if row.kind == _NOTE and row.size < _LONGEST_NOTE]
+    rows = [row for row in Sections(window).of(NOTE) if row.size < _LONGEST_NOTE]
     return b"".join(window.take(row.offset, row.size, "a note") for row in rows[:_MOST_NOTES])
