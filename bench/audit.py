@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagegen.audit.examine import opened
+from imagegen.audit.examine import HEAD, concerns, examine
 from imagegen.audit.model import Elf, File
+from imagegen.audit.window import OnDisk
 
 CUDA = 190
 
@@ -48,7 +49,10 @@ def files(root: Path) -> list[tuple[int, str]]:
 def one(path: str) -> File:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return opened(descriptor)
+        size = os.fstat(descriptor).st_size
+        if not size or not concerns(os.pread(descriptor, HEAD, 0)):
+            return File(size)
+        return examine(OnDisk(descriptor, size), size=size)
     finally:
         os.close(descriptor)
 

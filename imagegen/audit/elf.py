@@ -22,7 +22,7 @@ MAGIC = b"\x7fELF"
 CUDA = 190  # EM_CUDA
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SECTION = struct.Struct("<II8xQQQI20x")  # name, type, address, offset, size, link
 _MOST_SECTIONS = 1 << 18  # an object file with a section for each function has tens of thousands
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 NOTE, NOBITS, _DYNSYM = 7, 8, 11  # types of sections
@@ -51,8 +51,8 @@ class Sections:
         if row != _SECTION.size:
             raise Unreadable(f"its sections are described in {row} bytes each instead of {_SECTION.size}")
         first = _SECTION.unpack(window.take(at, row, "its section table"))
-        count = count or first[5]  # what does not fit 16 bits is there
-        self._labels = first[6] if self._labels == 0xFFFF else self._labels
+        count = count or first[4]  # what does not fit 16 bits is there
+        self._labels = first[5] if self._labels == 0xFFFF else self._labels
         if count > _MOST_SECTIONS or self._labels >= max(count, 1):
             raise Unreadable(f"it claims {count} sections, with their names in number {self._labels}")
         self._rows = list(_SECTION.iter_unpack(window.take(at, row * count, "its section table")))
@@ -62,18 +62,18 @@ class Sections:
 
     def of(self, kind: int) -> list[Section]:
         """Those of a type."""
-        return [Section(*row[3:6]) for row in self._rows if row[1] == kind]
+        return [Section(*row[2:5]) for row in self._rows if row[1] == kind]
 
     def called(self, name: bytes) -> list[Section]:
         """Those of a name that are in the file."""
         labels = self._names()
         name += b"\0"
         return [
-            Section(*row[3:6]) for row in self._rows if row[1] != NOBITS and labels[row[0] : row[0] + len(name)] == name
+            Section(*row[2:5]) for row in self._rows if row[1] != NOBITS and labels[row[0] : row[0] + len(name)] == name
         ]
 
     def _names(self) -> bytes:
-        _, kind, _, _, offset, size, *_ = self._rows[self._labels]
+        _, kind, _, offset, size, _ = self._rows[self._labels]
         if not kind or kind == NOBITS:
             return b""
         if size > MOST_STRINGS:

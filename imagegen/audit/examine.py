@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from imagegen.audit import elf, fatbin
 from imagegen.audit.model import CodeGroup, Elf, File
-from imagegen.audit.window import Data, Holes, OnDisk, Unreadable
+from imagegen.audit.window import Data, Holes, Unreadable
 
 HEAD = 4096  # bytes from which `concerns` tells
-_WHOLE = 1 << 17  # bytes; a shorter file is read as a whole: flashinfer-cubin has 15,558 of them
 
 
 def concerns(head: bytes) -> bool:
     """Whether a file that begins with these bytes holds anything for the readers; of any other a File says its size."""
     return head.startswith((elf.MAGIC, fatbin.MAGIC)) or fatbin.ptx(head[:HEAD]) is not None
-
-
-def opened(descriptor: int, *, executable: bool = False) -> File:
-    """A regular file that is open for reading, examined without reading more of it than that takes.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, HEAD, 0)
-    if not concerns(head):
-        return File(size, executable=executable)
-    if size <= _WHOLE:
-        return examine(os.pread(descriptor, size, 0), size=size, executable=executable)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # most of it is passed over
-    return examine(OnDisk(descriptor, size), size=size, executable=executable)
 
 
 def examine(data: Data, *, size: int, sha256: str | None = None, executable: bool = False, holes: Holes = ()) -> File:

@@ -18,8 +18,7 @@ class Unreadable(ValueError):
 class OnDisk:
     """An open file, of which only what is asked for is read.
 
-    Where little of a large file is wanted this takes half as long as mmap (docs/measurements.md), and a file that
-    someone shortens meanwhile is an error here, where a mapped one would be the end of the process.
+    A file that someone shortens meanwhile is unreadable here, where a mapped one would be the end of the process.
     """
 
     __slots__ = ("_descriptor", "_size")
