@@ -54,7 +54,7 @@ class _Strings:
         return self.places[text]
 
 
-def make_elf(  # noqa: C901, PLR0912, D417
+def make_elf(  # noqa: D417 - the others are called what they are
     needed: Sequence[str] = (),
     undefined: Sequence[str] = (),
     exported: Sequence[str] = (),
@@ -86,125 +86,137 @@ def make_elf(  # noqa: C901, PLR0912, D417
         shift: address of the file's first byte (a multiple of 65536).
         filling: bytes of nothing after the program headers, as a section that was moved away leaves them.
     """
-    table = [
-        *(Symbol(name, defined=False) for name in undefined),
-        *(Symbol(name, defined=False, binding=WEAK) for name in weak),
-        *(each for each in symbols if not each.defined),
-    ]
-    first_defined = 1 + len(table)
-    own = [*(Symbol(name) for name in exported), *(each for each in symbols if each.defined)]
-    buckets, own = _by_bucket(own)
-    table += own
+    missing = [Symbol(name, defined=False) for name in undefined]
+    missing += [Symbol(name, defined=False, binding=WEAK) for name in weak]
+    missing += [each for each in symbols if not each.defined]
+    buckets, own = _by_bucket([*map(Symbol, exported), *(each for each in symbols if each.defined)])
     strings = _Strings()
     tags = [(1, strings.add(name)) for name in needed]
-    for tag, text in ((14, soname), (15, rpath), (29, runpath)):
-        if text is not None:
-            tags.append((tag, strings.add(text)))
-    requires, defines = _verneed(verneed or {}, strings), _verdef(verdef, strings, soname or "")
-    names = [strings.add(each.name) for each in table]
-
-    pieces: list[tuple[str, int, bytes]] = []  # (section, its type, content)
+    tags += [(tag, strings.add(text)) for tag, text in ((14, soname), (15, rpath), (29, runpath)) if text is not None]
+    image = _Image(machine, shift, HEADER.size + SEGMENT.size * (3 + bool(interpreter)) + filling)
     if interpreter:
-        pieces.append((".interp", 1, interpreter.encode() + b"\0"))
-    pieces.append((".dynsym", 11, bytes(SYMBOL.size * (1 + len(table)))))  # written below, when places are known
-    pieces.append((".dynstr", 3, bytes(strings.table)))
+        image.add(".interp", interpreter.encode() + b"\0")
+    image.add(".dynsym", bytes(SYMBOL.size * (1 + len(missing) + len(own))), kind=11, info=1, entry=SYMBOL.size)
     if "sysv" in hashes:
-        chain = [0, *range(2, len(table) + 1), 0][: len(table) + 1]
-        pieces.append((".hash", 5, struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1 if table else 0, *chain)))
+        image.add(".hash", _sysv_hash(len(missing) + len(own)), kind=5, tag=4)
     if "gnu" in hashes or "gnu-empty" in hashes:
         empty = "gnu-empty" in hashes or not own
-        pieces.append((".gnu.hash", 0x6FFFFFF6, _EMPTY if empty else _gnu_hash(own, first_defined, buckets)))
-    if requires or defines:
-        pieces.append((".gnu.version", 0x6FFFFFFF, struct.pack(f"<{1 + len(table)}H", 0, *[1] * len(table))))
-    if requires:
-        pieces.append((".gnu.version_r", 0x6FFFFFFE, requires))
-    if defines:
-        pieces.append((".gnu.version_d", 0x6FFFFFFD, defines))
-    wanting = [index for index, each in enumerate(table, 1) if not each.defined]
-    if wanting:
-        pieces.append((".rela.dyn", 4, bytes(RELOCATION.size * len(wanting))))
-        pieces.append((".got", 1, bytes(8 * len(wanting))))
-    pieces.append((".text", 1, b"\xc3" + bytes(15)))
-    extra = [(".nv_fatbin", 1, fatbin), ("__nv_relfatbin", 1, relfatbin)]
-    pieces += [piece for piece in extra if piece[2]]
-    pieces.append((".dynamic", 6, b""))
+        table = _EMPTY if empty else _gnu_hash(own, 1 + len(missing), buckets)
+        image.add(".gnu.hash", table, kind=0x6FFFFFF6, tag=0x6FFFFEF5)
+    if verneed or verdef:
+        count = 1 + len(missing) + len(own)
+        image.add(".gnu.version", struct.pack(f"<{count}H", 0, *[1] * (count - 1)), kind=0x6FFFFFFF, tag=0x6FFFFFF0)
+    if verneed:
+        image.add(".gnu.version_r", _verneed(verneed, strings), kind=0x6FFFFFFE, tag=0x6FFFFFFE, info=len(verneed))
+        tags.append((0x6FFFFFFF, len(verneed)))
+    if verdef:
+        nodes = _verdef(verdef, strings, soname or "")
+        image.add(".gnu.version_d", nodes, kind=0x6FFFFFFD, tag=0x6FFFFFFC, info=1 + len(verdef))
+        tags.append((0x6FFFFFFD, 1 + len(verdef)))
+    if missing:
+        image.add(".got", bytes(8 * len(missing)))
+        got = image.rows[".got"].at + shift
+        image.add(".rela.dyn", _relocations(len(missing), got, machine), kind=4, tag=7, entry=RELOCATION.size)
+        tags += [(8, RELOCATION.size * len(missing)), (9, RELOCATION.size)]
+    image.add(".text", b"\xc3" + bytes(15))
+    for name, code in ((".nv_fatbin", fatbin), ("__nv_relfatbin", relfatbin)):
+        if code:
+            image.add(name, code)
+    image.rows[".dynsym"].content = _symbols([*missing, *own], strings, image.rows[".text"].at + shift)
+    image.add(".dynstr", bytes(strings.table), kind=3)
+    tags += [(5, image.rows[".dynstr"].at + shift), (6, image.rows[".dynsym"].at + shift)]
+    tags += [(10, len(strings.table)), (11, SYMBOL.size), *image.tags(), (0, 0)]
+    image.add(".dynamic", b"".join(PAIR.pack(*pair) for pair in tags), kind=6)
+    return image.bytes(sections=sections)
 
-    segments = 3 + bool(interpreter)
-    cursor = _up(HEADER.size + SEGMENT.size * segments + filling, 8)
-    where: dict[str, int] = {}
-    for name, _, content in pieces:
-        where[name] = cursor
-        cursor = _up(cursor + len(content), 8)
 
-    def address(name: str) -> int:
-        return where[name] + shift
+@dataclass
+class _Row:
+    content: bytes
+    kind: int
+    at: int  # offset in the file
+    tag: int
+    info: int
+    entry: int
 
-    by_name = {name: content for name, _, content in pieces}
-    tags += [(5, address(".dynstr")), (6, address(".dynsym")), (10, len(strings.table)), (11, SYMBOL.size)]
-    for name, tag in ((".hash", 4), (".gnu.hash", 0x6FFFFEF5), (".gnu.version", 0x6FFFFFF0)):
-        if name in where:
-            tags.append((tag, address(name)))
-    if requires:
-        tags += [(0x6FFFFFFE, address(".gnu.version_r")), (0x6FFFFFFF, len(verneed or {}))]
-    if defines:
-        tags += [(0x6FFFFFFC, address(".gnu.version_d")), (0x6FFFFFFD, 1 + len(verdef))]
-    if wanting:
-        tags += [(7, address(".rela.dyn")), (8, RELOCATION.size * len(wanting)), (9, RELOCATION.size)]
-        by_name[".rela.dyn"] = b"".join(
-            RELOCATION.pack(address(".got") + 8 * row, index << 32 | GLOB_DAT.get(machine, 6), 0)
-            for row, index in enumerate(wanting)
+
+class _Image:
+    """A file with all of its parts in one segment, in the order in which they are added."""
+
+    def __init__(self, machine: int, shift: int, start: int) -> None:
+        self.machine, self.shift, self.rows = machine, shift, dict[str, _Row]()
+        self._end = _up(start, 8)
+
+    def add(self, name: str, content: bytes, kind: int = 1, tag: int = 0, info: int = 0, entry: int = 0) -> None:
+        self.rows[name] = _Row(content, kind, self._end, tag, info, entry)
+        self._end = _up(self._end + len(content), 8)
+
+    def tags(self) -> list[tuple[int, int]]:
+        return [(row.tag, row.at + self.shift) for row in self.rows.values() if row.tag]
+
+    def bytes(self, *, sections: bool) -> bytes:
+        body = bytearray(self._end)
+        for row in self.rows.values():
+            body[row.at : row.at + len(row.content)] = row.content
+        segments = self._segments()
+        body[HEADER.size : HEADER.size + len(segments)] = segments
+        table = self._sections() if sections else b""
+        count, names_at, names = 0, 0, b""
+        if sections:
+            count = 2 + len(self.rows)
+            labels = [*self.rows, ".shstrtab"]
+            names = b"\0" + b"".join(label.encode() + b"\0" for label in labels)
+            names_at = self._end
+            table += SECTION.pack(names.index(b".shstrtab"), 3, 0, 0, names_at, len(names), 0, 0, 1, 0)
+        names += bytes(-len(names) % 8)
+        ident, segment_count = IDENT.ljust(16, b"\0"), len(segments) // SEGMENT.size
+        body[: HEADER.size] = HEADER.pack(
+            ident, 3, self.machine, 1, 0, HEADER.size, names_at + len(names) if sections else 0, 0,
+            HEADER.size, SEGMENT.size, segment_count, SECTION.size, count, max(0, count - 1),
+        )  # fmt: skip
+        return bytes(body) + names + table
+
+    def _segments(self) -> bytes:
+        dynamic = self.rows[".dynamic"]
+        rows = [(1, 7, 0, self._end, 1 << 16), (2, 6, dynamic.at, len(dynamic.content), 8), (0x6474E551, 6, 0, 0, 16)]
+        if ".interp" in self.rows:
+            rows.insert(0, (3, 4, self.rows[".interp"].at, len(self.rows[".interp"].content), 1))
+        return b"".join(
+            SEGMENT.pack(kind, flags, at, at + self.shift, at + self.shift, size, size, align)
+            for kind, flags, at, size, align in rows
         )
-    by_name[".dynamic"] = b"".join(PAIR.pack(*pair) for pair in [*tags, (0, 0)])
-    by_name[".dynsym"] = bytes(SYMBOL.size) + b"".join(
-        SYMBOL.pack(
-            name,
-            each.binding << 4 | (2 if each.defined else 0),
-            each.visibility,
-            7 if each.defined else 0,
-            address(".text") if each.defined else 0,
-            1 if each.defined else 0,
-        )
-        for name, each in zip(names, table, strict=True)
-    )
-    end = where[".dynamic"] + len(by_name[".dynamic"])
-    rows = [(1, 7, 0, end, 1 << 16), (2, 6, where[".dynamic"], len(by_name[".dynamic"]), 8), (0x6474E551, 6, 0, 0, 16)]
-    if interpreter:
-        rows.insert(0, (3, 4, where[".interp"], len(by_name[".interp"]), 1))
-    body = bytearray(end)
-    for name, content in by_name.items():
-        body[where[name] : where[name] + len(content)] = content
-    body[HEADER.size : HEADER.size + SEGMENT.size * segments] = b"".join(
-        SEGMENT.pack(kind, flags, at, at + shift, at + shift, size, size, align)
-        for kind, flags, at, size, align in rows
-    )
-    labels = _Strings()
-    headers = [bytes(SECTION.size)]
-    details = {
-        ".dynsym": (1, SYMBOL.size),
-        ".rela.dyn": (0, RELOCATION.size),
-        ".gnu.version_r": (len(verneed or {}), 0),
-        ".gnu.version_d": (1 + len(verdef), 0),
-    }  # (info, size of an entry)
-    index_of = {name: index for index, (name, _, _) in enumerate(pieces, 1)}
-    for name, kind, _ in pieces:
-        link = index_of[".dynstr"] if name in {".dynsym", ".dynamic", ".gnu.version_r", ".gnu.version_d"} else 0
-        link = index_of[".dynsym"] if name in {".hash", ".gnu.hash", ".gnu.version", ".rela.dyn"} else link
-        info, entry = details.get(name, (0, 0))
-        size = len(by_name[name])
-        headers.append(SECTION.pack(labels.add(name), kind, 2, address(name), where[name], size, link, info, 8, entry))
-    label, label_at = labels.add(".shstrtab"), _up(end, 8)
-    table_at = _up(label_at + len(labels.table), 8)
-    headers.append(SECTION.pack(label, 3, 0, 0, label_at, len(labels.table), 0, 0, 1, 0))
-    body[: HEADER.size] = HEADER.pack(
-        IDENT.ljust(16, b"\0"), 3, machine, 1, 0, HEADER.size, table_at if sections else 0, 0,
-        HEADER.size, SEGMENT.size, segments, SECTION.size, len(headers) if sections else 0,
-        len(headers) - 1 if sections else 0,
-    )  # fmt: skip
-    if not sections:
-        return bytes(body)
-    return (
-        bytes(body).ljust(label_at, b"\0") + bytes(labels.table).ljust(table_at - label_at, b"\0") + b"".join(headers)
-    )
+
+    def _sections(self) -> bytes:
+        number = {name: index for index, name in enumerate(self.rows, 1)}
+        links = dict.fromkeys((".dynsym", ".dynamic", ".gnu.version_r", ".gnu.version_d"), number[".dynstr"])
+        links |= dict.fromkeys((".hash", ".gnu.hash", ".gnu.version", ".rela.dyn"), number[".dynsym"])
+        table, label = bytes(SECTION.size), 1
+        for name, row in self.rows.items():
+            place, link = (row.at + self.shift, row.at, len(row.content)), links.get(name, 0)
+            table += SECTION.pack(label, row.kind, 2, *place, link, row.info, 8, row.entry)
+            label += len(name) + 1
+        return table
+
+
+def _symbols(symbols: Sequence[Symbol], strings: _Strings, code: int) -> bytes:
+    rows = [
+        (strings.add(each.name), each.binding << 4 | 2, each.visibility, 7, code, 1)
+        if each.defined
+        else (strings.add(each.name), each.binding << 4, each.visibility, 0, 0, 0)
+        for each in symbols
+    ]
+    return bytes(SYMBOL.size) + b"".join(SYMBOL.pack(*row) for row in rows)
+
+
+def _relocations(count: int, got: int, machine: int) -> bytes:
+    kind = GLOB_DAT.get(machine, 6)
+    return b"".join(RELOCATION.pack(got + 8 * row, (row + 1) << 32 | kind, 0) for row in range(count))
+
+
+def _sysv_hash(symbols: int) -> bytes:
+    """One bucket that chains all symbols: 1, 2, ... to the last."""
+    chain = [0, *range(2, symbols + 1), 0][: symbols + 1]
+    return struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1 if symbols else 0, *chain)
 
 
 def make_fatbin(containers: Iterable[Iterable[Target]], payload: bytes = bytes(range(64)), flags: int = 0) -> bytes:
