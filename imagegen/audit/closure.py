@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 
 from imagegen.audit.known import is_driver
-from imagegen.audit.model import Elf, Package, Subject, System
+from imagegen.audit.model import Elf, Subject, System
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
 _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
@@ -63,6 +63,11 @@ class Library:
     def name(self) -> str:
         return posixpath.basename(self.path)
 
+    @property
+    def module(self) -> bool:
+        """Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
+        return any(symbol.startswith("PyInit_") for symbol in self.elf.exported)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -98,7 +103,7 @@ class Loader:
         system = subject.system or System({})
         self.known = subject.system is not None  # what lies under the packages
         self.machine = _machine(subject)
-        self.libraries = tuple(_of_packages(subject.packages, self.machine))
+        self.libraries = tuple(_of_packages(subject, self.machine))
         self.system = _of_system(system, self.machine)
         file = system.interpreter
         self.interpreter = Library("", "the interpreter", file.elf) if file and file.elf else None
@@ -142,6 +147,19 @@ class Loader:
     def elsewhere(self, name: str) -> tuple[Library, ...]:
         """The packages' files that are called so, or call themselves so."""
         return self._by_name.get(name, ())
+
+    @cached_property
+    def users(self) -> Mapping[Library, tuple[Library, ...]]:
+        """For each library, the packages' files that load it, themselves apart."""
+        found: dict[Library, list[Library]] = {}
+        for root in self.libraries:
+            for library in self.closure(root).libraries[1:]:
+                found.setdefault(library, []).append(root)
+        return {library: tuple(roots) for library, roots in found.items()}
+
+    def imported(self, library: Library) -> bool:
+        """Whether importing some extension module maps the file."""
+        return library.module or any(user.module for user in self.users.get(library, ()))
 
     @cached_property
     def everywhere(self) -> tuple[Library, ...]:
@@ -242,12 +260,12 @@ def _machine(subject: Subject) -> int:
     return max(sorted(counts), key=counts.__getitem__, default=62)
 
 
-def _of_packages(packages: tuple[Package, ...], machine: int) -> Iterator[Library]:
-    for package in packages:
+def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
+    for package in subject.packages:
         name = str(package)
         for path in sorted(package.files):
             elf = package.files[path].elf
-            if elf is not None and elf.machine == machine:
+            if elf is not None and elf.machine == machine and not for_another_python(path, subject.python):
                 yield Library(name, path, elf)
 
 

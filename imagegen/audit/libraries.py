@@ -1,0 +1,202 @@
+"""Libraries that files ask for: whether they are there, in the version asked for, and once."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from imagegen.audit.closure import How, Library, Loader
+from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
+from imagegen.audit.model import Finding, Severity, Subject
+
+_SHOWN = 20  # files in one finding
+# "_cu13", "-cuda12", "torch24", "7": what tells the variants of one file from each other.
+_VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+")
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    loader = Loader(subject)
+    packages: dict[str, list[Library]] = {}
+    for library in loader.libraries:
+        packages.setdefault(library.package, []).append(library)
+    names = {str(package): package.name for package in subject.packages}
+    for package, files in packages.items():
+        yield from _missing(loader, package, names[package], files)
+        yield from _versions(loader, package, files)
+    yield from _preloads(loader)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """Libraries that one file asks for in vain."""
+
+    library: Library
+    names: tuple[str, ...]
+    severity: Severity
+    because: str = ""  # why it is no error
+
+
+def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> Iterator[Finding]:
+    absent = {}
+    for library in files:
+        gone = tuple(n for n in library.elf.needed if loader.find(library, n).how is How.MISSING)
+        if gone:
+            absent[library] = gone
+    judged = [_judged(loader, name, library, files, absent) for library in absent]
+    for id_, asks_cuda in (("cuda-major", True), ("missing-library", False)):
+        for severity in _ORDER:
+            there = [
+                one
+                for one in judged
+                if one.severity is severity and any(_other_major(loader, n) for n in one.names) is asks_cuda
+            ]
+            if there:
+                yield _missing_finding(loader, severity, id_, package, there)
+
+
+def _judged(
+    loader: Loader, package: str, library: Library, files: list[Library], absent: Mapping[Library, tuple[str, ...]]
+) -> _Absent:
+    """How bad it is that `library` lacks what it asks for. `absent` holds all such files of its package."""
+    names = absent[library]
+    variants = [file for file in files if file is not library and _variants(library, file, names)]
+    if sound := [file for file in variants if file not in absent]:
+        return _Absent(library, names, Severity.INFO, f"{sound[0].name} is the variant for what is there")
+    if because := optional(package, library.path):
+        return _Absent(library, names, Severity.INFO, because)
+    if library.program:
+        return _absent_of_program(loader, library, names)
+    if any(is_required(name) for name in names):
+        return _Absent(library, names, Severity.ERROR)
+    if variants:
+        return _Absent(library, names, Severity.WARNING, "none of its variants finds its library")
+    if not loader.imported(library):
+        return _Absent(library, names, Severity.INFO, "no extension module loads it: a plugin for who has the library")
+    modules = [file for file in files if file.module]
+    if modules and all(file in absent or _lacks(loader, file, absent) for file in modules):
+        return _Absent(library, names, Severity.ERROR)
+    return _Absent(library, names, Severity.WARNING, "other modules of the package load without it")
+
+
+def _absent_of_program(loader: Loader, library: Library, names: tuple[str, ...]) -> _Absent:
+    if all(loader.elsewhere(name) for name in names):
+        return _Absent(library, names, Severity.INFO, "a program that needs LD_LIBRARY_PATH to find them")
+    return _Absent(library, names, Severity.WARNING, "a program that does not start")
+
+
+def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, ...]]) -> bool:
+    return any(library in absent for library in loader.closure(module).libraries)
+
+
+def _variants(library: Library, other: Library, names: tuple[str, ...]) -> bool:
+    """Whether two files of a package are made for different versions of a library that the first one lacks."""
+    if _stem(library.path) != _stem(other.path):
+        return False
+    lacking = {_stem(name) for name in names}
+    return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
+
+
+def _stem(path: str) -> str:
+    return _VERSION.sub("", path)
+
+
+def _other_major(loader: Loader, name: str) -> str | None:
+    """What there is of the same CUDA library, in another major version."""
+    asked = cuda_major(name)
+    if asked is None:
+        return None
+    there = [*loader.system, *(library.elf.soname or library.name for library in loader.libraries)]
+    return next((n for n in there if (known := cuda_major(n)) and known[0] == asked[0] and known != asked), None)
+
+
+def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str, files: list[_Absent]) -> Finding:
+    names = list(dict.fromkeys(name for file in files for name in file.names))
+    first = names[0]
+    evidence = f"{first} is not there"
+    if id_ == "cuda-major":
+        first = next(name for name in names if _other_major(loader, name))
+        evidence = f"{first} is asked for, and {_other_major(loader, first)} is there"
+    others = len(names) - 1
+    if others:
+        evidence += f", nor {'is 1 other' if others == 1 else f'are {others} others'}" if id_ != "cuda-major" else ""
+    if len(files) > 1:
+        evidence += f" ({len(files)} files)"
+    if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
+        evidence += f"; {reasons[0]}"
+    details = [f"{file.library.path}: asks for {', '.join(file.names)}" for file in files[:_SHOWN]]
+    if len(files) > _SHOWN:
+        details.append(f"and {len(files) - _SHOWN} more files")
+    details += [f"searched for {first}: {place}" for place in _places(loader, files[0].library)]
+    return Finding(severity, id_, package, files[0].library.path, evidence, tuple(details))
+
+
+def _places(loader: Loader, library: Library) -> Iterator[str]:
+    rpath, runpath = loader.directories(library)
+    if paths := (*rpath, *runpath):
+        yield f"the file's own path ({', '.join(paths)})"
+    if loader.loaded and not library.program:
+        yield "what torch has loaded"
+    yield "the system's libraries"
+    if not library.program:
+        yield "all of site-packages"
+
+
+def _versions(loader: Loader, package: str, files: list[Library]) -> Iterator[Finding]:
+    """Version nodes (GLIBC_2.38) that a file asks a library for, and that the library there does not have."""
+    short: dict[tuple[Severity, Library], dict[Library, frozenset[str]]] = {}
+    for library in files:
+        for name, nodes in library.elf.requires.items():
+            provider = loader.find(library, name).library
+            # A library without version nodes satisfies all: ld.so takes it as it is.
+            if provider is None or not provider.elf.provides or nodes <= provider.elf.provides:
+                continue
+            severity = Severity.ERROR if loader.imported(library) else Severity.WARNING
+            lacking = short.setdefault((severity, provider), {})
+            lacking[library] = nodes - provider.elf.provides
+    for (severity, provider), lacking in short.items():
+        yield _version_finding(severity, package, provider, lacking)
+
+
+def _version_finding(
+    severity: Severity, package: str, provider: Library, lacking: Mapping[Library, frozenset[str]]
+) -> Finding:
+    nodes = frozenset().union(*lacking.values())
+    highest = max(nodes, key=_by_number)
+    file = next(library for library in lacking if highest in lacking[library])
+    family = highest.rpartition("_")[0]
+    has = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
+    evidence = f"asks {provider.elf.soname or provider.name} for {highest}, and it has {f'up to {has}' if has else 'none such'}"
+    releases = oldest_releases(nodes) if not provider.package else None
+    if releases is not None:
+        evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
+    details = [f"{library.path}: {', '.join(sorted(there, key=_by_number))}" for library, there in lacking.items()]
+    more = [f"and {len(details) - _SHOWN} more files"] if len(details) > _SHOWN else []
+    owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
+    return Finding(
+        severity, "library-too-old", package, file.path, evidence, (*details[:_SHOWN], *more, f"the library: {owner}")
+    )
+
+
+def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
+    family, _, version = node.rpartition("_")
+    return family, tuple(int(part) for part in re.findall(r"\d+", version)), node
+
+
+def _preloads(loader: Loader) -> Iterator[Finding]:
+    """Libraries that are on no path of who asks for them: something must have loaded them beforehand."""
+    asked: dict[str, dict[str, Library]] = {}
+    for root in loader.libraries:
+        if root in loader.users or root.program:  # asked for by others: they bring what it needs
+            continue
+        for found in loader.closure(root).found:
+            if found.how is How.ELSEWHERE and found.library is not None and found.asker.package:
+                asked.setdefault(found.asker.package, {})[found.name] = found.library
+    for package, names in asked.items():
+        first = next(iter(names))
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        details = tuple(f"{name}: {library.path} of {library.package}" for name, library in names.items())
+        evidence = f"{first}{more} is on no path of the file that asks for it, and has to be loaded before"
+        yield Finding(Severity.INFO, "needs-preload", package, None, evidence, details)
