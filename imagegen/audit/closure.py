@@ -148,6 +148,10 @@ class Loader:
         """The packages' files that are called so, or call themselves so."""
         return self._by_name.get(name, ())
 
+    def forced(self, name: str) -> bool:
+        """Whether LD_LIBRARY_PATH leads to the system's library of that name."""
+        return name in self._forced
+
     @cached_property
     def users(self) -> Mapping[Library, tuple[Library, ...]]:
         """For each library, the packages' files that load it, themselves apart."""
@@ -207,8 +211,7 @@ class Loader:
         self, asker: Library, name: str, rpath: tuple[str, ...], runpath: tuple[str, ...]
     ) -> tuple[How, Library | None]:
         if "/" in name:
-            paths = _expanded(asker, (name,))
-            library = next((one for path in paths if (one := self._at(path))), None)
+            library = next((one for path in _expanded(asker, (name,)) if (one := self._at(path))), None)
             return (How.PATH if library else self._nowhere(name)), library
         if library := self._in(rpath, name):
             return How.PATH, library
@@ -216,6 +219,9 @@ class Loader:
             return How.PRELOADED, self._forced[name]
         if library := self._in(runpath, name):
             return How.PATH, library
+        return self._off_paths(asker, name)
+
+    def _off_paths(self, asker: Library, name: str) -> tuple[How, Library | None]:
         alone = asker.program or not asker.package  # nothing was loaded before a program or for the system's own sake
         if name in self.loaded and not alone:
             return How.LOADED, self.loaded[name]
@@ -294,7 +300,7 @@ def _unmerged(path: str) -> str:
 
 
 def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
-    """Entries of a path with $ORIGIN, $LIB and $PLATFORM replaced. One that hangs on the working directory is left out."""
+    """Entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without those that hang on the working directory."""
     found: list[str] = []
     origin = posixpath.dirname(library.path)
     for entry in entries:

@@ -25,7 +25,7 @@ class Single:
 @cache
 def _facts() -> Any:
     """The file as it stands. It is shipped: what is wrong with it is a bug."""
-    return yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)  # noqa: S506 - it is a safe loader
+    return yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
 from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.rivals import rivals
 
 _SHOWN = 20  # files in one finding
 # "_cu13", "-cuda12", "torch24", "7": what tells the variants of one file from each other.
@@ -27,6 +27,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         yield from _missing(loader, package, names[package], files)
         yield from _versions(loader, package, files)
     yield from _preloads(loader)
+    yield from rivals(loader)
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,29 @@ def _judged(
     """How bad it is that `library` lacks what it asks for. `absent` holds all such files of its package."""
     names = absent[library]
     variants = [file for file in files if file is not library and _variants(library, file, names)]
-    if sound := [file for file in variants if file not in absent]:
-        return _Absent(library, names, Severity.INFO, f"{sound[0].name} is the variant for what is there")
-    if because := optional(package, library.path):
-        return _Absent(library, names, Severity.INFO, because)
-    if library.program:
-        return _absent_of_program(loader, library, names)
-    if any(is_required(name) for name in names):
-        return _Absent(library, names, Severity.ERROR)
-    if variants:
-        return _Absent(library, names, Severity.WARNING, "none of its variants finds its library")
-    if not loader.imported(library):
-        return _Absent(library, names, Severity.INFO, "no extension module loads it: a plugin for who has the library")
-    modules = [file for file in files if file.module]
-    if modules and all(file in absent or _lacks(loader, file, absent) for file in modules):
-        return _Absent(library, names, Severity.ERROR)
-    return _Absent(library, names, Severity.WARNING, "other modules of the package load without it")
+    sound = [file for file in variants if file not in absent]
+    severity, because = Severity.ERROR, ""
+    if sound:
+        severity, because = Severity.INFO, f"{sound[0].name} is the variant for what is there"
+    elif reason := optional(package, library.path):
+        severity, because = Severity.INFO, reason
+    elif library.program:
+        severity, because = _of_program(loader, names)
+    elif any(is_required(name) for name in names):
+        pass
+    elif variants:
+        severity, because = Severity.WARNING, "none of its variants finds its library"
+    elif not loader.imported(library):
+        severity, because = Severity.INFO, "no extension module loads it: a plugin for who has the library"
+    elif not all(_lacks(loader, file, absent) for file in files if file.module):
+        severity, because = Severity.WARNING, "other modules of the package load without it"
+    return _Absent(library, names, severity, because)
 
 
-def _absent_of_program(loader: Loader, library: Library, names: tuple[str, ...]) -> _Absent:
+def _of_program(loader: Loader, names: tuple[str, ...]) -> tuple[Severity, str]:
     if all(loader.elsewhere(name) for name in names):
-        return _Absent(library, names, Severity.INFO, "a program that needs LD_LIBRARY_PATH to find them")
-    return _Absent(library, names, Severity.WARNING, "a program that does not start")
+        return Severity.INFO, "a program that needs LD_LIBRARY_PATH to find them"
+    return Severity.WARNING, "a program that does not start"
 
 
 def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, ...]]) -> bool:
@@ -119,9 +121,8 @@ def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str,
     if id_ == "cuda-major":
         first = next(name for name in names if _other_major(loader, name))
         evidence = f"{first} is asked for, and {_other_major(loader, first)} is there"
-    others = len(names) - 1
-    if others:
-        evidence += f", nor {'is 1 other' if others == 1 else f'are {others} others'}" if id_ != "cuda-major" else ""
+    elif len(names) > 1:
+        evidence += ", nor is 1 other" if len(names) == 2 else f", nor are {len(names) - 1} others"
     if len(files) > 1:
         evidence += f" ({len(files)} files)"
     if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
@@ -168,7 +169,8 @@ def _version_finding(
     file = next(library for library in lacking if highest in lacking[library])
     family = highest.rpartition("_")[0]
     has = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
-    evidence = f"asks {provider.elf.soname or provider.name} for {highest}, and it has {f'up to {has}' if has else 'none such'}"
+    known = f"up to {has}" if has else "none such"
+    evidence = f"asks {provider.elf.soname or provider.name} for {highest}, and it has {known}"
     releases = oldest_releases(nodes) if not provider.package else None
     if releases is not None:
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
@@ -192,7 +194,9 @@ def _preloads(loader: Loader) -> Iterator[Finding]:
         if root in loader.users or root.program:  # asked for by others: they bring what it needs
             continue
         for found in loader.closure(root).found:
-            if found.how is How.ELSEWHERE and found.library is not None and found.asker.package:
+            if found.how is not How.ELSEWHERE or found.library is None or not found.asker.package:
+                continue
+            if found.asker.package != found.library.package:  # what lies within a package, it loads itself
                 asked.setdefault(found.asker.package, {})[found.name] = found.library
     for package, names in asked.items():
         first = next(iter(names))

@@ -123,7 +123,7 @@ def _findings(scope: Scope, package: str, files: list[_Missing]) -> Iterator[Fin
         what = f"Python {scope.python or ''}".strip()
         yield _finding(Severity.ERROR, "python-symbol", package, python, f"{what} does not define {{}}")
     if underlinked := [(missing.library, missing.underlinked) for missing in files if missing.underlinked]:
-        first = sorted(underlinked[0][1])[0]
+        first = min(underlinked[0][1])
         owner = scope.elsewhere(frozenset({first}))[first]
         says = f"{{}} is defined by {owner.path}, which the file does not ask for"
         yield _finding(Severity.INFO, "underlinked", package, underlinked, says)
