@@ -25,6 +25,8 @@ _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  
 _PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
 _TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
 _TORCH = "torch/lib/"
+_MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
+_MOST_DIRECTORIES = 1000  # of one file's path; libtorch_cuda.so has 6
 # What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
 # pillow calls it without saying so.
 _ALWAYS = (
@@ -62,11 +64,6 @@ class Library:
     @property
     def name(self) -> str:
         return posixpath.basename(self.path)
-
-    @property
-    def module(self) -> bool:
-        """Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
-        return any(symbol.startswith("PyInit_") for symbol in self.elf.exported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +107,14 @@ class Loader:
         self._by_path = {posixpath.normpath(library.path): library for library in reversed(self.libraries)}
         self._by_system_path = {_unmerged(library.path): library for library in self.system.values()}
         self._by_name = _by_name(self.libraries)
+        self._names = {posixpath.basename(path) for path in (*self._by_path, *self._by_system_path)}
         forced = {_unmerged(posixpath.normpath(directory)) for directory in system.preloaded}
         self._forced = {n: lib for n, lib in self.system.items() if _unmerged(posixpath.dirname(lib.path)) in forced}
         self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._answers: dict[tuple[Library, str, tuple[str, ...]], Found] = {}
         self._closures: dict[Library, Closure] = {}
+        self._modules: dict[Library, bool] = {}
+        self._steps = 0
         self.loaded: Mapping[str, Library] = {}
         self.loaded = self._loaded_by_torch()
 
@@ -161,9 +161,20 @@ class Loader:
                 found.setdefault(library, []).append(root)
         return {library: tuple(roots) for library, roots in found.items()}
 
+    def module(self, library: Library) -> bool:
+        """Whether Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
+        if library not in self._modules:
+            self._modules[library] = any(symbol.startswith("PyInit_") for symbol in library.elf.exported)
+        return self._modules[library]
+
     def imported(self, library: Library) -> bool:
         """Whether importing some extension module maps the file."""
-        return library.module or any(user.module for user in self.users.get(library, ()))
+        return self.module(library) or any(self.module(user) for user in self.users.get(library, ()))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the files ask for each other more often than anybody has time to follow."""
+        return self._steps > _MOST_STEPS
 
     @cached_property
     def everywhere(self) -> tuple[Library, ...]:
@@ -191,6 +202,9 @@ class Loader:
         inherited = {root: self.directories(root)[0]}
         order, found = [root], []
         for asker in order:  # it grows
+            self._steps += len(asker.elf.needed)
+            if self.exhausted:
+                return Closure((root,), (Found(root, "", How.UNKNOWN),))
             for name in asker.elf.needed:
                 if name in names:
                     found.append(Found(asker, name, How.LOADED, names[name]))
@@ -203,7 +217,7 @@ class Loader:
                 names[name] = library
                 if library not in inherited:
                     names.setdefault(library.elf.soname or name, library)
-                    inherited[library] = (*self.directories(library)[0], *inherited[asker])
+                    inherited[library] = tuple(dict.fromkeys((*self.directories(library)[0], *inherited[asker])))
                     order.append(library)
         return Closure(tuple(order), tuple(found))
 
@@ -237,6 +251,8 @@ class Loader:
         return How.MISSING if self.known else How.UNKNOWN
 
     def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
+        if name not in self._names:
+            return None
         return next((one for directory in directories if (one := self._at(f"{directory}/{name}"))), None)
 
     def _at(self, path: str) -> Library | None:
@@ -303,11 +319,11 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
     """Entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without those that hang on the working directory."""
     found: list[str] = []
     origin = posixpath.dirname(library.path)
-    for entry in entries:
+    for entry in entries[:_MOST_DIRECTORIES]:
         path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
         if not at_origin and not path.startswith("/"):
             continue
         path = _PLATFORM.sub(_PLATFORMS.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
         found += [posixpath.normpath(_LIB.sub(name, path)) for name in names]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]

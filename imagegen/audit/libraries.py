@@ -12,8 +12,8 @@ from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.rivals import rivals
 
 _SHOWN = 20  # files in one finding
-# "_cu13", "-cuda12", "torch24", "7": what tells the variants of one file from each other.
-_VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+")
+# "_cu13", "-cuda12", "torch24", "7", "-cpu": what tells the variants of one file from each other.
+_VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
@@ -26,7 +26,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     for package, files in packages.items():
         yield from _missing(loader, package, names[package], files)
         yield from _versions(loader, package, files)
-    yield from _preloads(loader)
+    if subject.system:  # otherwise it may lie in the base
+        yield from _preloads(subject, loader)
     yield from rivals(loader)
 
 
@@ -46,7 +47,11 @@ def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> I
         gone = tuple(n for n in library.elf.needed if loader.find(library, n).how is How.MISSING)
         if gone:
             absent[library] = gone
-    judged = [_judged(loader, name, library, files, absent) for library in absent]
+    by_stem: dict[str, list[Library]] = {}
+    for library in files:
+        by_stem.setdefault(_stem(library.path), []).append(library)
+    useless = all(_lacks(loader, file, absent) for file in files if loader.module(file)) if absent else False
+    judged = [_judged(loader, name, absent, library, by_stem[_stem(library.path)], useless) for library in absent]
     for id_, asks_cuda in (("cuda-major", True), ("missing-library", False)):
         for severity in _ORDER:
             there = [
@@ -59,11 +64,20 @@ def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> I
 
 
 def _judged(
-    loader: Loader, package: str, library: Library, files: list[Library], absent: Mapping[Library, tuple[str, ...]]
+    loader: Loader,
+    package: str,
+    absent: Mapping[Library, tuple[str, ...]],
+    library: Library,
+    alike: list[Library],
+    useless: bool,
 ) -> _Absent:
-    """How bad it is that `library` lacks what it asks for. `absent` holds all such files of its package."""
+    """How bad it is that `library` lacks what it asks for.
+
+    `absent` holds all such files of its package, `alike` those that may be its variants; the package is `useless` where
+    none of its extension modules loads.
+    """
     names = absent[library]
-    variants = [file for file in files if file is not library and _variants(library, file, names)]
+    variants = [file for file in alike if _variants(names, file)]
     sound = [file for file in variants if file not in absent]
     severity, because = Severity.ERROR, ""
     if sound:
@@ -78,7 +92,7 @@ def _judged(
         severity, because = Severity.WARNING, "none of its variants finds its library"
     elif not loader.imported(library):
         severity, because = Severity.INFO, "no extension module loads it: a plugin for who has the library"
-    elif not all(_lacks(loader, file, absent) for file in files if file.module):
+    elif not useless:
         severity, because = Severity.WARNING, "other modules of the package load without it"
     return _Absent(library, names, severity, because)
 
@@ -93,10 +107,8 @@ def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, 
     return any(library in absent for library in loader.closure(module).libraries)
 
 
-def _variants(library: Library, other: Library, names: tuple[str, ...]) -> bool:
-    """Whether two files of a package are made for different versions of a library that the first one lacks."""
-    if _stem(library.path) != _stem(other.path):
-        return False
+def _variants(names: tuple[str, ...], other: Library) -> bool:
+    """Whether a file is made for another version of a library of which one like it lacks those called `names`."""
     lacking = {_stem(name) for name in names}
     return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
 
@@ -170,7 +182,7 @@ def _version_finding(
     family = highest.rpartition("_")[0]
     has = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
     known = f"up to {has}" if has else "none such"
-    evidence = f"asks {provider.elf.soname or provider.name} for {highest}, and it has {known}"
+    evidence = f"needs {highest} of {provider.elf.soname or provider.name}, which has {known}"
     releases = oldest_releases(nodes) if not provider.package else None
     if releases is not None:
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
@@ -187,8 +199,11 @@ def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
     return family, tuple(int(part) for part in re.findall(r"\d+", version)), node
 
 
-def _preloads(loader: Loader) -> Iterator[Finding]:
-    """Libraries that are on no path of who asks for them: something must have loaded them beforehand."""
+def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
+    """Libraries that are on no path of who asks for them: something must have loaded them beforehand.
+
+    A package that depends on the library's package does so. Another one is lucky at best.
+    """
     asked: dict[str, dict[str, Library]] = {}
     for root in loader.libraries:
         if root in loader.users or root.program:  # asked for by others: they bring what it needs
@@ -199,8 +214,32 @@ def _preloads(loader: Loader) -> Iterator[Finding]:
             if found.asker.package != found.library.package:  # what lies within a package, it loads itself
                 asked.setdefault(found.asker.package, {})[found.name] = found.library
     for package, names in asked.items():
-        first = next(iter(names))
-        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        details = tuple(f"{name}: {library.path} of {library.package}" for name, library in names.items())
-        evidence = f"{first}{more} is on no path of the file that asks for it, and has to be loaded before"
-        yield Finding(Severity.INFO, "needs-preload", package, None, evidence, details)
+        depended = _depended(subject, package)
+        for severity in (Severity.WARNING, Severity.INFO):
+            there = {n: one for n, one in names.items() if (one.package in depended) is (severity is Severity.INFO)}
+            if there:
+                yield _preload_finding(severity, package, there)
+
+
+def _preload_finding(severity: Severity, package: str, names: Mapping[str, Library]) -> Finding:
+    first = next(iter(names))
+    evidence = f"{first}{f' (and {len(names) - 1} more)' if len(names) > 1 else ''} is on no path of who asks for it"
+    if severity is Severity.WARNING:
+        evidence += f", and the package does not depend on {names[first].package}, which has it"
+    details = tuple(f"{name}: {library.path} of {library.package}" for name, library in names.items())
+    return Finding(severity, "needs-preload", package, None, evidence, details[:_SHOWN])
+
+
+def _depended(subject: Subject, package: str) -> frozenset[str]:
+    """The packages that one depends on, whatever the extra or marker, and those that these depend on."""
+    by_name = {each.name: each for each in subject.packages}
+    queue = [each.name for each in subject.packages if str(each) == package]
+    seen = set(queue)
+    for name in queue:
+        for requirement in by_name[name].requires:
+            match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+            other = re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+            if other in by_name and other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return frozenset(str(by_name[name]) for name in seen)

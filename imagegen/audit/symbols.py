@@ -43,6 +43,9 @@ def check(subject: Subject) -> Iterator[Finding]:
             by_package.setdefault(library.package, []).append(missing)
     for package, files in by_package.items():
         yield from _findings(scope, package, files)
+    if scope.loader.exhausted:
+        why = "the files ask for each other more often than those of any real stack; not all of them were followed"
+        yield Finding(Severity.WARNING, "not-followed", "", None, why)
 
 
 class Scope:

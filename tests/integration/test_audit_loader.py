@@ -123,7 +123,11 @@ CASES: dict[str, tuple[dict[str, dict[str, Any]], str, str]] = {
         "",
         "",
     ),
-    "missing": ({"a.so": {"needed": ["link-gone.so"]}}, "link-gone.so: cannot open shared object file", "missing-library"),
+    "missing": (
+        {"a.so": {"needed": ["link-gone.so"]}},
+        "link-gone.so: cannot open shared object file",
+        "missing-library",
+    ),
     "undefined": ({"a.so": {"undefined": ["link_gone"]}}, "undefined symbol: link_gone", "undefined-symbol"),
     "undefined below": (
         {"a.so": {"needed": ["link-b.so"], "rpath": "$ORIGIN"}, "link-b.so": {"undefined": ["link_gone"]}},

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagegen.audit import symbols
 from imagegen.audit.closure import Found, How, Loader, for_another_python
 from imagegen.audit.model import Elf, Subject
 from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
@@ -156,6 +157,18 @@ def test_files_that_ask_for_each_other_end() -> None:
     }
     loader = Loader(subject(package("pkg", files)))
     assert [library.path for library in loader.closure(at(loader, "pkg/a.so")).libraries] == ["pkg/a.so", "pkg/b.so"]
+
+
+def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagegen.audit.closure._MOST_STEPS", 10_000)
+    names = [f"lib{n}.so" for n in range(30)]
+    made = subject(package("pkg", {f"pkg/{name}": elf(*names, rpath="$ORIGIN", soname=name) for name in names}))
+    loader = Loader(made)
+    for library in loader.libraries:
+        loader.closure(library)
+    assert loader.exhausted
+    assert "not-followed" in {finding.id for finding in symbols.check(made)}
+    assert "not-followed" not in {finding.id for finding in symbols.check(subject(package("pkg", {"a.so": module()})))}
 
 
 def test_every_process_has_the_interpreters_libraries() -> None:

@@ -85,11 +85,14 @@ def test_a_cuda_of_another_major_is_told_as_such() -> None:
 
 
 def test_a_variant_for_what_is_there_makes_the_others_harmless() -> None:
-    nvidia = package("nvidia", {"nvidia/libcudart.so.13": CUDART13})
+    nvidia = package("nvidia", {"lib/libcudart.so.13": CUDART13})
     both = {"hook_cu12.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
     assert told(package("saver", both), nvidia)[0] == (INFO, "cuda-major")
     plain = {"hook.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
     assert told(package("saver", plain), nvidia)[0] == (INFO, "cuda-major")
+    torch = package("torch", {"torch/lib/libtorch.so": elf()})
+    for_cpu = {"addon_torch28-cpu.so": elf("libtorch.so"), "addon_torch28-cuda.so": elf("libtorch_cuda.so")}
+    assert told(package("addon", for_cpu), torch) == [(INFO, "missing-library")]
     # Two files with numbers in their names, and no variants: both are for one CUDA.
     others = {"fa2.so": module("libcudart.so.12"), "fa3.so": module("libc.so.6")}
     assert told(package("flash", others), nvidia) == [(ERROR, "cuda-major")]
@@ -127,7 +130,7 @@ def test_version_nodes_are_held_against_the_base(nodes: str, says: str) -> None:
     wants = module(name, requires={name: frozenset({first, *others})})
     (one,) = findings(package("pkg", {"pkg/it.so": wants}), base=base)
     assert (one.severity, one.id, one.path) == (ERROR, "library-too-old", "pkg/it.so")
-    assert one.evidence == f"asks {name} for {first}, and it has {says}"
+    assert one.evidence == f"needs {first} of {name}, which has {says}"
 
 
 def test_the_highest_node_and_its_file_are_named_and_a_plugin_is_a_warning() -> None:
@@ -139,20 +142,25 @@ def test_the_highest_node_and_its_file_are_named_and_a_plugin_is_a_warning() -> 
 
 def test_a_librarys_own_nodes_count_too_and_one_without_nodes_satisfies_all() -> None:
     asks = {"libnvJitLink.so.12": frozenset({"libnvJitLink.so.12_12.8"})}
-    wants = package("pkg", {"pkg/it.so": module("libnvJitLink.so.12", requires=asks)})
+    wants = package("pkg", {"pkg/it.so": module("libnvJitLink.so.12", requires=asks, rpath="$ORIGIN/../nvidia")})
     old = elf(soname="libnvJitLink.so.12", provides="libnvJitLink.so.12_12.1 libnvJitLink.so.12_12.4")
-    (one, preload) = findings(wants, package("nvidia", {"nvidia/libnvJitLink.so.12": old}))
-    assert (one.id, preload.id) == ("library-too-old", "needs-preload") and "would do" not in one.evidence
+    (one,) = findings(wants, package("nvidia", {"nvidia/libnvJitLink.so.12": old}))
+    assert one.id == "library-too-old" and "would do" not in one.evidence
     bare = package("nvidia", {"nvidia/libnvJitLink.so.12": replace(old, provides=frozenset())})
-    assert told(wants, bare) == [(INFO, "needs-preload")]
+    assert findings(wants, bare) == []
 
 
 def test_a_library_on_no_path_has_to_be_loaded_before() -> None:
-    ffi = package("ffi", {"ffi/libffi.so": elf()})
-    (one,) = findings(package("pkg", {"pkg/it.so": module("libffi.so")}), ffi)
-    assert (one.severity, one.id, one.details) == (INFO, "needs-preload", ("libffi.so: ffi/libffi.so of ffi 1.0",))
+    ffi = package("c-ffi", {"ffi/libffi.so": elf()})
+    pkg = package("pkg", {"pkg/it.so": module("libffi.so")})
+    (one,) = findings(pkg, ffi)
+    assert (one.severity, one.id, one.details) == (WARNING, "needs-preload", ("libffi.so: ffi/libffi.so of c-ffi 1.0",))
+    assert "does not depend on c-ffi 1.0" in one.evidence
+    between = replace(package("between", {}), requires=('C_FFI>=1 ; extra == "all"',))
+    assert told(replace(pkg, requires=("between",)), between, ffi) == [(INFO, "needs-preload")]
     assert findings(package("pkg", {"pkg/it.so": module("libffi.so", rpath="$ORIGIN/../ffi")}), ffi) == []
     assert findings(package("pkg", {"pkg/it.so": module("libffi.so"), "pkg/lib/libffi.so": elf()})) == []
+    assert findings(pkg, ffi, known=False) == []
 
 
 CUDNN = elf(soname="libcudnn.so.9")
