@@ -59,7 +59,7 @@ class Library:
     @property
     def program(self) -> bool:
         """A program starts a process of its own. Some libraries name an interpreter too, to print their version."""
-        return self.elf.program and self.elf.soname is None
+        return self.elf.program and self.elf.soname is None and ".so" not in self.name
 
     @property
     def name(self) -> str:

@@ -62,6 +62,15 @@ def test_the_exporters_of_a_closure_are_seen_however_deep() -> None:
     assert findings(files) == []
 
 
+def test_a_library_that_names_an_interpreter_is_no_program() -> None:
+    assert [one.id for one in findings({"pkg/_rust.abi3.so": module(undefined=GONE, program=True)})] == [
+        "undefined-symbol"
+    ]
+    assert [one.id for one in findings({"pkg/lib": elf(undefined=GONE, program=True, soname="lib")})] == [
+        "undefined-symbol"
+    ]
+
+
 def test_a_file_that_no_module_loads_is_a_warning_and_one_that_a_module_loads_an_error() -> None:
     plugin = {"pkg/plugin.so": elf(undefined="of_its_host")}
     assert [one.severity for one in findings(plugin)] == [Severity.WARNING]
