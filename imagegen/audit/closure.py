@@ -88,10 +88,6 @@ class Closure:
         """Whether every library is at hand, so that a symbol that none of them has is in none."""
         return all(found.library is not None or found.how is How.DRIVER for found in self.found)
 
-    @cached_property
-    def drivers(self) -> frozenset[str]:
-        return frozenset(found.name for found in self.found if found.how is How.DRIVER)
-
 
 class Loader:
     """ld.so over a subject's files: finds libraries, and follows them."""
@@ -99,6 +95,7 @@ class Loader:
     def __init__(self, subject: Subject) -> None:
         system = subject.system or System({})
         self.known = subject.system is not None  # what lies under the packages
+        self.for_cpu = subject.cuda is False
         self.machine = _machine(subject)
         self.libraries = tuple(_of_packages(subject, self.machine))
         self.system = _of_system(system, self.machine)

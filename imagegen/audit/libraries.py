@@ -80,17 +80,18 @@ def _judged(
     variants = [file for file in alike if _variants(names, file)]
     sound = [file for file in variants if file not in absent]
     severity, because = Severity.ERROR, ""
+    imported = loader.imported(library)
     if sound:
         severity, because = Severity.INFO, f"{sound[0].name} is the variant for what is there"
     elif reason := optional(package, library.path):
         severity, because = Severity.INFO, reason
     elif library.program:
         severity, because = _of_program(loader, names)
-    elif any(is_required(name) for name in names):
+    elif any(is_required(name) for name in names) and (imported or not (variants or loader.for_cpu)):
         pass
     elif variants:
         severity, because = Severity.WARNING, "none of its variants finds its library"
-    elif not loader.imported(library):
+    elif not imported:
         severity, because = Severity.INFO, "no extension module loads it: a plugin for who has the library"
     elif not useless:
         severity, because = Severity.WARNING, "other modules of the package load without it"

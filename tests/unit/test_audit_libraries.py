@@ -106,6 +106,15 @@ def test_variants_of_which_none_finds_its_library_are_a_warning() -> None:
     ]
 
 
+def test_code_for_cuda_that_nothing_imports_is_no_error_where_there_is_no_cuda() -> None:
+    builds = {f"bitsandbytes/libbitsandbytes_cuda{n}.so": elf(f"libcudart.so.{n // 10}") for n in (118, 129, 130)}
+    assert told(package("bitsandbytes", builds)) == [(WARNING, "missing-library")]
+    ops = package("pkg", {"pkg/ops.so": elf("libcudart.so.13"), **SOUND})
+    assert [one.severity for one in check(replace(subject(ops), cuda=False))] == [INFO]
+    wants = package("pkg", {"pkg/_C.so": module("libcudart.so.13"), **SOUND})
+    assert [one.severity for one in check(replace(subject(wants), cuda=False))] == [ERROR]
+
+
 def test_an_optional_module_is_excused_by_its_rule_with_the_reason() -> None:
     pool = {"numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": module("libtbb.so.12"), **SOUND}
     (one,) = findings(package("numba", pool))
