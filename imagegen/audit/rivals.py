@@ -59,18 +59,14 @@ def _majors(loader: Loader) -> Iterator[Finding]:
 
 def _drivers(loader: Loader) -> Iterator[Finding]:
     """What stands where the loader would take it for the driver that the host brings."""
+    there: dict[tuple[Severity, str, str], dict[str, str]] = {}
     for name, library in sorted(loader.system.items()):
-        if not is_driver(name):
-            continue
-        forced = loader.forced(name)
-        folders = posixpath.dirname(library.path).split("/")
-        severity, id_, what = Severity.WARNING, "driver-in-image", "of some driver"
-        if _STUBS in folders:
-            severity, id_, what = Severity.ERROR if forced else Severity.WARNING, "driver-stub", "the toolkit's stub"
-        elif _COMPAT in folders:
-            id_, what = "cuda-compat", "of cuda-compat"
-        evidence = f"{name} is {what}, and {'LD_LIBRARY_PATH leads to it' if forced else 'the loader finds it'}"
-        yield Finding(severity, id_, "", library.path, evidence)
+        if is_driver(name):
+            there.setdefault(_stand_in(library, loader.forced(name)), {})[name] = library.path
+    for (severity, id_, what), paths in there.items():
+        name, path = next(iter(paths.items()))
+        evidence = f"{name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {what}"
+        yield Finding(severity, id_, "", path, evidence, tuple(paths.values())[:_SHOWN])
     led: dict[Library, dict[str, None]] = {}
     for asker in loader.libraries:
         for name in asker.elf.needed:
@@ -81,3 +77,14 @@ def _drivers(loader: Loader) -> Iterator[Finding]:
         id_ = "driver-stub" if _STUBS in posixpath.dirname(library.path).split("/") else "driver-in-image"
         evidence = f"{next(iter(askers))} finds it by its own path, in place of the host's"
         yield Finding(Severity.ERROR, id_, library.package, library.path, evidence, tuple(askers)[:_SHOWN])
+
+
+def _stand_in(library: Library, forced: bool) -> tuple[Severity, str, str]:
+    """(severity, id, what it is) of a library of the system that is called like the driver's."""
+    folders = posixpath.dirname(library.path).split("/")
+    found = "LD_LIBRARY_PATH leads to it" if forced else "the loader finds it"
+    if _STUBS in folders:
+        return Severity.ERROR if forced else Severity.WARNING, "driver-stub", f"the toolkit's stub, and {found}"
+    if _COMPAT in folders:
+        return Severity.WARNING, "cuda-compat", f"of cuda-compat, and {found}"
+    return Severity.INFO, "driver-in-image", "a driver's, right on a host and wrong in an image"

@@ -215,7 +215,7 @@ DRIVER = elf(soname="libcuda.so.1")
         ("/usr/local/cuda/lib64/stubs", False, (WARNING, "driver-stub")),
         ("/usr/local/cuda-13.0/compat", True, (WARNING, "cuda-compat")),
         ("/usr/local/cuda-13.0/compat", False, (WARNING, "cuda-compat")),
-        ("/usr/lib/x86_64-linux-gnu", False, (WARNING, "driver-in-image")),
+        ("/usr/lib/x86_64-linux-gnu", False, (INFO, "driver-in-image")),
     ],
 )
 def test_what_stands_in_the_drivers_place(place: str, preloaded: bool, expected: tuple[Severity, str]) -> None:
@@ -224,7 +224,15 @@ def test_what_stands_in_the_drivers_place(place: str, preloaded: bool, expected:
     )
     (one,) = findings(package("pkg", SOUND), base=base)
     assert (one.severity, one.id) == expected
-    assert one.evidence.endswith("LD_LIBRARY_PATH leads to it" if preloaded else "the loader finds it")
+    assert one.path == f"{place}/libcuda.so.1" and one.evidence.startswith("libcuda.so.1: ")
+    assert ("LD_LIBRARY_PATH" in one.evidence) is preloaded
+
+
+def test_a_hosts_driver_is_one_finding_however_many_libraries_it_has() -> None:
+    names = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-nvvm.so.4")
+    (one,) = findings(package("pkg", SOUND), base=system({name: elf(soname=name) for name in names}))
+    assert one.evidence == "libcuda.so.1 and 2 more: a driver's, right on a host and wrong in an image"
+    assert len(one.details) == 3
 
 
 def test_a_stub_in_a_wheel_counts_only_where_a_file_finds_it() -> None:
