@@ -1,0 +1,326 @@
+"""How the loader finds each library that a file asks for, and which symbols the file then sees. Pure: nothing is read.
+
+The order is ld.so(8)'s: DT_RPATH of the file that asks and of those that had it loaded (DT_RUNPATH in a file takes the
+place of both), LD_LIBRARY_PATH, DT_RUNPATH of the file that asks alone, the system's directories. A name that is
+loaded already is not searched again, which is why extensions find torch's libraries without any path to them.
+What cannot be found in one of these ways, but lies somewhere in site-packages, counts as found: something has to load
+it beforehand, and packages that are built so do it when they are imported.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from imagegen.audit.known import is_driver
+from imagegen.audit.model import Elf, Subject, System
+
+_ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
+_LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
+_PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
+_TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
+_TORCH = "torch/lib/"
+_MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
+_MOST_DIRECTORIES = 1000  # of one file's path; libtorch_cuda.so has 6
+# What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
+# pillow calls it without saying so.
+_ALWAYS = (
+    *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1"),
+    *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+)
+
+
+class How(Enum):
+    """In which way a library is found."""
+
+    PATH = "path"  # DT_RPATH or DT_RUNPATH
+    PRELOADED = "LD_LIBRARY_PATH"
+    LOADED = "loaded"  # torch has loaded it
+    SYSTEM = "system"
+    DRIVER = "driver"  # the host's driver brings it when a container starts
+    ELSEWHERE = "elsewhere"  # in site-packages, on no path: something must load it beforehand
+    UNKNOWN = "unknown"  # nowhere among the packages, and what lies under them is not known
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """A file that the loader may map. Each is there once, so that it is its identity that counts."""
+
+    package: str  # "torch 2.11.0"; "" for the system's
+    path: str  # relative to site-packages; absolute in the system
+    elf: Elf
+
+    @property
+    def program(self) -> bool:
+        """A program starts a process of its own. Some libraries name an interpreter too, to print their version."""
+        return self.elf.program and self.elf.soname is None and ".so" not in self.name
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of one DT_NEEDED entry of `asker`."""
+
+    asker: Library
+    name: str
+    how: How
+    library: Library | None = None
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What a file is loaded together with, in the loader's order: itself first."""
+
+    libraries: tuple[Library, ...]
+    found: tuple[Found, ...]  # one for each DT_NEEDED entry of each of them
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether every library is at hand, so that a symbol that none of them has is in none."""
+        return all(found.library is not None or found.how is How.DRIVER for found in self.found)
+
+
+class Loader:
+    """ld.so over a subject's files: finds libraries, and follows them."""
+
+    def __init__(self, subject: Subject) -> None:
+        system = subject.system or System({})
+        self.known = subject.system is not None  # what lies under the packages
+        self.for_cpu = subject.cuda is False
+        self.machine = _machine(subject)
+        self.libraries = tuple(_of_packages(subject, self.machine))
+        self.system = _of_system(system, self.machine)
+        file = system.interpreter
+        self.interpreter = Library("", "the interpreter", file.elf) if file and file.elf else None
+        self._by_path = {posixpath.normpath(library.path): library for library in reversed(self.libraries)}
+        self._by_system_path = {_unmerged(library.path): library for library in self.system.values()}
+        self._by_name = _by_name(self.libraries)
+        self._names = {posixpath.basename(path) for path in (*self._by_path, *self._by_system_path)}
+        forced = {_unmerged(posixpath.normpath(directory)) for directory in system.preloaded}
+        self._forced = {n: lib for n, lib in self.system.items() if _unmerged(posixpath.dirname(lib.path)) in forced}
+        self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._answers: dict[tuple[Library, str, tuple[str, ...]], Found] = {}
+        self._closures: dict[Library, Closure] = {}
+        self._modules: dict[Library, bool] = {}
+        self._steps = 0
+        self.loaded: Mapping[str, Library] = {}
+        self.loaded = self._loaded_by_torch()
+
+    def closure(self, root: Library) -> Closure:
+        """Everything that loading `root` loads into a process that has nothing but torch."""
+        if root not in self._closures:
+            self._closures[root] = self._follow(root)
+        return self._closures[root]
+
+    def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> Found:
+        """What `asker` gets for a DT_NEEDED `name`.
+
+        `inherited` are the DT_RPATH directories that are searched for it: its own and those of whoever had it loaded.
+        Where nothing is said, its own alone.
+        """
+        rpath, runpath = self.directories(asker)
+        rpath = () if asker.elf.runpath else rpath if inherited is None else inherited
+        key = (asker, name, rpath)
+        if key not in self._answers:
+            self._answers[key] = Found(asker, name, *self._search(asker, name, rpath, runpath))
+        return self._answers[key]
+
+    def directories(self, library: Library) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """DT_RPATH and DT_RUNPATH of a file, with their tokens replaced. The former counts only without the latter."""
+        if library not in self._directories:
+            rpath = () if library.elf.runpath else library.elf.rpath
+            self._directories[library] = (_expanded(library, rpath), _expanded(library, library.elf.runpath))
+        return self._directories[library]
+
+    def elsewhere(self, name: str) -> tuple[Library, ...]:
+        """The packages' files that are called so, or call themselves so."""
+        return self._by_name.get(name, ())
+
+    def forced(self, name: str) -> bool:
+        """Whether LD_LIBRARY_PATH leads to the system's library of that name."""
+        return name in self._forced
+
+    @cached_property
+    def users(self) -> Mapping[Library, tuple[Library, ...]]:
+        """For each library, the packages' files that load it, themselves apart."""
+        found: dict[Library, list[Library]] = {}
+        for root in self.libraries:
+            for library in self.closure(root).libraries[1:]:
+                found.setdefault(library, []).append(root)
+        return {library: tuple(roots) for library, roots in found.items()}
+
+    def module(self, library: Library) -> bool:
+        """Whether Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
+        if library not in self._modules:
+            self._modules[library] = any(symbol.startswith("PyInit_") for symbol in library.elf.exported)
+        return self._modules[library]
+
+    def imported(self, library: Library) -> bool:
+        """Whether importing some extension module maps the file."""
+        return self.module(library) or any(self.module(user) for user in self.users.get(library, ()))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the files ask for each other more often than anybody has time to follow."""
+        return self._steps > _MOST_STEPS
+
+    @cached_property
+    def everywhere(self) -> tuple[Library, ...]:
+        """What every Python process has loaded."""
+        always = [self.system[name] for name in _ALWAYS if name in self.system]
+        own = self.closure(self.interpreter).libraries if self.interpreter else ()
+        return tuple(dict.fromkeys([*own, *always]))
+
+    def _loaded_by_torch(self) -> dict[str, Library]:
+        """By name, what is loaded once torch is imported."""
+        own = [library for library in self.libraries if library.path.startswith(_TORCH)]
+        found = {library.elf.soname or library.name: library for library in own}
+        self.loaded = dict(found)
+        for root in own:
+            for one in self.closure(root).found:
+                if one.library is not None and one.library.package:
+                    found.setdefault(one.name, one.library)
+        self._answers.clear()  # they were given before this was known
+        self._closures.clear()
+        return found
+
+    def _follow(self, root: Library) -> Closure:
+        # ld.so knows a file by the names under which it was asked for and by its SONAME.
+        names = {root.elf.soname: root} if root.elf.soname else {}
+        inherited = {root: self.directories(root)[0]}
+        order, found = [root], []
+        for asker in order:  # it grows
+            self._steps += len(asker.elf.needed)
+            if self.exhausted:
+                return Closure((root,), (Found(root, "", How.UNKNOWN),))
+            for name in asker.elf.needed:
+                if name in names:
+                    found.append(Found(asker, name, How.LOADED, names[name]))
+                    continue
+                one = self.find(asker, name, inherited[asker])
+                found.append(one)
+                library = one.library
+                if library is None:
+                    continue
+                names[name] = library
+                if library not in inherited:
+                    names.setdefault(library.elf.soname or name, library)
+                    inherited[library] = tuple(dict.fromkeys((*self.directories(library)[0], *inherited[asker])))
+                    order.append(library)
+        return Closure(tuple(order), tuple(found))
+
+    def _search(
+        self, asker: Library, name: str, rpath: tuple[str, ...], runpath: tuple[str, ...]
+    ) -> tuple[How, Library | None]:
+        if "/" in name:
+            library = next((one for path in _expanded(asker, (name,)) if (one := self._at(path))), None)
+            return (How.PATH if library else self._nowhere(name)), library
+        if library := self._in(rpath, name):
+            return How.PATH, library
+        if name in self._forced:
+            return How.PRELOADED, self._forced[name]
+        if library := self._in(runpath, name):
+            return How.PATH, library
+        return self._off_paths(asker, name)
+
+    def _off_paths(self, asker: Library, name: str) -> tuple[How, Library | None]:
+        alone = asker.program or not asker.package  # nothing was loaded before a program or for the system's own sake
+        if name in self.loaded and not alone:
+            return How.LOADED, self.loaded[name]
+        if name in self.system:
+            return How.SYSTEM, self.system[name]
+        if (others := self.elsewhere(name)) and not alone and not is_driver(name):
+            return How.ELSEWHERE, next((one for one in others if one.package == asker.package), others[0])
+        return self._nowhere(name), None
+
+    def _nowhere(self, name: str) -> How:
+        if is_driver(name):
+            return How.DRIVER
+        return How.MISSING if self.known else How.UNKNOWN
+
+    def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
+        if name not in self._names:
+            return None
+        return next((one for directory in directories if (one := self._at(f"{directory}/{name}"))), None)
+
+    def _at(self, path: str) -> Library | None:
+        if path.startswith("/"):
+            return self._by_system_path.get(_unmerged(path))
+        return self._by_path.get(path.removeprefix("./"))
+
+
+def for_another_python(name: str, python: str | None) -> bool:
+    """Whether an extension module's file name, as import reads it, is another interpreter's: "_C.cpython-312-...so"."""
+    match = _TAGGED.search(name)
+    if match is None:
+        return False
+    if match["kind"] != "cpython":
+        return True
+    return python is not None and match["version"] != python.replace(".", "")
+
+
+def _machine(subject: Subject) -> int:
+    """What the subject is for: its C library's, its interpreter's, or what most of its files are for."""
+    system = subject.system or System({})
+    for file in (system.libraries.get("libc.so.6"), system.interpreter):
+        if file and file.elf:
+            return file.elf.machine
+    files = (file.elf for package in subject.packages for file in package.files.values() if file.elf)
+    counts = Counter(elf.machine for elf in files if elf.machine in _PLATFORMS)
+    return max(sorted(counts), key=counts.__getitem__, default=62)
+
+
+def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
+    for package in subject.packages:
+        name = str(package)
+        for path in sorted(package.files):
+            elf = package.files[path].elf
+            if elf is not None and elf.machine == machine and not for_another_python(path, subject.python):
+                yield Library(name, path, elf)
+
+
+def _of_system(system: System, machine: int) -> dict[str, Library]:
+    """By the name under which they are found; two names of one file are one library."""
+    known: dict[str, Library] = {}
+    found = {}
+    for name, file in system.libraries.items():
+        if file.elf is not None and file.elf.machine == machine:
+            path = system.paths.get(name, f"/{name}")
+            found[name] = known.setdefault(path, Library("", path, file.elf))
+    return found
+
+
+def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
+    found: dict[str, list[Library]] = {}
+    for library in libraries:
+        for name in sorted({library.name, library.elf.soname or library.name}):
+            found.setdefault(name, []).append(library)
+    return {name: tuple(there) for name, there in found.items()}
+
+
+def _unmerged(path: str) -> str:
+    """Debian's /lib is a link to /usr/lib: one spelling for both."""
+    return path.removeprefix("/usr") if path.startswith(("/usr/lib", "/usr/lib64")) else path
+
+
+def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
+    """Entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without those that hang on the working directory."""
+    found: list[str] = []
+    origin = posixpath.dirname(library.path)
+    for entry in entries[:_MOST_DIRECTORIES]:
+        path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
+        if not at_origin and not path.startswith("/"):
+            continue
+        path = _PLATFORM.sub(_PLATFORMS.get(library.elf.machine, ""), path)
+        names = _LIB_NAMES if _LIB.search(path) else ("",)
+        found += [posixpath.normpath(_LIB.sub(name, path)) for name in names]
+    return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]

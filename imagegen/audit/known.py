@@ -1,0 +1,97 @@
+"""What is known of libraries beforehand, data/libraries.yaml: those of the driver, optional ones, distributions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FILE = Path(__file__).parent / "data" / "libraries.yaml"
+
+
+@dataclass(frozen=True)
+class Single:
+    """A family of libraries of which a process must have one."""
+
+    name: str  # "cuDNN"
+    pattern: re.Pattern[str]
+
+
+@cache
+def _facts() -> Any:
+    """The file as it stands. It is shipped: what is wrong with it is a bug."""
+    return yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
+
+
+@cache
+def is_driver(library: str) -> bool:
+    """Whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
+    return any(re.fullmatch(pattern, library) for pattern in _facts()["driver"]["libraries"])
+
+
+@cache
+def is_standard(library: str) -> bool:
+    """Whether every Linux with glibc has it."""
+    return re.fullmatch(_facts()["standard"]["libraries"], library) is not None
+
+
+@cache
+def is_required(library: str) -> bool:
+    """Whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
+    return any(re.fullmatch(pattern, library) for pattern in _facts()["required"]["libraries"])
+
+
+@cache
+def driver_symbols() -> re.Pattern[str]:
+    return re.compile(_facts()["driver"]["symbols"])
+
+
+@cache
+def cuda_major(library: str) -> tuple[str, int] | None:
+    """The stem and CUDA's major of a library that is named by it: ("cudart", 13) of libcudart.so.13."""
+    match = re.fullmatch(_facts()["cuda-major"]["libraries"], library)
+    return (match[1], int(match["major"])) if match else None
+
+
+@cache
+def singles() -> tuple[Single, ...]:
+    return tuple(Single(entry["name"], re.compile(entry["pattern"])) for entry in _facts()["single"])
+
+
+def optional(package: str, path: str) -> str | None:
+    """Why a file of a package, "numba", may lack a library; None where no rule says so."""
+    return next(
+        (
+            entry["because"]
+            for entry in _facts()["optional"]
+            if re.fullmatch(entry["package"], package) and re.fullmatch(entry["files"], path)
+        ),
+        None,
+    )
+
+
+def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
+    """The oldest Debian and the oldest Ubuntu whose C and C++ libraries have the version nodes ("GLIBC_2.38").
+
+    None where a node is no release's: a private one, or one of another library. Empty where all releases are older.
+    """
+    wanted: dict[str, tuple[int, ...]] = {}
+    for node in nodes:
+        match = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)", node)
+        if match is None:
+            return None
+        wanted[match[1]] = max(wanted.get(match[1], ()), _numbers(match[2]))
+    found: dict[str, str] = {}
+    for release in _facts()["releases"]["nodes"]:
+        if all(_numbers(release[family]) >= least for family, least in wanted.items()):
+            found.setdefault(release["name"].split()[0], release["name"])
+    return tuple(sorted(found.values()))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

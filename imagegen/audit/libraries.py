@@ -1,0 +1,246 @@
+"""Libraries that files ask for: whether they are there, in the version asked for, and once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from imagegen.audit.closure import How, Library, Loader
+from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
+from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.rivals import rivals
+
+_SHOWN = 20  # files in one finding
+# "_cu13", "-cuda12", "torch24", "7", "-cpu": what tells the variants of one file from each other.
+_VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    loader = Loader(subject)
+    packages: dict[str, list[Library]] = {}
+    for library in loader.libraries:
+        packages.setdefault(library.package, []).append(library)
+    names = {str(package): package.name for package in subject.packages}
+    for package, files in packages.items():
+        yield from _missing(loader, package, names[package], files)
+        yield from _versions(loader, package, files)
+    if subject.system:  # otherwise it may lie in the base
+        yield from _preloads(subject, loader)
+    yield from rivals(loader)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """Libraries that one file asks for in vain."""
+
+    library: Library
+    names: tuple[str, ...]
+    severity: Severity
+    because: str = ""  # why it is no error
+
+
+def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> Iterator[Finding]:
+    absent = {}
+    for library in files:
+        gone = tuple(n for n in library.elf.needed if loader.find(library, n).how is How.MISSING)
+        if gone:
+            absent[library] = gone
+    by_stem: dict[str, list[Library]] = {}
+    for library in files:
+        by_stem.setdefault(_stem(library.path), []).append(library)
+    useless = all(_lacks(loader, file, absent) for file in files if loader.module(file)) if absent else False
+    judged = [_judged(loader, name, absent, library, by_stem[_stem(library.path)], useless) for library in absent]
+    for id_, asks_cuda in (("cuda-major", True), ("missing-library", False)):
+        for severity in _ORDER:
+            there = [
+                one
+                for one in judged
+                if one.severity is severity and any(_other_major(loader, n) for n in one.names) is asks_cuda
+            ]
+            if there:
+                yield _missing_finding(loader, severity, id_, package, there)
+
+
+def _judged(
+    loader: Loader,
+    package: str,
+    absent: Mapping[Library, tuple[str, ...]],
+    library: Library,
+    alike: list[Library],
+    useless: bool,
+) -> _Absent:
+    """How bad it is that `library` lacks what it asks for.
+
+    `absent` holds all such files of its package, `alike` those that may be its variants; the package is `useless` where
+    none of its extension modules loads.
+    """
+    names = absent[library]
+    variants = [file for file in alike if _variants(names, file)]
+    sound = [file for file in variants if file not in absent]
+    severity, because = Severity.ERROR, ""
+    imported = loader.imported(library)
+    if sound:
+        severity, because = Severity.INFO, f"{sound[0].name} is the variant for what is there"
+    elif reason := optional(package, library.path):
+        severity, because = Severity.INFO, reason
+    elif library.program:
+        severity, because = _of_program(loader, names)
+    elif any(is_required(name) for name in names) and (imported or not (variants or loader.for_cpu)):
+        pass
+    elif variants:
+        severity, because = Severity.WARNING, "none of its variants finds its library"
+    elif not imported:
+        severity, because = Severity.INFO, "no extension module loads it: a plugin for who has the library"
+    elif not useless:
+        severity, because = Severity.WARNING, "other modules of the package load without it"
+    return _Absent(library, names, severity, because)
+
+
+def _of_program(loader: Loader, names: tuple[str, ...]) -> tuple[Severity, str]:
+    if all(loader.elsewhere(name) for name in names):
+        return Severity.INFO, "a program that needs LD_LIBRARY_PATH to find them"
+    return Severity.WARNING, "a program that does not start"
+
+
+def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, ...]]) -> bool:
+    return any(library in absent for library in loader.closure(module).libraries)
+
+
+def _variants(names: tuple[str, ...], other: Library) -> bool:
+    """Whether a file is made for another version of a library of which one like it lacks those called `names`."""
+    lacking = {_stem(name) for name in names}
+    return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
+
+
+def _stem(path: str) -> str:
+    return _VERSION.sub("", path)
+
+
+def _other_major(loader: Loader, name: str) -> str | None:
+    """What there is of the same CUDA library, in another major version."""
+    asked = cuda_major(name)
+    if asked is None:
+        return None
+    there = [*loader.system, *(library.elf.soname or library.name for library in loader.libraries)]
+    return next((n for n in there if (known := cuda_major(n)) and known[0] == asked[0] and known != asked), None)
+
+
+def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str, files: list[_Absent]) -> Finding:
+    names = list(dict.fromkeys(name for file in files for name in file.names))
+    first = names[0]
+    evidence = f"{first} is not there"
+    if id_ == "cuda-major":
+        first = next(name for name in names if _other_major(loader, name))
+        evidence = f"{first} is asked for, and {_other_major(loader, first)} is there"
+    elif len(names) > 1:
+        evidence += ", nor is 1 other" if len(names) == 2 else f", nor are {len(names) - 1} others"
+    if len(files) > 1:
+        evidence += f" ({len(files)} files)"
+    if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
+        evidence += f"; {reasons[0]}"
+    details = [f"{file.library.path}: asks for {', '.join(file.names)}" for file in files[:_SHOWN]]
+    if len(files) > _SHOWN:
+        details.append(f"and {len(files) - _SHOWN} more files")
+    details += [f"searched for {first}: {place}" for place in _places(loader, files[0].library)]
+    return Finding(severity, id_, package, files[0].library.path, evidence, tuple(details))
+
+
+def _places(loader: Loader, library: Library) -> Iterator[str]:
+    rpath, runpath = loader.directories(library)
+    if paths := (*rpath, *runpath):
+        yield f"the file's own path ({', '.join(paths)})"
+    if loader.loaded and not library.program:
+        yield "what torch has loaded"
+    yield "the system's libraries"
+    if not library.program:
+        yield "all of site-packages"
+
+
+def _versions(loader: Loader, package: str, files: list[Library]) -> Iterator[Finding]:
+    """Version nodes (GLIBC_2.38) that a file asks a library for, and that the library there does not have."""
+    short: dict[tuple[Severity, Library], dict[Library, frozenset[str]]] = {}
+    for library in files:
+        for name, nodes in library.elf.requires.items():
+            provider = loader.find(library, name).library
+            # A library without version nodes satisfies all: ld.so takes it as it is.
+            if provider is None or not provider.elf.provides or nodes <= provider.elf.provides:
+                continue
+            severity = Severity.ERROR if loader.imported(library) else Severity.WARNING
+            lacking = short.setdefault((severity, provider), {})
+            lacking[library] = nodes - provider.elf.provides
+    for (severity, provider), lacking in short.items():
+        yield _version_finding(severity, package, provider, lacking)
+
+
+def _version_finding(
+    severity: Severity, package: str, provider: Library, lacking: Mapping[Library, frozenset[str]]
+) -> Finding:
+    nodes = frozenset().union(*lacking.values())
+    highest = max(nodes, key=_by_number)
+    file = next(library for library in lacking if highest in lacking[library])
+    family = highest.rpartition("_")[0]
+    has = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
+    known = f"up to {has}" if has else "none such"
+    evidence = f"needs {highest} of {provider.elf.soname or provider.name}, which has {known}"
+    releases = oldest_releases(nodes) if not provider.package else None
+    if releases is not None:
+        evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
+    details = [f"{library.path}: {', '.join(sorted(there, key=_by_number))}" for library, there in lacking.items()]
+    more = [f"and {len(details) - _SHOWN} more files"] if len(details) > _SHOWN else []
+    owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
+    return Finding(
+        severity, "library-too-old", package, file.path, evidence, (*details[:_SHOWN], *more, f"the library: {owner}")
+    )
+
+
+def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
+    family, _, version = node.rpartition("_")
+    return family, tuple(int(part) for part in re.findall(r"\d+", version)), node
+
+
+def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
+    """Libraries that are on no path of who asks for them: something must have loaded them beforehand.
+
+    A package that depends on the library's package does so. Another one is lucky at best.
+    """
+    asked: dict[str, dict[str, Library]] = {}
+    for root in loader.libraries:
+        if root in loader.users or root.program:  # asked for by others: they bring what it needs
+            continue
+        for found in loader.closure(root).found:
+            if found.how is not How.ELSEWHERE or found.library is None or not found.asker.package:
+                continue
+            if found.asker.package != found.library.package:  # what lies within a package, it loads itself
+                asked.setdefault(found.asker.package, {})[found.name] = found.library
+    for package, names in asked.items():
+        depended = _depended(subject, package)
+        for severity in (Severity.WARNING, Severity.INFO):
+            there = {n: one for n, one in names.items() if (one.package in depended) is (severity is Severity.INFO)}
+            if there:
+                yield _preload_finding(severity, package, there)
+
+
+def _preload_finding(severity: Severity, package: str, names: Mapping[str, Library]) -> Finding:
+    first = next(iter(names))
+    evidence = f"{first}{f' (and {len(names) - 1} more)' if len(names) > 1 else ''} is on no path of who asks for it"
+    if severity is Severity.WARNING:
+        evidence += f", and the package does not depend on {names[first].package}, which has it"
+    details = tuple(f"{name}: {library.path} of {library.package}" for name, library in names.items())
+    return Finding(severity, "needs-preload", package, None, evidence, details[:_SHOWN])
+
+
+def _depended(subject: Subject, package: str) -> frozenset[str]:
+    """The packages that one depends on, whatever the extra or marker, and those that these depend on."""
+    by_name = {each.name: each for each in subject.packages}
+    queue = [each.name for each in subject.packages if str(each) == package]
+    seen = set(queue)
+    for name in queue:
+        for requirement in by_name[name].requires:
+            match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+            other = re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+            if other in by_name and other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return frozenset(str(by_name[name]) for name in seen)

@@ -1,0 +1,245 @@
+"""Libraries that are missing, too old, there twice, or in the driver's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from imagegen.audit.libraries import check
+from imagegen.audit.model import Elf, Finding, Package, Severity, System
+from tests.unit.audit_links import elf, module, package, subject, system
+
+CUDART12, CUDART13 = (elf(soname=f"libcudart.so.{major}") for major in (12, 13))
+
+
+def findings(*packages: Package, base: System | None = None, known: bool = True) -> list[Finding]:
+    return list(check(subject(*packages, base=base, known=known)))
+
+
+def told(*packages: Package, base: System | None = None) -> list[tuple[Severity, str]]:
+    return [(one.severity, one.id) for one in findings(*packages, base=base)]
+
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+SOUND = {"pkg/sound.so": module("libc.so.6")}
+
+
+@pytest.mark.parametrize(
+    ("files", "severity"),
+    [
+        ({"pkg/it.so": module("libGL.so.1")}, ERROR),  # nothing of the package can be imported
+        ({"pkg/it.so": module("libGL.so.1"), **SOUND}, WARNING),
+        ({"pkg/it.so": module("liba.so", rpath="$ORIGIN"), "pkg/liba.so": elf("libGL.so.1")}, ERROR),
+        ({"pkg/it.so": module("liba.so", rpath="$ORIGIN"), "pkg/liba.so": elf("libGL.so.1"), **SOUND}, WARNING),
+        ({"pkg/plugin.so": elf("libucp.so.0"), **SOUND}, INFO),
+        ({"pkg/ops.so": elf("libcudart.so.13"), **SOUND}, ERROR),  # torch.ops loads it, whatever it exports
+        ({"pkg/it.so": module("libnvrtc.so.13"), **SOUND}, ERROR),
+        ({"pkg/it.so": module("libtorch_cuda.so"), **SOUND}, ERROR),
+        ({"pkg/start": elf("libGL.so.1", program=True), **SOUND}, WARNING),
+        ({"pkg/start": elf("libown.so", program=True), "pkg/lib/libown.so": elf(), **SOUND}, INFO),
+    ],
+    ids=[
+        "only",
+        "one-of-two",
+        "below",
+        "below-one-of-two",
+        "plugin",
+        "cuda",
+        "nvrtc",
+        "torch",
+        "program",
+        "program-own",
+    ],
+)
+def test_how_bad_a_missing_library_is(files: dict[str, Elf], severity: Severity) -> None:
+    assert told(package("pkg", files)) == [(severity, "missing-library")]
+
+
+def test_a_missing_library_is_told_with_who_asks_and_where_it_was_searched() -> None:
+    wants = module("libGL.so.1", "libEGL.so.1", runpath="$ORIGIN/../pkg.libs")
+    (one,) = findings(package("opencv-python", {"cv2/cv2.abi3.so": wants}, "4.13"))
+    assert (one.package, one.path) == ("opencv-python 4.13", "cv2/cv2.abi3.so")
+    assert one.evidence == "libGL.so.1 is not there, nor is 1 other"
+    assert one.details == (
+        "cv2/cv2.abi3.so: asks for libGL.so.1, libEGL.so.1",
+        "searched for libGL.so.1: the file's own path (pkg.libs)",
+        "searched for libGL.so.1: the system's libraries",
+        "searched for libGL.so.1: all of site-packages",
+    )
+
+
+def test_a_base_that_is_not_known_and_the_hosts_driver_are_not_missed() -> None:
+    assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1", "libcudart.so.13")}), known=False) == []
+    assert findings(package("pkg", {"pkg/it.so": module("libcuda.so.1", "libnvidia-ml.so.1")})) == []
+
+
+def test_a_cuda_of_another_major_is_told_as_such() -> None:
+    made = [
+        package("pkg", {"pkg/it.so": module("libcudart.so.12")}),
+        package("nvidia", {"nvidia/libcudart.so.13": CUDART13}),
+    ]
+    (one,) = findings(*made)
+    assert (one.severity, one.id) == (ERROR, "cuda-major")
+    assert one.evidence == "libcudart.so.12 is asked for, and libcudart.so.13 is there"
+
+
+def test_a_variant_for_what_is_there_makes_the_others_harmless() -> None:
+    nvidia = package("nvidia", {"lib/libcudart.so.13": CUDART13})
+    both = {"hook_cu12.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
+    assert told(package("saver", both), nvidia)[0] == (INFO, "cuda-major")
+    plain = {"hook.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
+    assert told(package("saver", plain), nvidia)[0] == (INFO, "cuda-major")
+    torch = package("torch", {"torch/lib/libtorch.so": elf()})
+    for_cpu = {"addon_torch28-cpu.so": elf("libtorch.so"), "addon_torch28-cuda.so": elf("libtorch_cuda.so")}
+    assert told(package("addon", for_cpu), torch) == [(INFO, "missing-library")]
+    # Two files with numbers in their names, and no variants: both are for one CUDA.
+    others = {"fa2.so": module("libcudart.so.12"), "fa3.so": module("libc.so.6")}
+    assert told(package("flash", others), nvidia) == [(ERROR, "cuda-major")]
+
+
+def test_variants_of_which_none_finds_its_library_are_a_warning() -> None:
+    files = {f"torchcodec/core{n}.so": module(f"libavutil.so.{n + 52}") for n in (4, 5)}
+    assert told(package("torchcodec", {**files, **SOUND})) == [(WARNING, "missing-library")]
+    assert told(package("torchcodec", {**files, **SOUND}), base=system({"libavutil.so.57": elf()})) == [
+        (INFO, "missing-library")
+    ]
+
+
+def test_code_for_cuda_that_nothing_imports_is_no_error_where_there_is_no_cuda() -> None:
+    builds = {f"bitsandbytes/libbitsandbytes_cuda{n}.so": elf(f"libcudart.so.{n // 10}") for n in (118, 129, 130)}
+    assert told(package("bitsandbytes", builds)) == [(WARNING, "missing-library")]
+    ops = package("pkg", {"pkg/ops.so": elf("libcudart.so.13"), **SOUND})
+    assert [one.severity for one in check(replace(subject(ops), cuda=False))] == [INFO]
+    wants = package("pkg", {"pkg/_C.so": module("libcudart.so.13"), **SOUND})
+    assert [one.severity for one in check(replace(subject(wants), cuda=False))] == [ERROR]
+
+
+def test_an_optional_module_is_excused_by_its_rule_with_the_reason() -> None:
+    pool = {"numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": module("libtbb.so.12"), **SOUND}
+    (one,) = findings(package("numba", pool))
+    assert one.severity is INFO and "workqueue" in one.evidence
+    assert told(package("other", pool)) == [(WARNING, "missing-library")]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ("libc.so.6: GLIBC_2.38 GLIBC_2.17", "up to GLIBC_2.36; Debian 13 or Ubuntu 24.04 would do"),
+        ("libc.so.6: GLIBC_9.1", "up to GLIBC_2.36; no Debian or Ubuntu known here would do"),
+        ("libc.so.6: GLIBC_PRIVATE2", "up to GLIBC_2.36"),
+        ("libstdc++.so.6: GLIBCXX_3.4.32", "up to GLIBCXX_3.4.30; Debian 13 or Ubuntu 24.04 would do"),
+        ("libstdc++.so.6: CXXABI_1.3.8", "none such; Debian 10 or Ubuntu 18.04 would do"),
+    ],
+    ids=["glibc", "none-is-new-enough", "private", "libstdc++", "family"],
+)
+def test_version_nodes_are_held_against_the_base(nodes: str, says: str) -> None:
+    name, first, *others = nodes.replace(":", "").split()
+    base = system({"libstdc++.so.6": elf(soname="libstdc++.so.6", provides="GLIBCXX_3.4 GLIBCXX_3.4.30")})
+    wants = module(name, requires={name: frozenset({first, *others})})
+    (one,) = findings(package("pkg", {"pkg/it.so": wants}), base=base)
+    assert (one.severity, one.id, one.path) == (ERROR, "library-too-old", "pkg/it.so")
+    assert one.evidence == f"needs {first} of {name}, which has {says}"
+
+
+def test_the_highest_node_and_its_file_are_named_and_a_plugin_is_a_warning() -> None:
+    asks = {f"pkg/{n}.so": elf("libc.so.6", requires={"libc.so.6": frozenset({f"GLIBC_2.{n}"})}) for n in (37, 41, 40)}
+    (one,) = findings(package("pkg", asks))
+    assert (one.severity, one.path) == (WARNING, "pkg/41.so") and "GLIBC_2.41" in one.evidence
+    assert one.details[-1] == "the library: /lib/x86_64-linux-gnu/libc.so.6"
+
+
+def test_a_librarys_own_nodes_count_too_and_one_without_nodes_satisfies_all() -> None:
+    asks = {"libnvJitLink.so.12": frozenset({"libnvJitLink.so.12_12.8"})}
+    wants = package("pkg", {"pkg/it.so": module("libnvJitLink.so.12", requires=asks, rpath="$ORIGIN/../nvidia")})
+    old = elf(soname="libnvJitLink.so.12", provides="libnvJitLink.so.12_12.1 libnvJitLink.so.12_12.4")
+    (one,) = findings(wants, package("nvidia", {"nvidia/libnvJitLink.so.12": old}))
+    assert one.id == "library-too-old" and "would do" not in one.evidence
+    bare = package("nvidia", {"nvidia/libnvJitLink.so.12": replace(old, provides=frozenset())})
+    assert findings(wants, bare) == []
+
+
+def test_a_library_on_no_path_has_to_be_loaded_before() -> None:
+    ffi = package("c-ffi", {"ffi/libffi.so": elf()})
+    pkg = package("pkg", {"pkg/it.so": module("libffi.so")})
+    (one,) = findings(pkg, ffi)
+    assert (one.severity, one.id, one.details) == (WARNING, "needs-preload", ("libffi.so: ffi/libffi.so of c-ffi 1.0",))
+    assert "does not depend on c-ffi 1.0" in one.evidence
+    between = replace(package("between", {}), requires=('C_FFI>=1 ; extra == "all"',))
+    assert told(replace(pkg, requires=("between",)), between, ffi) == [(INFO, "needs-preload")]
+    assert findings(package("pkg", {"pkg/it.so": module("libffi.so", rpath="$ORIGIN/../ffi")}), ffi) == []
+    assert findings(package("pkg", {"pkg/it.so": module("libffi.so"), "pkg/lib/libffi.so": elf()})) == []
+    assert findings(pkg, ffi, known=False) == []
+
+
+CUDNN = elf(soname="libcudnn.so.9")
+
+
+def test_two_cudnns_or_ncclls_are_told_with_their_places_and_who_takes_which() -> None:
+    wheel = package("nvidia-cudnn-cu13", {"nvidia/cudnn/lib/libcudnn.so.9": CUDNN}, "9.19")
+    uses = package("pkg", {"pkg/it.so": module("libcudnn.so.9", runpath="$ORIGIN/../nvidia/cudnn/lib")})
+    assert findings(wheel, uses) == []
+    base = system({"libcudnn.so.9": CUDNN}, {"libcudnn.so.9": "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.10.2"})
+    (one,) = findings(wheel, uses, base=base)
+    assert (one.severity, one.id, one.package) == (WARNING, "several-libraries", "")
+    places = "nvidia/cudnn/lib (nvidia-cudnn-cu13 9.19), /usr/lib/x86_64-linux-gnu (libcudnn.so.9.10.2)"
+    assert one.evidence == f"cuDNN lies in 2 places: {places}"
+    assert one.details == ("pkg 1.0 takes libcudnn.so.9 from nvidia/cudnn/lib",)
+    bundled = package("cupy", {"cupy.libs/libnccl-0a1b2c3d.so.2.16": elf(soname="libnccl-0a1b2c3d.so.2.16")})
+    nccl = package("nvidia-nccl-cu13", {"nvidia/nccl/lib/libnccl.so.2": elf(soname="libnccl.so.2")})
+    assert told(bundled, nccl) == [(WARNING, "several-libraries")]
+
+
+def test_two_cudas_in_one_process_are_a_warning_and_a_variant_that_nothing_imports_is_none() -> None:
+    nvidia = package("nvidia", {"nvidia/libcudart.so.12": CUDART12, "nvidia/libcudart.so.13": CUDART13})
+    one_, other = (
+        package(name, {f"{name}/it.so": module(f"libcudart.so.{major}", rpath="$ORIGIN/../nvidia")})
+        for name, major in (("a", 12), ("b", 13))
+    )
+    (one,) = findings(nvidia, one_, other)
+    assert (one.severity, one.id) == (WARNING, "cuda-majors-mixed")
+    assert one.evidence == "one process loads libcudart.so.12 and libcudart.so.13"
+    assert one.details == ("libcudart.so.12: a 1.0: a/it.so", "libcudart.so.13: b 1.0: b/it.so")
+    assert findings(nvidia, one_) == []
+    variant = package("c", {"c/hook.so": elf("libcudart.so.13", rpath="$ORIGIN/../nvidia")})
+    assert findings(nvidia, one_, variant) == []
+
+
+DRIVER = elf(soname="libcuda.so.1")
+
+
+@pytest.mark.parametrize(
+    ("place", "preloaded", "expected"),
+    [
+        ("/usr/local/cuda/lib64/stubs", True, (ERROR, "driver-stub")),
+        ("/usr/local/cuda/lib64/stubs", False, (WARNING, "driver-stub")),
+        ("/usr/local/cuda-13.0/compat", True, (WARNING, "cuda-compat")),
+        ("/usr/local/cuda-13.0/compat", False, (WARNING, "cuda-compat")),
+        ("/usr/lib/x86_64-linux-gnu", False, (INFO, "driver-in-image")),
+    ],
+)
+def test_what_stands_in_the_drivers_place(place: str, preloaded: bool, expected: tuple[Severity, str]) -> None:
+    base = system(
+        {"libcuda.so.1": DRIVER}, {"libcuda.so.1": f"{place}/libcuda.so.1"}, preloaded=(place,) if preloaded else ()
+    )
+    (one,) = findings(package("pkg", SOUND), base=base)
+    assert (one.severity, one.id) == expected
+    assert one.path == f"{place}/libcuda.so.1" and one.evidence.startswith("libcuda.so.1: ")
+    assert ("LD_LIBRARY_PATH" in one.evidence) is preloaded
+
+
+def test_a_hosts_driver_is_one_finding_however_many_libraries_it_has() -> None:
+    names = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-nvvm.so.4")
+    (one,) = findings(package("pkg", SOUND), base=system({name: elf(soname=name) for name in names}))
+    assert one.evidence == "libcuda.so.1 and 2 more: a driver's, right on a host and wrong in an image"
+    assert len(one.details) == 3
+
+
+def test_a_stub_in_a_wheel_counts_only_where_a_file_finds_it() -> None:
+    stub = package("toolkit", {"nvidia/lib/stubs/libcuda.so.1": DRIVER})
+    assert findings(stub, package("pkg", {"pkg/it.so": module("libcuda.so.1")})) == []
+    led = package("pkg", {"pkg/it.so": module("libcuda.so.1", rpath="$ORIGIN/../nvidia/lib/stubs")})
+    assert told(stub, led) == [(ERROR, "driver-stub")]
+    whole = package("driver", {"driver/libcuda.so.1": DRIVER})
+    led = package("pkg", {"pkg/it.so": module("libcuda.so.1", rpath="$ORIGIN/../driver")})
+    assert told(whole, led) == [(ERROR, "driver-in-image")]
