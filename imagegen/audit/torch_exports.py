@@ -57,8 +57,12 @@ class Index:
         bit = 1 << self.releases.index(release)
         return frozenset(symbol for symbol in symbols if not self.names.get(symbol, 0) & bit)
 
+    def of_release(self, release: str) -> frozenset[str]:
+        bit = 1 << self.releases.index(release)
+        return frozenset(name for name, bits in self.names.items() if bits & bit)
+
     def of(self, version: str) -> str | None:
-        """The release that stands for a version of torch: itself, else the last of its minor; None for an unknown one."""
+        """The release that stands for a version of torch: itself, else the last of its minor; else None."""
         wanted = Version(version)
         same = [each for each in self.releases if minor(each) == minor(version)]
         exact = [each for each in same if Version(each).release == wanted.release]
@@ -66,7 +70,7 @@ class Index:
 
 
 def minor(version: str) -> str:
-    """ "2.8" of "2.8.0+cu128": what torch keeps its C++ ABI within."""
+    """What torch keeps its C++ ABI within: "2.8" of "2.8.0+cu128"."""
     major, second = (*Version(version).release, 0)[:2]
     return f"{major}.{second}"
 

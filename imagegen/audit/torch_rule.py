@@ -1,39 +1,224 @@
-"""Which torch a wheel's extensions were built for, read off the symbols that they want of it."""
+"""Whether the torch beside a package is the one that its extensions were built for, read off the symbols they want.
+
+The rule, checked against what dlopen does (2026-11-21, nine wheels on torch 2.8 and 2.9): torch keeps its C++ ABI
+within a minor release, so a file that uses any C++ symbol of torch's runs with the minor that it was built for, and one
+that uses only the C names of the stable ABI with every later torch that has them all. A file that lacks one symbol is
+not loaded at all. A package is judged by all of its files together: those that lack nothing can still abort while
+loading, when the package was built for another minor.
+"""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
 
-from imagegen.audit.model import Finding, Package, Subject
+import yaml
+from packaging.version import InvalidVersion
 
-# Entities of torch's namespaces by Itanium mangling, and the C names of its stable ABI.
-_OWNED = re.compile(
-    r"_Z(?:T[VTISHWC]|GV|GR|Th[n\d]+_|Tv[n\d]+_[n\d]+_|Tc(?:[hv][n_\d]+)+)?Z*N[rVK]*[RO]?(?:2at|3c10|4c10d|5torch|6caffe2)"
-    r"|aoti_torch_|torch_"
-)
+from imagegen.audit import torch_exports
+from imagegen.audit.demangle import demangle
+from imagegen.audit.model import Finding, Package, Severity, Subject
+from imagegen.audit.torch_exports import minor, owned
+from imagegen.audit.torch_user import X86_64, Fit, User, user
 
+__all__ = ["Fit", "check", "fits", "owned"]
 
-def owned(symbol: str) -> bool:
-    """Whether torch alone may define it: one of its C++ namespaces, or of the C names of its stable ABI."""
-    return _OWNED.match(symbol) is not None
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What torch a package was built for, as far as its symbols and its metadata say."""
-
-    stable: bool  # it uses nothing of torch but the C names of the stable ABI
-    minors: tuple[str, ...]  # "2.8", "2.9": those of the index that export all that it wants, oldest first
-    declared: str | None  # the one minor that its version or its metadata names
+_FACTS = Path(__file__).parent / "data" / "torch.yaml"
+_LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
+_NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
+_SHOWN = 3  # symbols of a file
+_FILES = 20
 
 
-def fits(package: Package) -> Fit | None:
-    """What torch `package` fits; None when it uses no symbol of torch."""
-    raise NotImplementedError
+def fits(package: Package, python: str | None = None) -> Fit | None:
+    """What torch `package` fits; None when it uses no symbol of torch.
+
+    `python` ("3.11") leaves out what its extension modules for other interpreters want.
+    """
+    found = user(package, python)
+    return found.fit if found else None
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Packages whose extensions do not fit the torch beside them, or for loose wheels what they fit."""
-    yield from ()
+    """Packages whose extensions do not fit the torch beside them; of loose wheels, which torch they fit."""
+    package = next((each for each in subject.packages if each.name == "torch"), None)
+    torch = _installed(package) if package else _released(subject.torch) if subject.torch else None
+    users = [
+        found for each in subject.packages if (found := user(each, subject.python, torch.machine if torch else X86_64))
+    ]
+    if users and subject.torch and torch is None:
+        known = _span(torch_exports.shipped().releases)
+        yield Finding(
+            Severity.WARNING, "torch-unknown", "", None, f"torch {subject.torch} is not among those known: {known}"
+        )
+    for each in users:
+        wrong = _wrong(each, torch) if torch else None
+        if wrong:
+            yield wrong
+        if package is None:
+            yield _fitting(each)
+        elif not wrong and not each.stable and each.fit.declared is None:
+            yield _unpinned(each)
+
+
+@dataclass(frozen=True)
+class _Torch:
+    """The torch that packages have to run with."""
+
+    version: str
+    machine: int
+    exported: frozenset[str]
+    libraries: frozenset[str] | None  # the names of its own: a CPU build lacks libtorch_cuda.so; None: not known
+
+    @cached_property
+    def minor(self) -> str | None:
+        try:
+            return minor(self.version)
+        except InvalidVersion:
+            return None
+
+    @cached_property
+    def new_strings(self) -> bool:
+        """Whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
+        return any(_NEW in symbol for symbol in self.exported)
+
+
+def _installed(package: Package) -> _Torch | None:
+    """None where nothing is known of its libraries: a file that cannot be read is told elsewhere."""
+    there = {path: file.elf for path, file in package.files.items() if file.elf and file.elf.exported}
+    if not there:
+        return None
+    machine = Counter(elf.machine for elf in there.values()).most_common(1)[0][0]
+    exported = frozenset().union(*(elf.exported for elf in there.values()))
+    names = {posixpath.basename(path) for path in there} | {elf.soname for elf in there.values() if elf.soname}
+    return _Torch(package.version, machine, exported, frozenset(names))
+
+
+def _released(version: str) -> _Torch | None:
+    """PyPI's, by the index; None for a version that it does not know."""
+    index = torch_exports.shipped()
+    try:
+        release = index.of(version)
+    except InvalidVersion:
+        return None
+    return _Torch(version, X86_64, index.of_release(release), None) if release else None
+
+
+def _wrong(one: User, torch: _Torch) -> Finding | None:
+    wanted = one.wanted if torch.minor is None else one.on(torch.minor)
+    missing = {path: lacks for path, symbols in wanted.items() if (lacks := symbols - torch.exported)}
+    missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
+    if missing:
+        return _mismatch(one, torch, missing)
+    if one.stable or one.named in (None, torch.minor):
+        return None
+    says = f"built for torch {one.named}, as its version says, this is {torch.version}; no symbol is missing"
+    return Finding(Severity.WARNING, "torch-other-minor", str(one.package), None, says)
+
+
+def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
+    """Whether the file asks for a library of torch's that this torch is without: then that is what is wrong with it."""
+    elf = one.package.files[path].elf
+    if elf is None or torch.libraries is None:
+        return False
+    own = {posixpath.basename(each) for each in one.package.files}
+    return any(_LIBRARY.fullmatch(name) and name not in torch.libraries and name not in own for name in elf.needed)
+
+
+def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -> Finding:
+    path, lacks = next(iter(missing.items()))
+    every = frozenset().union(*missing.values())
+    first = _flipped(every, torch)
+    if first:
+        id_, why = "torch-abi-flip", f"{_built(one)}, with {_abi(not torch.new_strings)}"
+        why += f"; this is {torch.version}, with {_abi(torch.new_strings)}"
+    else:
+        id_, why = "torch-mismatch", f"{_built(one)}, this is {torch.version}"
+    evidence = f"{why}; {_counted(len(every), 'symbol')} missing, first {demangle(first or min(lacks))}"
+    details = [f"{path}: {_listed(lacks)}" for path, lacks in list(missing.items())[:_FILES]]
+    if len(missing) > _FILES:
+        details.append(f"and {len(missing) - _FILES} more files")
+    if one.fit.declared is None:
+        details.append(_says(one))
+    severity = Severity.WARNING if one.package.name in _facts()["go-on"] else Severity.ERROR
+    return Finding(severity, id_, str(one.package), path, evidence, tuple(details))
+
+
+def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
+    """The first symbol that is missing because its strings are of the other C++ ABI."""
+    for symbol in sorted(missing):
+        if (_NEW in symbol) != torch.new_strings and (_NEW in symbol or _OLD in demangle(symbol)):
+            return symbol
+    return None
+
+
+def _abi(new: bool) -> str:
+    return f"the {'new' if new else 'old'} C++ ABI (_GLIBCXX_USE_CXX11_ABI={int(new)})"
+
+
+def _built(one: User) -> str:
+    if one.stable and one.minors:
+        return f"needs the stable ABI of torch {one.minors[0]} or newer"
+    if one.minors:
+        return f"built for torch {_either(one.minors)}"
+    if one.fit.declared:
+        return f"built for torch {one.fit.declared}, as it says"
+    return f"built for none of torch {_span(torch_exports.shipped().releases)}"
+
+
+def _unpinned(one: User) -> Finding:
+    evidence = f"{_says(one)}; {_evidence(one)}"
+    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, evidence)
+
+
+def _fitting(one: User) -> Finding:
+    details = () if one.fit.declared else (_says(one),)
+    return Finding(Severity.INFO, "torch-fits", str(one.package), None, _evidence(one), details)
+
+
+def _evidence(one: User) -> str:
+    """What its symbols say."""
+    count = len(frozenset().union(*one.wanted.values()))
+    if one.minors:
+        kind = "all of the stable ABI" if one.stable else "not all of the stable ABI"
+        return f"its symbols are those of torch {_either(one.minors)} ({count} of torch's, {kind})"
+    lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
+    known = _span(torch_exports.shipped().releases)
+    if not lacks:
+        return f"it has nothing for torch {known}"
+    nearest = min(reversed(lacks), key=lambda release: len(lacks[release]))
+    first = demangle(min(lacks[nearest]))
+    return f"no torch from {known} has all its symbols; {nearest} lacks {len(lacks[nearest])} of {count}, first {first}"
+
+
+def _says(one: User) -> str:
+    return f'its metadata says "{one.requirement}"' if one.requirement else "its metadata says nothing of torch"
+
+
+def _either(minors: tuple[str, ...]) -> str:
+    return " or ".join(minors) if len(minors) < 3 else f"{minors[0]} to {minors[-1]}"
+
+
+def _span(releases: tuple[str, ...]) -> str:
+    return f"{minor(releases[0])} to {minor(releases[-1])}"
+
+
+def _listed(symbols: frozenset[str]) -> str:
+    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SHOWN]]
+    return "; ".join(shown + ([f"{len(symbols) - _SHOWN} more"] if len(symbols) > _SHOWN else []))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+@cache
+def _facts() -> Any:
+    """The file as it stands. It is shipped: what is wrong with it is a bug."""
+    return yaml.load(_FACTS.read_bytes(), Loader=yaml.CSafeLoader)
