@@ -38,6 +38,7 @@ _MOST = 10_000  # types; a pack within packs is read anew for each element
 _THUNK = re.compile(r"T(?:h(?P<non>n?\d+_)|vn?\d+_n?\d+_)")
 _NUMBER, _COUNT, _SEQUENCE = re.compile(r"\d+"), re.compile(r"(\d*)_"), re.compile(r"([0-9A-Z]{0,6})_")
 _LITERAL, _DISCRIMINATOR = re.compile(r"(n?)(\d+)E"), re.compile(r"_(?:\d|_\d+_)")
+_LONG_STRING = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
 _ANONYMOUS = "_GLOBAL__N"
 
 
@@ -51,7 +52,7 @@ def demangle(name: str) -> str:
     if not name.startswith("_Z") or len(name) > _LONGEST:
         return name
     try:
-        return _Reader(name).whole()
+        return _Reader(name).whole().replace(_LONG_STRING, "std::__cxx11::string")
     except (_Strange, IndexError):
         return name
 

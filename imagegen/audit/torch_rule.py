@@ -33,7 +33,7 @@ _FACTS = Path(__file__).parent / "data" / "torch.yaml"
 _LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
 _SHOWN = 3  # symbols of a file
-_FILES = 20
+_FILES = 8
 
 
 def fits(package: Package, python: str | None = None) -> Fit | None:
@@ -53,9 +53,8 @@ def check(subject: Subject) -> Iterator[Finding]:
         found for each in subject.packages if (found := user(each, subject.python, torch.machine if torch else X86_64))
     ]
     if users and subject.torch and torch is None:
-        known = _span(torch_exports.shipped().releases)
         yield Finding(
-            Severity.WARNING, "torch-unknown", "", None, f"torch {subject.torch} is not among those known: {known}"
+            Severity.WARNING, "torch-unknown", "", None, f"torch {subject.torch} is not among those known: {_known()}"
         )
     for each in users:
         wrong = _wrong(each, torch) if torch else None
@@ -63,7 +62,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             yield wrong
         if package is None:
             yield _fitting(each)
-        elif not wrong and not each.stable and each.fit.declared is None:
+        elif not wrong and not each.stable and each.fit.declared is None and (not torch or each.on(torch.minor)):
             yield _unpinned(each)
 
 
@@ -111,8 +110,7 @@ def _released(version: str) -> _Torch | None:
 
 
 def _wrong(one: User, torch: _Torch) -> Finding | None:
-    wanted = one.wanted if torch.minor is None else one.on(torch.minor)
-    missing = {path: lacks for path, symbols in wanted.items() if (lacks := symbols - torch.exported)}
+    missing = {path: lacks for path, symbols in one.on(torch.minor).items() if (lacks := symbols - torch.exported)}
     missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
     if missing:
         return _mismatch(one, torch, missing)
@@ -132,15 +130,17 @@ def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
 
 
 def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -> Finding:
-    path, lacks = next(iter(missing.items()))
     every = frozenset().union(*missing.values())
-    first = _flipped(every, torch)
-    if first:
-        id_, why = "torch-abi-flip", f"{_built(one)}, with {_abi(not torch.new_strings)}"
+    flipped = _flipped(every, torch)
+    if flipped:
+        id_, first = "torch-abi-flip", flipped
+        why = f"{_built(one)}, with {_abi(not torch.new_strings)}"
         why += f"; this is {torch.version}, with {_abi(torch.new_strings)}"
     else:
-        id_, why = "torch-mismatch", f"{_built(one)}, this is {torch.version}"
-    evidence = f"{why}; {_counted(len(every), 'symbol')} missing, first {demangle(first or min(lacks))}"
+        id_, first = "torch-mismatch", min(next(iter(missing.values())))
+        why = f"{_built(one)}, this is {torch.version}"
+    path = next(path for path, lacks in missing.items() if first in lacks)
+    evidence = f"{why}; {_counted(len(every), 'symbol')} missing, first {demangle(first)}"
     details = [f"{path}: {_listed(lacks)}" for path, lacks in list(missing.items())[:_FILES]]
     if len(missing) > _FILES:
         details.append(f"and {len(missing) - _FILES} more files")
@@ -163,18 +163,15 @@ def _abi(new: bool) -> str:
 
 
 def _built(one: User) -> str:
-    if one.stable and one.minors:
-        return f"needs the stable ABI of torch {one.minors[0]} or newer"
     if one.minors:
-        return f"built for torch {_either(one.minors)}"
+        return f"{'needs the stable ABI of' if one.stable else 'built for'} torch {_there(one)}"
     if one.fit.declared:
         return f"built for torch {one.fit.declared}, as it says"
-    return f"built for none of torch {_span(torch_exports.shipped().releases)}"
+    return f"built for none of torch {_known()}"
 
 
 def _unpinned(one: User) -> Finding:
-    evidence = f"{_says(one)}; {_evidence(one)}"
-    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, evidence)
+    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, f"{_says(one)}; it {_evidence(one)}")
 
 
 def _fitting(one: User) -> Finding:
@@ -186,26 +183,39 @@ def _evidence(one: User) -> str:
     """What its symbols say."""
     count = len(frozenset().union(*one.wanted.values()))
     if one.minors:
-        kind = "all of the stable ABI" if one.stable else "not all of the stable ABI"
-        return f"its symbols are those of torch {_either(one.minors)} ({count} of torch's, {kind})"
+        return f"fits torch {_there(one)} ({_counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
     lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
-    known = _span(torch_exports.shipped().releases)
     if not lacks:
-        return f"it has nothing for torch {known}"
+        return f"has nothing for torch {_known()}"
     nearest = min(reversed(lacks), key=lambda release: len(lacks[release]))
-    first = demangle(min(lacks[nearest]))
-    return f"no torch from {known} has all its symbols; {nearest} lacks {len(lacks[nearest])} of {count}, first {first}"
+    says = f"{nearest} lacks {len(lacks[nearest])} of {count} symbols, first {demangle(min(lacks[nearest]))}"
+    return f"fits no torch from {_known()}; {says}"
 
 
 def _says(one: User) -> str:
     return f'its metadata says "{one.requirement}"' if one.requirement else "its metadata says nothing of torch"
 
 
-def _either(minors: tuple[str, ...]) -> str:
-    return " or ".join(minors) if len(minors) < 3 else f"{minors[0]} to {minors[-1]}"
+def _there(one: User) -> str:
+    """The minors that have all that it wants. What the stable ABI has, later ones have too."""
+    newest = one.minors[-1] == minor(torch_exports.shipped().releases[-1])
+    return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one.minors)
 
 
-def _span(releases: tuple[str, ...]) -> str:
+def _runs(minors: tuple[str, ...]) -> str:
+    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8"."""
+    known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
+    runs: list[list[str]] = []
+    for each in minors:
+        if runs and known.index(each) == known.index(runs[-1][-1]) + 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+
+
+def _known() -> str:
+    releases = torch_exports.shipped().releases
     return f"{minor(releases[0])} to {minor(releases[-1])}"
 
 

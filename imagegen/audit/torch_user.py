@@ -42,9 +42,14 @@ class User:
     python: str | None
     wanted: Mapping[str, frozenset[str]]
 
-    def on(self, wanted_minor: str) -> dict[str, frozenset[str]]:
-        """What counts on a minor of torch: a package may bring one build of a file for each of several."""
-        return {path: symbols for path, symbols in self.wanted.items() if _named(path) in (None, wanted_minor)}
+    def on(self, one_minor: str | None) -> Mapping[str, frozenset[str]]:
+        """What counts on a minor of torch: a package may bring one build of a file for each of several.
+
+        On one whose version cannot be read (None), all of it.
+        """
+        if one_minor is None:
+            return self.wanted
+        return {path: symbols for path, symbols in self.wanted.items() if _named(path) in (None, one_minor)}
 
     @cached_property
     def stable(self) -> bool:
