@@ -89,7 +89,10 @@ class User:
         releases = (_NONE_SO_OLD, *torch_exports.shipped().releases, _NONE_SO_NEW)
         let_in = {minor(each) for each in releases if all(each in one.specifier for one in found)}
         exact = {
-            minor(each.version) for one in found for each in one.specifier if _is_exact(each.operator, each.version)
+            minor(each.version.removesuffix(".*"))
+            for one in found
+            for each in one.specifier
+            if _is_exact(each.operator, each.version)
         }
         one = exact or let_in  # a release that the index does not know yet may be named
         return next(iter(one)) if len(one) == 1 else None
@@ -109,7 +112,7 @@ def user(package: Package, python: str | None, machine: int = X86_64) -> User | 
     wanted = {}
     for path, file in sorted(package.files.items()):
         elf = file.elf
-        if elf and elf.machine == machine and not for_another_python(posixpath.basename(path), python):
+        if elf and elf.machine == machine and not for_another_python(path, python):
             symbols = frozenset(symbol for symbol in elf.undefined if owned(symbol))
             if symbols:
                 wanted[path] = symbols

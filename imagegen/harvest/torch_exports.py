@@ -5,7 +5,6 @@ Any CPython's wheel gives the same names: those of 2.9.0 and 2.15.0 for CPython 
 
 from __future__ import annotations
 
-import mmap
 import re
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen import data
 from imagegen.audit import elf, torch_exports
+from imagegen.audit.window import OnDisk
 from imagegen.config import Settings
 from imagegen.errors import FetchError, StoreError, UsageError, WheelError
 from imagegen.lock import indexes
@@ -61,10 +61,9 @@ def add(asked: str, settings: Settings, store: Store, progress: Progress, path: 
         if after != before:
             data.write(path, torch_exports.dumps(after))
     except (OSError, ValueError) as error:
-        why = "it is part of imagegen: have imagegen in a directory that you may write to, as a checkout is"
-        raise StoreError(
-            "the index of torch's exports cannot be written", where=str(path), why=str(error), fix=why
-        ) from error
+        fix = "it is part of imagegen: have imagegen in a directory that you may write to, as a checkout is"
+        what = "the index of torch's exports cannot be brought up to date"
+        raise StoreError(what, where=str(path), why=str(error), fix=fix) from error
     return Added(release, path, len(after.of_release(release)), after != before)
 
 
@@ -134,8 +133,7 @@ def _exported(member: IO[bytes], room: IO[bytes]) -> frozenset[str]:
     room.truncate()
     shutil.copyfileobj(member, room, 1 << 20)
     room.flush()
-    with mmap.mmap(room.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = elf.read(content)
+    found = elf.read(OnDisk(room.fileno(), room.tell()))
     if found.machine != _X86_64:
         raise ValueError("a library in it is not for x86-64")
     return found.exported
