@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from packaging.version import InvalidVersion
 
 from imagegen.audit import torch_exports
 from imagegen.audit.demangle import demangle
@@ -79,7 +78,7 @@ class _Torch:
     def minor(self) -> str | None:
         try:
             return minor(self.version)
-        except InvalidVersion:
+        except ValueError:  # no version at all, or one with thousands of digits
             return None
 
     @cached_property
@@ -104,7 +103,7 @@ def _released(version: str) -> _Torch | None:
     index = torch_exports.shipped()
     try:
         release = index.of(version)
-    except InvalidVersion:
+    except ValueError:  # no version at all, or one with thousands of digits
         return None
     return _Torch(version, X86_64, index.of_release(release), None) if release else None
 

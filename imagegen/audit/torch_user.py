@@ -22,6 +22,7 @@ X86_64 = 62  # e_machine; the index is made of wheels for it
 # "2.8.0.post2+cu12torch2.8cxx11abitrue", "2.1.2+pt28cu128", "libtorch_c_dlpack_addon_torch29-cuda.so"
 _NAMED = re.compile(r"(?:torch|(?<![a-z])pt)[-_.]?2[._]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _NONE_SO_OLD, _NONE_SO_NEW = "0.1", "999.0"  # versions of torch that a requirement without a bound lets in
+_LONGEST = 1000  # characters of a requirement; a number of more than 4,300 digits is an error of Python's
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
 
 
@@ -134,6 +135,8 @@ def _requirements(package: Package, python: str | None) -> list[Requirement]:
 
 
 def _requirement(text: str, python: str | None) -> Requirement | None:
+    if len(text) > _LONGEST:
+        return None
     try:
         found = Requirement(text)
         if canonicalize_name(found.name) != "torch":

@@ -91,11 +91,21 @@ def test_any_text_gives_an_answer(name: str) -> None:
     assert demangle(name)
 
 
+def doubled(times: int) -> str:
+    """A function of types each of which is made of two of the one before: 278 characters stand for 436 million."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return "_Z1f1A1BIS_S_E" + "".join(f"S0_IS{digits[i]}_S{digits[i]}_E" for i in range(1, times + 1))
+
+
+def test_texts_that_double_are_given_up() -> None:
+    assert demangle(doubled(2)) == "f(A, B<A, A>, B<B<A, A>, B<A, A> >, B<B<B<A, A>, B<A, A> >, B<B<A, A>, B<A, A> > >)"
+    assert demangle(doubled(24)) == doubled(24)
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "_Z1f" + "1AI" + "S_S_E1AI" * 200,  # each twice as long as the one before
-        "_Z1fI1A" + "".join(f"N1AIS{each}_S{each}_EE" for each in ["", *"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"]) + "E",
+        doubled(30),
         "_Z" + "Z" * 2000,
         "_ZN1AI" + "J" * 2000,
         "_Z1f" + "P" * 2000 + "i",
@@ -104,7 +114,7 @@ def test_any_text_gives_an_answer(name: str) -> None:
         "_Z" + "9" * 5000,
         "_Z" + "1a" * 100_000,
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_a_hostile_name_costs_next_to_nothing(name: str) -> None:
     start = time.process_time()

@@ -169,7 +169,7 @@ def test_the_torch_in_a_version_counts_although_no_symbol_is_missing(version: st
         (['torch==2.8.0; python_version < "3.12"', 'torch>=2.9; python_version >= "3.12"'], "2.8"),
         (["torchvision==0.23.0"], None), (["torch @ file:///x.whl"], None), (["=="], None),
         (["torch>=2.8", "torch<2.9"], "2.8"),
-        (["torch===2.8.0"], "2.8"), (["torch===nonsense"], None),
+        (["torch===2.8.0"], "2.8"), (["torch===nonsense"], None), (["torch==" + "9" * 5000], None),
     ],
 )  # fmt: skip
 def test_the_minor_that_metadata_names(requires: list[str], declared: str | None) -> None:
@@ -198,7 +198,7 @@ def test_loose_wheels_are_told_what_they_fit() -> None:
     )
     assert [each.id for each in found(wheels()["vllm 0.11.0"], torch="2.8.1+cu128")] == ["torch-fits"]
     assert [each.id for each in found(wheels()["vllm 0.11.0"], torch="2.9.0")] == ["torch-mismatch", "torch-fits"]
-    for unknown in ("2.99.0", "nonsense"):
+    for unknown in ("2.99.0", "nonsense", "9" * 5000):
         finding, _ = found(wheels()["vllm 0.11.0"], torch=unknown)
         assert (finding.id, finding.evidence) == (
             "torch-unknown",
