@@ -163,7 +163,8 @@ def _abi(new: bool) -> str:
 
 def _built(one: User) -> str:
     if one.minors:
-        return f"{'needs the stable ABI of' if one.stable else 'built for'} torch {_there(one)}"
+        built = "built for one of" if len(one.minors) > 1 else "built for"
+        return f"{'needs the stable ABI of' if one.stable else built} torch {_there(one)}"
     if one.fit.declared:
         return f"built for torch {one.fit.declared}, as it says"
     return f"built for none of torch {_known()}"
@@ -202,7 +203,7 @@ def _there(one: User) -> str:
 
 
 def _runs(minors: tuple[str, ...]) -> str:
-    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8"."""
+    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8, 2.9"."""
     known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
     runs: list[list[str]] = []
     for each in minors:
@@ -210,7 +211,7 @@ def _runs(minors: tuple[str, ...]) -> str:
             runs[-1].append(each)
         else:
             runs.append([each])
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def _known() -> str:

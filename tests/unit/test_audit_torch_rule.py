@@ -122,6 +122,8 @@ def test_what_a_finding_says() -> None:
     (finding,) = found(wheels()["xformers 0.0.35"], torch("2.9.1"))
     assert finding.evidence.startswith("needs the stable ABI of torch 2.10 or newer, this is 2.9.1; 11 symbols missing")
     assert finding.details[-1] == 'its metadata says "torch>=2.10"'
+    (finding,) = found(wheels()["torchcodec 0.8.0"], torch("2.10.0"))
+    assert finding.evidence.startswith("built for one of torch 2.8, 2.9, this is 2.10.0; 1 symbol missing, first c10::")
     (finding,) = found(package("mixed", "_ZN2at4noneEv", SET_DEVICE, requires=["torch==2.8.0"]), torch("2.7.1"))
     assert finding.evidence.startswith("built for torch 2.8, as it says, this is 2.7.1; 2 symbols missing")
     (finding,) = found(package("mixed", "_ZN2at4noneEv"), torch("2.7.1"))
@@ -212,7 +214,7 @@ def test_files_for_other_torches_and_other_interpreters_do_not_count() -> None:
     assert fit
     assert fit.minors == ("2.4", "2.5", "2.7", "2.8", "2.9")  # PyPI's 2.6 has the old C++ ABI, its file the new one
     (finding,) = found(one)
-    assert finding.evidence == "fits torch 2.4 to 2.5, 2.7 to 2.9 (25 symbols, C++ ABI)"
+    assert finding.evidence == "fits torch 2.4, 2.5, 2.7 to 2.9 (25 symbols, C++ ABI)"
     assert found(one, torch("2.15.0")) == []  # it has nothing for it
     each = {"311": NEW, "312": "_ZN2at4noneEv"}
     files = {
