@@ -1,10 +1,11 @@
-"""Data in files: where the shipped lies (in the wheel, or beside the package), and how people's is read."""
+"""Data in files: where the shipped lies (in the wheel, or beside the package), and how people's is read and written."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
@@ -28,3 +29,18 @@ def read(path: Path) -> bytes:
     if len(content) > _LONGEST:
         raise OSError(errno.EFBIG, f"it is longer than {_LONGEST >> 20} MiB", str(path))
     return content
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file at once, or leave it as it was. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)

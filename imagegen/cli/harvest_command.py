@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -24,14 +24,26 @@ _NAMED = 5  # versions that one line names
 
 @click.command("harvest")
 @click.argument("components", nargs=-1)
+@click.option(
+    "--torch-exports",
+    metavar="RELEASE",
+    help="Instead: bring a release of torch (2.16.0), or that of a wheel, into the index of `imagegen audit`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
-def command(app: App, *, components: tuple[str, ...], as_json: bool) -> None:
+def command(app: App, *, components: tuple[str, ...], torch_exports: str | None, as_json: bool) -> None:
     """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
 
     Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
     `since` (the oldest version that is kept) and `extras` are yours to edit.
     """
+    if torch_exports is not None:
+        if components:
+            raise UsageError(
+                "--torch-exports is asked for alone", why=f"{', '.join(components)} would not be harvested"
+            )
+        _add_torch(app, torch_exports, as_json=as_json)
+        return
     asked = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in asked}
     settings = lock.with_indexes(app.settings, _indexes(app))
@@ -42,6 +54,16 @@ def command(app: App, *, components: tuple[str, ...], as_json: bool) -> None:
     finally:  # what was harvested is kept, whatever became of the others
         if as_json:
             app.json(sorted(results, key=lambda each: str(each["package"])))
+
+
+def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
+    from imagegen.harvest import torch_exports  # late: it brings the audit's readers
+
+    added = torch_exports.add(asked, app.settings, app.store, app.progress)
+    news = "added" if added.written else "nothing new"
+    app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
+    if as_json:
+        app.json({**asdict(added), "path": str(added.path)})
 
 
 def _packages(app: App, asked: Sequence[str]) -> list[str]:

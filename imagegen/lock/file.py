@@ -7,9 +7,7 @@ committed lock: one table per wheel, one line per Debian package.
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -78,17 +76,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
 def write(lock: Lock, path: Path) -> None:
     """Replace the file at once, or leave it as it was. Raises LockError when it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(dumps(lock).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        data.write(path, dumps(lock).encode())
     except OSError as error:
         raise LockError("the lock cannot be written", where=Location(path), why=str(error)) from error
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -139,17 +137,7 @@ def dumps(package: Package) -> bytes:
 def write(package: Package, path: Path) -> None:
     """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(dumps(package))
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        data.write(path, dumps(package))
     except OSError as error:
         raise MatrixError("the file cannot be written", where=Location(path), why=error.strerror) from error
 

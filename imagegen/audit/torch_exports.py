@@ -1,0 +1,126 @@
+"""What each torch release exports: an index of torch's own symbols, so that no torch is needed to judge a wheel.
+
+data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`): for
+each release the names of torch's own that the libraries in torch/lib export, all together. It is compressed text: a
+line that names the form, one with the releases, and then for each set of releases one line, in hexadecimal, whose bit i
+is set for the i-th release, and after it the names that just these releases export, each behind a space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import zstandard
+from packaging.version import Version
+
+PATH = Path(__file__).parent / "data" / "torch-exports.zst"
+
+_FORM = "imagegen torch-exports 1"
+_LEVEL = 19  # 5 s, once for each release; 22 takes twice as long for 2 % less
+_LONGEST = 64 << 20  # bytes of text; there are 8 MB
+
+# Entities of torch's namespaces by Itanium mangling (functions, variables, and what the compiler makes of a class:
+# vtables, type information, thunks, guards), what Python's side of torch calls THP..., and the stable ABI's C names.
+_OWNED = re.compile(
+    r"_Z(?:T[VTISHWC]|GV|GR|Th[n\d]+_|Tv[n\d]+_[n\d]+_|Tc(?:[hv][n_\d]+)+)?Z*N[rVK]*[RO]?(?:2at|3c10|4c10d|5torch|6caffe2)"
+    r"|(?:_Z\d+)?THP[A-Z]"
+    r"|aoti_torch_|torch_"
+)
+_SHIM = ("aoti_torch_", "torch_")
+_NAME = re.compile(r"[!-~]+")  # a hostile file's names may hold anything
+_LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: nobody else can name them
+
+
+def owned(symbol: str) -> bool:
+    """Whether torch alone may define it."""
+    return _OWNED.match(symbol) is not None
+
+
+def is_shim(symbol: str) -> bool:
+    """Whether a symbol of torch's own is a C name of its stable ABI, which later releases keep."""
+    return symbol.startswith(_SHIM)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Releases, oldest first, and for each name the releases that export it: bit i for the i-th."""
+
+    releases: tuple[str, ...] = ()
+    names: Mapping[str, int] = field(default_factory=dict)
+
+    def lacks(self, release: str, symbols: Iterable[str]) -> frozenset[str]:
+        """Those of `symbols` that a release of the index does not export."""
+        bit = 1 << self.releases.index(release)
+        return frozenset(symbol for symbol in symbols if not self.names.get(symbol, 0) & bit)
+
+    def of_release(self, release: str) -> frozenset[str]:
+        bit = 1 << self.releases.index(release)
+        return frozenset(name for name, bits in self.names.items() if bits & bit)
+
+    def of(self, version: str) -> str | None:
+        """The release that stands for a version of torch: itself, else the last of its minor; else None."""
+        wanted = Version(version)
+        same = [each for each in self.releases if minor(each) == minor(version)]
+        exact = [each for each in same if Version(each).release == wanted.release]
+        return next(iter([*exact, *reversed(same)]), None)
+
+
+def minor(version: str) -> str:
+    """What torch keeps its C++ ABI within: "2.8" of "2.8.0+cu128"."""
+    major, second = (*Version(version).release, 0)[:2]
+    return f"{major}.{second}"
+
+
+@cache
+def shipped() -> Index:
+    """The index that comes with imagegen, read when it is first asked for."""
+    return loads(PATH.read_bytes())
+
+
+def with_release(index: Index, release: str, exported: Iterable[str]) -> Index:
+    """`index` with what `release` exports; what it said of this release before is forgotten."""
+    others = [each for each in index.releases if each != release]
+    releases = sorted({*others, release}, key=Version)
+    places = {each: 1 << releases.index(each) for each in releases}
+    names: dict[str, int] = {}
+    for name, old in index.names.items():
+        bits = sum(places[each] for i, each in enumerate(index.releases) if old >> i & 1 and each != release)
+        if bits:
+            names[name] = bits
+    for name in exported:
+        if owned(name) and _NAME.fullmatch(name) and not _LOCAL.search(name):
+            names[name] = names.get(name, 0) | places[release]
+    return Index(tuple(releases), names)
+
+
+def dumps(index: Index) -> bytes:
+    """The same bytes for the same index: names and sets are sorted, and the compressor is pinned."""
+    sets: dict[int, list[str]] = {}
+    for name in sorted(index.names):
+        sets.setdefault(index.names[name], []).append(name)
+    lines = [_FORM, " ".join(index.releases)]
+    for bits in sorted(sets):
+        lines += [f"{bits:x}", *(f" {name}" for name in sets[bits])]
+    text = "\n".join([*lines, ""]).encode()
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(text)
+
+
+def loads(data: bytes) -> Index:
+    """Raises ValueError for what `dumps` did not make."""
+    try:
+        text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_LONGEST).decode()
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise ValueError(f"it is no index of torch's exports: {error}") from error
+    form, _, rest = text.partition("\n")
+    if form != _FORM:
+        raise ValueError(f'it is no index of torch\'s exports: it begins with "{form[:40]}"')
+    releases, _, rest = rest.partition("\n")
+    names: dict[str, int] = {}
+    for group in rest.replace("\n ", " ").splitlines():
+        bits, *members = group.split(" ")
+        names.update(dict.fromkeys(members, int(bits, 16)))
+    return Index(tuple(releases.split()), names)

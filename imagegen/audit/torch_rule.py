@@ -1,0 +1,234 @@
+"""Whether the torch beside a package is the one that its extensions were built for, read off the symbols they want.
+
+The rule, checked against what dlopen does (2026-11-21, nine wheels on torch 2.8 and 2.9): torch keeps its C++ ABI
+within a minor release, so a file that uses any C++ symbol of torch's runs with the minor that it was built for, and one
+that uses only the C names of the stable ABI with every later torch that has them all. A file that lacks one symbol is
+not loaded at all. A package is judged by all of its files together: those that lack nothing can still abort while
+loading, when the package was built for another minor.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from imagegen.audit import torch_exports
+from imagegen.audit.demangle import demangle
+from imagegen.audit.model import Finding, Package, Severity, Subject
+from imagegen.audit.torch_exports import minor, owned
+from imagegen.audit.torch_user import X86_64, Fit, User, user
+
+__all__ = ["Fit", "check", "fits", "owned"]
+
+_FACTS = Path(__file__).parent / "data" / "torch.yaml"
+_LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
+_NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
+_SHOWN = 3  # symbols of a file
+_FILES = 8
+
+
+def fits(package: Package, python: str | None = None) -> Fit | None:
+    """What torch `package` fits; None when it uses no symbol of torch.
+
+    `python` ("3.11") leaves out what its extension modules for other interpreters want.
+    """
+    found = user(package, python)
+    return found.fit if found else None
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Packages whose extensions do not fit the torch beside them; of loose wheels, which torch they fit."""
+    package = next((each for each in subject.packages if each.name == "torch"), None)
+    torch = _installed(package) if package else _released(subject.torch) if subject.torch else None
+    users = [
+        found for each in subject.packages if (found := user(each, subject.python, torch.machine if torch else X86_64))
+    ]
+    if users and subject.torch and torch is None:
+        yield Finding(
+            Severity.WARNING, "torch-unknown", "", None, f"torch {subject.torch} is not among those known: {_known()}"
+        )
+    for each in users:
+        wrong = _wrong(each, torch) if torch else None
+        if wrong:
+            yield wrong
+        if package is None:
+            yield _fitting(each)
+        elif not wrong and not each.stable and each.fit.declared is None and (not torch or each.on(torch.minor)):
+            yield _unpinned(each)
+
+
+@dataclass(frozen=True)
+class _Torch:
+    """The torch that packages have to run with."""
+
+    version: str
+    machine: int
+    exported: frozenset[str]
+    libraries: frozenset[str] | None  # the names of its own: a CPU build lacks libtorch_cuda.so; None: not known
+
+    @cached_property
+    def minor(self) -> str | None:
+        try:
+            return minor(self.version)
+        except ValueError:  # no version at all, or one with thousands of digits
+            return None
+
+    @cached_property
+    def new_strings(self) -> bool:
+        """Whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
+        return any(_NEW in symbol for symbol in self.exported)
+
+
+def _installed(package: Package) -> _Torch | None:
+    """None where nothing is known of its libraries: a file that cannot be read is told elsewhere."""
+    there = {path: file.elf for path, file in package.files.items() if file.elf and file.elf.exported}
+    if not there:
+        return None
+    machine = Counter(elf.machine for elf in there.values()).most_common(1)[0][0]
+    exported = frozenset().union(*(elf.exported for elf in there.values()))
+    names = {posixpath.basename(path) for path in there} | {elf.soname for elf in there.values() if elf.soname}
+    return _Torch(package.version, machine, exported, frozenset(names))
+
+
+def _released(version: str) -> _Torch | None:
+    """PyPI's, by the index; None for a version that it does not know."""
+    index = torch_exports.shipped()
+    try:
+        release = index.of(version)
+    except ValueError:  # no version at all, or one with thousands of digits
+        return None
+    return _Torch(version, X86_64, index.of_release(release), None) if release else None
+
+
+def _wrong(one: User, torch: _Torch) -> Finding | None:
+    missing = {path: lacks for path, symbols in one.on(torch.minor).items() if (lacks := symbols - torch.exported)}
+    missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
+    if missing:
+        return _mismatch(one, torch, missing)
+    if one.stable or one.named in (None, torch.minor):
+        return None
+    says = f"built for torch {one.named}, as its version says, this is {torch.version}; no symbol is missing"
+    return Finding(Severity.WARNING, "torch-other-minor", str(one.package), None, says)
+
+
+def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
+    """Whether the file asks for a library of torch's that this torch is without: then that is what is wrong with it."""
+    elf = one.package.files[path].elf
+    if elf is None or torch.libraries is None:
+        return False
+    own = {posixpath.basename(each) for each in one.package.files}
+    return any(_LIBRARY.fullmatch(name) and name not in torch.libraries and name not in own for name in elf.needed)
+
+
+def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -> Finding:
+    every = frozenset().union(*missing.values())
+    flipped = _flipped(every, torch)
+    if flipped:
+        id_, first = "torch-abi-flip", flipped
+        why = f"{_built(one)}, with {_abi(not torch.new_strings)}"
+        why += f"; this is {torch.version}, with {_abi(torch.new_strings)}"
+    else:
+        id_, first = "torch-mismatch", min(next(iter(missing.values())))
+        why = f"{_built(one)}, this is {torch.version}"
+    path = next(path for path, lacks in missing.items() if first in lacks)
+    evidence = f"{why}; {_counted(len(every), 'symbol')} missing, first {demangle(first)}"
+    details = [f"{path}: {_listed(lacks)}" for path, lacks in list(missing.items())[:_FILES]]
+    if len(missing) > _FILES:
+        details.append(f"and {len(missing) - _FILES} more files")
+    if one.fit.declared is None:
+        details.append(_says(one))
+    severity = Severity.WARNING if one.package.name in _facts()["go-on"] else Severity.ERROR
+    return Finding(severity, id_, str(one.package), path, evidence, tuple(details))
+
+
+def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
+    """The first symbol that is missing because its strings are of the other C++ ABI."""
+    for symbol in sorted(missing):
+        if (_NEW in symbol) != torch.new_strings and (_NEW in symbol or _OLD in demangle(symbol)):
+            return symbol
+    return None
+
+
+def _abi(new: bool) -> str:
+    return f"the {'new' if new else 'old'} C++ ABI (_GLIBCXX_USE_CXX11_ABI={int(new)})"
+
+
+def _built(one: User) -> str:
+    if one.minors:
+        built = "built for one of" if len(one.minors) > 1 else "built for"
+        return f"{'needs the stable ABI of' if one.stable else built} torch {_there(one)}"
+    if one.fit.declared:
+        return f"built for torch {one.fit.declared}, as it says"
+    return f"built for none of torch {_known()}"
+
+
+def _unpinned(one: User) -> Finding:
+    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, f"{_says(one)}; it {_evidence(one)}")
+
+
+def _fitting(one: User) -> Finding:
+    details = () if one.fit.declared else (_says(one),)
+    return Finding(Severity.INFO, "torch-fits", str(one.package), None, _evidence(one), details)
+
+
+def _evidence(one: User) -> str:
+    """What its symbols say."""
+    count = len(frozenset().union(*one.wanted.values()))
+    if one.minors:
+        return f"fits torch {_there(one)} ({_counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
+    lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
+    if not lacks:
+        return f"has nothing for torch {_known()}"
+    nearest = min(reversed(lacks), key=lambda release: len(lacks[release]))
+    says = f"{nearest} lacks {len(lacks[nearest])} of {count} symbols, first {demangle(min(lacks[nearest]))}"
+    return f"fits no torch from {_known()}; {says}"
+
+
+def _says(one: User) -> str:
+    return f'its metadata says "{one.requirement}"' if one.requirement else "its metadata says nothing of torch"
+
+
+def _there(one: User) -> str:
+    """The minors that have all that it wants. What the stable ABI has, later ones have too."""
+    newest = one.minors[-1] == minor(torch_exports.shipped().releases[-1])
+    return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one.minors)
+
+
+def _runs(minors: tuple[str, ...]) -> str:
+    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8, 2.9"."""
+    known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
+    runs: list[list[str]] = []
+    for each in minors:
+        if runs and known.index(each) == known.index(runs[-1][-1]) + 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _known() -> str:
+    releases = torch_exports.shipped().releases
+    return f"{minor(releases[0])} to {minor(releases[-1])}"
+
+
+def _listed(symbols: frozenset[str]) -> str:
+    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SHOWN]]
+    return "; ".join(shown + ([f"{len(symbols) - _SHOWN} more"] if len(symbols) > _SHOWN else []))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+@cache
+def _facts() -> Any:
+    """The file as it stands. It is shipped: what is wrong with it is a bug."""
+    return yaml.load(_FACTS.read_bytes(), Loader=yaml.CSafeLoader)
