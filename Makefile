@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow faults bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow faults findings bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -66,6 +66,9 @@ fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECON
 bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
+
+findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
+	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/ruff check

@@ -159,6 +159,13 @@ class SandboxError(ImagegenError):
     title = "sandbox"
 
 
+class AuditError(ImagegenError):
+    """The audit found errors in what would become an image, so none is made."""
+
+    exit_code = 77
+    title = "audit"
+
+
 class OutputError(ImagegenError):
     """stdout or stderr cannot be written."""
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from imagegen import layers, smoke
+import imagegen.audit
+import imagegen.inventory
+from imagegen import base, layers, smoke
+from imagegen.audit.check import audit
+from imagegen.audit.facts import FACTS_FORMAT
+from imagegen.audit.model import Finding, Severity
 from imagegen.config import Settings
 from imagegen.engine import Engine
-from imagegen.errors import SmokeError
+from imagegen.errors import AuditError, SmokeError
+from imagegen.inventory.cell import subject
 from imagegen.layers import Image
+from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
-from imagegen.progress import Progress
+from imagegen.matrix.model import Cell
+from imagegen.progress import Progress, timed
 from imagegen.store import Store, refs
 
 
@@ -26,6 +36,12 @@ class Built:
     report: smoke.Report | None
 
 
+Gate = Callable[[Lock], None]  # raises where no image shall be made of a lock
+
+_AUDIT = "audit"  # records of the store: what an audit found
+_SHOWN = 10  # errors of an audit in one message
+
+
 def tags(lock: Lock) -> tuple[str, str]:
     """The tag that users type and moves, and the one that names these inputs for good."""
     repository = f"imagegen/{lock.image}"
@@ -34,10 +50,10 @@ def tags(lock: Lock) -> tuple[str, str]:
 
 
 def to_store(
-    lock: Lock, store: Store, settings: Settings, progress: Progress, grown: layers.Grown = lambda _: None
+    lock: Lock, store: Store, settings: Settings, progress: Progress, gate: Gate, grown: layers.Grown = lambda _: None
 ) -> Image:
     """Assemble and hold the result to the lock's record. ReproducibilityError when it is another image."""
-    built = layers.assemble(lock, store, settings, progress, grown)
+    built = layers.assemble(lock, store, settings, progress, grown, partial(gate, lock))
     remark = layers.compare(lock, built)
     if remark:
         progress.say(f"note: {remark}")
@@ -45,10 +61,10 @@ def to_store(
     return built
 
 
-def to_layout(lock: Lock, directory: Path, store: Store, settings: Settings, progress: Progress) -> str:
+def to_layout(lock: Lock, directory: Path, store: Store, settings: Settings, progress: Progress, gate: Gate) -> str:
     """Assemble into an OCI image layout at `directory`; needs no engine. Returns the manifest's digest."""
     refs.require_new(directory)
-    built = to_store(lock, store, settings, progress)
+    built = to_store(lock, store, settings, progress, gate)
     refs.export(store, built.digest, directory, tags(lock)[0])
     return built.digest
 
@@ -60,20 +76,24 @@ def to_engine(
     store: Store,
     settings: Settings,
     progress: Progress,
+    gate: Gate,
     *,
     test: bool,
     require_gpu: bool = False,
 ) -> Built:
     """Assemble, load, prove, tag: the moving tag is set only after the smoke checks have passed.
 
-    Raises SmokeError when a check fails or crashes; the image stays under the tag of its inputs, to be looked at.
+    Raises SmokeError when a check fails or crashes; the image stays under the tag of its inputs, to be looked at. What
+    `gate` raises comes before there is an image.
     """
     moving, fixed = tags(lock)
     digest = layers.made_here(lock, store)  # not what the lock claims was made
-    if digest is None or engine.image_digest(fixed) != digest:
+    if digest and engine.image_digest(fixed) == digest:
+        gate(lock)  # it may have been made without
+    else:
         with engine.loading(store) as loading:
             digest = to_store(
-                lock, store, settings, progress, lambda bottom: loading.offer(layers.image(lock, bottom))
+                lock, store, settings, progress, gate, lambda bottom: loading.offer(layers.image(lock, bottom))
             ).digest
             loading.finish(digest, fixed, progress)
     report = None
@@ -84,6 +104,46 @@ def to_engine(
             raise SmokeFailed(f"smoke checks failed: {names}", report, fix=f"the image is kept as {fixed}")
     engine.tag(digest, moving)
     return Built(digest, (moving, fixed), report)
+
+
+def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> None:
+    """Raise AuditError where the audit finds errors. What it found is remembered until the lock or the audit changes.
+
+    Raises as `inventory.cell.subject` too, which fetches and reads what nobody has looked at yet.
+    """
+    key = digest_of_json([inputs_hash(lock), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()])
+    found = store.recall(_AUDIT, key)
+    if found is None:
+        with timed(progress, f"auditing {lock.cell}"):
+            report = audit(subject(lock, cell, store, settings, progress))
+        errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
+        found = {"errors": errors, "warnings": report.counts[Severity.WARNING]}
+        store.remember(_AUDIT, key, found)
+    errors, more = found["errors"], f"`imagegen audit {lock.cell}` tells all"
+    if errors:
+        rest = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
+        raise AuditError(
+            f"the audit of {lock.cell} found {len(errors)} error{'s' if len(errors) != 1 else ''}",
+            why="\n       ".join([*errors[:_SHOWN], *rest]),
+            fix=f"{more}, `imagegen audit --explain ID` what a finding means; `build --no-audit` takes no notice",
+        )
+    if warnings := found["warnings"]:
+        progress.say(f"the audit found no errors, and {warnings} warning{'s' if warnings != 1 else ''}: {more}")
+
+
+def _line(finding: Finding) -> str:
+    where = ": ".join(part for part in (finding.package, finding.path) if part)
+    return f"{finding.id}: {where}: {finding.evidence}" if where else f"{finding.id}: {finding.evidence}"
+
+
+def _edition() -> str:
+    """A digest of the programs and data of which an audit is made: another imagegen asks again."""
+    digest = hashlib.sha256()
+    for package in (imagegen.audit, imagegen.inventory):
+        root = Path(package.__path__[0])
+        for path in sorted(path for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+            digest.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 class SmokeFailed(SmokeError):

@@ -18,6 +18,7 @@ AREAS = (
     "Offline",
     "Engine",
     "Wheels",
+    "Audits",
     "Matrices, rules, locks",
     "Secrets",
 )

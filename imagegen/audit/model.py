@@ -95,7 +95,7 @@ class Package:
     imports: tuple[str, ...] = ()  # modules that the matrix says it has
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}"
+        return f"{self.name} {self.version}".rstrip()  # what nobody released has no version
 
 
 @dataclass(frozen=True)

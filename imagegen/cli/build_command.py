@@ -21,6 +21,7 @@ from imagegen.matrix.model import Cell
 @click.command("build")
 @click.argument("cell")
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks.")
+@click.option("--no-audit", is_flag=True, help="Build even what an audit finds errors in, and do not look for any.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option(
     "--output",
@@ -39,12 +40,16 @@ def command(
     *,
     cell: str,
     no_test: bool,
+    no_audit: bool,
     require_gpu: bool,
     output: str | None,
     scratch_base: bool,
     as_json: bool,
 ) -> None:
-    """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest."""
+    """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest.
+
+    What an audit finds wrong on the files ends it before there is an image.
+    """
     if no_test and require_gpu:
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     chosen = app.matrix.select(cell)
@@ -62,14 +67,16 @@ def command(
     if directory:
         app.progress.say("note: no smoke checks, they need an engine that runs the image")
         settings = app.sources(chosen[0])
-        arguments = (directory, app.store, settings, app.progress)
+        arguments = (directory, app.store, settings, app.progress, _gate(app, chosen[0], no_audit=no_audit))
         attempt(
             chosen[0], locks[0], lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None)
         )
     else:
         with Engine.connect(app.settings, app.progress) as engine:
             for each, lock in zip(chosen, locks, strict=True):
-                attempt(each, lock, partial(_into_engine, app, engine, each, test=not no_test, require_gpu=require_gpu))
+                gate = _gate(app, each, no_audit=no_audit)
+                work = partial(_into_engine, app, engine, each, gate=gate, test=not no_test, require_gpu=require_gpu)
+                attempt(each, lock, work)
     if as_json:
         app.json(results)
 
@@ -84,7 +91,20 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
     return Path(directory)
 
 
-def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool, require_gpu: bool) -> pipeline.Built:
+def _gate(app: App, cell: Cell, *, no_audit: bool) -> pipeline.Gate:
+    def audited(lock: Lock) -> None:
+        if no_audit:
+            app.progress.say(f"NOTE: {cell.id} is not audited (--no-audit): nobody has looked at what its files need.")
+            app.progress.say(f"NOTE: `imagegen audit {cell.id}` does, and says what will not work.")
+        else:
+            pipeline.audited(lock, cell, app.store, app.sources(cell), app.progress)
+
+    return audited
+
+
+def _into_engine(
+    app: App, engine: Engine, cell: Cell, lock: Lock, *, gate: pipeline.Gate, test: bool, require_gpu: bool
+) -> pipeline.Built:
     try:
         built = pipeline.to_engine(
             lock,
@@ -93,6 +113,7 @@ def _into_engine(app: App, engine: Engine, cell: Cell, lock: Lock, *, test: bool
             app.store,
             app.sources(cell),
             app.progress,
+            gate,
             test=test,
             require_gpu=require_gpu,
         )

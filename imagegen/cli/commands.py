@@ -24,6 +24,7 @@ COMMANDS = {
     "render": "The Dockerfile of a cell; with -o, everything that a plain build needs.",
     "build": "Build a locked cell into Docker, prove it by its smoke checks, and tag it.",
     "test": "Run the smoke checks of an image that is built.",
+    "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
     "doctor": "Would an image run here, and what is wrong with a container.",
     "store": "Check, clean and measure the store.",
     "engine": "A private Docker engine from Debian packages.",

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from imagegen import compat, layers, lock
+from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import UsageError
+from imagegen.errors import AuditError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 
@@ -57,6 +57,7 @@ def command(
             made = replace(
                 bare, record=layers.record_of(layers.assemble(bare, app.store, app.sources(chosen), app.progress))
             )
+            _audit(app, chosen, made)
         path = app.project / "locks" / f"{chosen.id}.toml"
         changed = made != previous or not path.exists()
         if changed:
@@ -90,6 +91,15 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
     )
     app.judge(cell, compat.facts_of_lock(made, cell.base.glibc))
     return made
+
+
+def _audit(app: App, cell: Cell, made: Lock) -> None:
+    """Say what is wrong with what was recorded. It is recorded all the same: a lock is where it is put right."""
+    try:
+        pipeline.audited(made, cell, app.store, app.sources(cell), app.progress)
+    except AuditError as error:
+        app.progress.say(f"NOTE: {error}")
+        app.progress.say(f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` refuses.")
 
 
 def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:

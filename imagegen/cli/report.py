@@ -1,11 +1,14 @@
-"""The table that ends a build: check, result, time."""
+"""The table that ends a build: check, result, time; and files that reports go to."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from imagegen.errors import UsageError
 from imagegen.smoke import Report
 from imagegen.text import shown
 
@@ -20,3 +23,11 @@ def print_report(console: Console, report: Report) -> None:
         table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
     console.print(table)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
+
+
+def check_writable(file: Path) -> None:
+    """Before the checks, which take minutes. Raises UsageError."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise UsageError("the report cannot be written", where=str(file), why=error.strerror) from error

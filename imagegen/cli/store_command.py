@@ -11,6 +11,7 @@ import click
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import LockError, StoreError
+from imagegen.inventory.cell import blobs
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.store import refs, upkeep
@@ -61,9 +62,9 @@ def gc(app: App, *, as_json: bool) -> None:
 
 
 def _locked(app: App, cell: Cell) -> dict[str, str]:
-    """Digest -> what it is, of all that the cell's lock names."""
+    """Digest -> what it is, of all that the cell's lock names, and of what is known of its wheels."""
     found = app.find_lock(cell)
-    return lock.contents(found) if found else {}
+    return lock.contents(found) | blobs(found, app.store) if found else {}
 
 
 def _owners(app: App) -> dict[str, dict[str, str]]:

@@ -8,9 +8,9 @@ import click
 
 from imagegen import pipeline, smoke
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.report import print_report
+from imagegen.cli.report import check_writable, print_report
 from imagegen.engine import Engine
-from imagegen.errors import EngineError, SmokeError, UsageError
+from imagegen.errors import EngineError, SmokeError
 
 
 @click.command("test")
@@ -27,7 +27,7 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
     lock = app.fresh_lock(chosen)
     tag = pipeline.tags(lock)[1]
     if junit:
-        _check_writable(junit)
+        check_writable(junit)
     with Engine.connect(app.settings, app.progress) as engine:
         if engine.image_digest(tag) is None:
             raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {chosen.id}`")
@@ -40,11 +40,3 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
         print_report(app.out, report)
     if not report.passed:
         raise SmokeError(f"smoke checks failed for {chosen.id}")
-
-
-def _check_writable(file: Path) -> None:
-    """Before the checks, which take minutes."""
-    try:
-        file.open("a").close()
-    except OSError as error:
-        raise UsageError("the report cannot be written", where=str(file), why=error.strerror) from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -222,6 +222,25 @@ class Engine:
             (str(self.private.buildx),),
             {**env, "DOCKER_HOST": self.private.docker_host, "BUILDX_CONFIG": str(self.private.home / "buildx")},
         )
+
+
+def clients(settings: Settings) -> Generator[docker.DockerClient]:
+    """The engines that answer, whether they will do or not: the one that DOCKER_HOST or DOCKER_CONTEXT names, or the
+    user's default and imagegen's private one. Each is closed when the next is asked for.
+
+    Raises EngineError when the one that is named does not answer.
+    """
+    endpoint = None if _choice(settings) else private.recorded_endpoint(settings)
+    for place in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
+        try:
+            client = open_client(place, _PATIENCE)
+        except EngineError:
+            if _choice(settings):
+                raise
+            continue
+        client.api.timeout = _SILENCE
+        with closing(client):
+            yield client
 
 
 def _choice(settings: Settings) -> str | None:

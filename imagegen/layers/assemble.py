@@ -33,11 +33,20 @@ _IMAGE = "image"  # records of the store: what a lock gave
 Grown = Callable[[Sequence[Layer]], None]
 
 
-def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, grown: Grown = lambda _: None) -> Image:
+def assemble(
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    grown: Grown = lambda _: None,
+    gate: Callable[[], None] = lambda: None,
+) -> Image:
     """Make every layer that the store lacks, then config and manifest.
 
     `grown` is called, from any thread, with the image's bottom whenever there is more of it: an engine can load that
-    meanwhile. Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever was finished before.
+    meanwhile. `gate` is called when all layers are there, and what an audit needs of them is known: what it raises ends
+    the matter, and no image is made. Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever
+    was finished before.
     """
     base.require_complete(lock.base)
     plans = plan(lock)
@@ -53,6 +62,7 @@ def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress, g
     elif not stack.found.keys() >= set(bottom):
         _add_base(stack, lock, store, settings, progress)
     ownership.check(store, lock)  # layers that are known one by one may still clash
+    gate()
     built = keep(store, image(lock, stack.layers()))
     store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
     return built

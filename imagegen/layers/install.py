@@ -200,17 +200,24 @@ def _file(path: str, content: bytes, *, executable: bool = False) -> Installed:
 
 def _record(files: Iterable[Installed], record: str, site: str) -> bytes:
     """RECORD (PEP 376): paths relative to site-packages, sorted; byte-code is not listed, as pip derives it."""
-    rows = [(_relative(record, site), "", "")]
+    rows = [(relative(record, site), "", "")]
     for file in files:
         digest = base64.urlsafe_b64encode(bytes.fromhex(file.sha256)).rstrip(b"=").decode() if file.sha256 else ""
         hashed = (f"sha256={digest}", str(file.size)) if digest else ("", "")
-        rows.append((_relative(file.path, site), *hashed))
+        rows.append((relative(file.path, site), *hashed))
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator="\n").writerows(sorted(rows))
     return out.getvalue().encode()
 
 
-def _relative(path: str, site: str) -> str:
+def relative(path: str, site: str) -> str:
+    """A path of the image as RECORD has it: from site-packages."""
     if path.startswith(site + "/"):
         return path.removeprefix(site + "/")
     return "../../../" + path.removeprefix(PREFIX + "/")
+
+
+def absolute(path: str, site: str) -> str:
+    """The path of the image that `relative` has made this one of."""
+    outside = path.removeprefix("../../../")
+    return f"{site}/{path}" if outside == path else f"{PREFIX}/{outside}"

@@ -13,6 +13,8 @@ from imagegen.layers.install import Installed, compiles, installation, pyc_path,
 from imagegen.layers.plan import LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.layers.support import WORKDIR
 from imagegen.layers.tar import TarWriter
+from imagegen.layers.watch import Watch
+from imagegen.layers.watch import blob as facts_blob
 from imagegen.layers.wheel import Wheel, open_locked
 from imagegen.lock.model import Lock
 from imagegen.store import Store
@@ -53,12 +55,16 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 ownership.remember(store, locked, files, lock.python)
+                watch = None if facts_blob(store, locked, lock.python) else Watch(store, locked, wheel, lock.python)
+                files = watch.over(files) if watch else files
                 left = ownership.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
                 sources = [file.path for file in own if compiles(file, lock.python)]
                 key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
                 with ByteCode(compiler, store, key) as byte_code:
                     _write_wheel(tar, own, lock.python, byte_code)
+                if watch:
+                    watch.finish()
 
     return _make(store, plan.name, plan.key, fill)
 

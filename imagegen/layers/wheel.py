@@ -149,10 +149,13 @@ class Wheel:
         headers = email.parser.HeaderParser()
         metadata = headers.parsestr(self._text("METADATA"))
         self._check_release(f"{self.dist_info}/METADATA", str(metadata["Name"]), str(metadata["Version"]))
-        version = str(headers.parsestr(self._text("WHEEL"))["Wheel-Version"])
+        wheel = headers.parsestr(self._text("WHEEL"))
+        version = str(wheel["Wheel-Version"])
         if version.partition(".")[0] != "1":
             why = f"Wheel-Version is {version}, this imagegen knows 1.x"
             raise self._error("the wheel has a format that is not known here", f"{self.dist_info}/WHEEL", why)
+        self.requires = tuple(str(line) for line in metadata.get_all("Requires-Dist", ()))
+        self.tags = tuple(str(line) for line in wheel.get_all("Tag", ()))
 
     def _check_release(self, member: str, name: str, version: str) -> None:
         """Name and version must be the file name's, which alone may have a local label: a build's, added later."""

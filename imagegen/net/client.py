@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Protocol, TypeVar
 
 import requests
 import urllib3.exceptions
@@ -20,8 +19,9 @@ from imagegen import __version__
 from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net.address import Address, Origin, file_path, is_file, netrc_auth, parse, proxy_for
-from imagegen.net.answer import MAX_WAIT, NotFoundError, TryAgainError, check_status, continues, redirected, whole_size
+from imagegen.net.answer import MAX_WAIT, TryAgainError, check_status, continues, redirected, whole_size
 from imagegen.net.lifeline import HeldAdapter, Lifeline
+from imagegen.net.local import bundle, opened
 from imagegen.net.page import MAX_PAGE, DamagedError, Page, first_bytes, read_page
 from imagegen.net.partial import Partial, partial
 from imagegen.net.reason import innermost, reason_of
@@ -57,6 +57,14 @@ class _Source:
 
     url: str
     headers: Mapping[str, str]
+
+
+class Growing(Protocol):
+    """Where bytes go to that are not kept in the store; `size` is how many came."""
+
+    size: int
+
+    def write(self, data: bytes, /) -> None: ...
 
 
 class Client:
@@ -115,7 +123,7 @@ class Client:
         """
         if is_file(url):
             path = file_path(url)
-            with _opened(path / "index.html" if path.is_dir() else path) as file:
+            with opened(path / "index.html" if path.is_dir() else path) as file:
                 return read_page(iter(lambda: file.read(_CHUNK), b""), "", url, limit)
 
         def once() -> Page:
@@ -130,7 +138,7 @@ class Client:
     def size(self, url: str) -> int:
         """The size in bytes of the file at `url`, without fetching it. Raises FetchError."""
         if is_file(url):
-            with _opened(file_path(url)) as file:
+            with opened(file_path(url)) as file:
                 return os.fstat(file.fileno()).st_size
 
         def once() -> int:
@@ -154,7 +162,7 @@ class Client:
                 return first_bytes(self._chunks(answer), length)
 
         if is_file(url):
-            with _opened(file_path(url)) as file:
+            with opened(file_path(url)) as file:
                 file.seek(start)
                 found = file.read(length)
         else:
@@ -191,6 +199,28 @@ class Client:
         meter.advance(size)
         return digest
 
+    def stream(self, url: str, into: Growing, *, size: int, authorization: str | None = None) -> None:
+        """Write to `into` what it lacks of the file of `size` bytes at `url`; goes on where an answer broke off.
+
+        Nothing is verified. Raises FetchError, also for more bytes, and what `into` raises.
+        """
+
+        def once() -> None:
+            start = into.size
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+            with self._answer("GET", url, headers | _authorized(authorization)) as answer:
+                if start and not continues(answer.response, start):
+                    raise FetchError(f"{answer.url} broke off", why="the server does not give the rest by itself")
+                for chunk in self._chunks(answer):
+                    self._check_stopped(url)
+                    if into.size + len(chunk) > size:
+                        raise _unexpected(url, f"{size} bytes", "more")
+                    into.write(chunk)
+            if into.size < size:
+                raise TryAgainError(f"the answer ended after {into.size} of {size} bytes")
+
+        self._retry(url, once, headway=lambda: into.size)
+
     def _fill(self, part: Partial, source: _Source, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
         meter.advance(part.size)
         again = False
@@ -208,7 +238,7 @@ class Client:
     def _receive(self, part: Partial, source: _Source, size: int, meter: Meter) -> None:
         url = source.url
         if is_file(url):
-            with _opened(file_path(url)) as file:
+            with opened(file_path(url)) as file:
                 file.seek(part.size)
                 self._append(part, iter(lambda: file.read(_CHUNK), b""), url, size, meter)
             return
@@ -335,7 +365,7 @@ class Client:
             session.trust_env = False
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HeldAdapter())
-            session.verify = _bundle(self._settings.ca_bundle) if self._settings.ca_bundle else True
+            session.verify = bundle(self._settings.ca_bundle) if self._settings.ca_bundle else True
             session.headers["User-Agent"] = f"imagegen/{__version__}"
             self._local.session = session
         return session
@@ -350,21 +380,6 @@ def _credentials(settings: Settings) -> dict[tuple[str, str, int], tuple[str, st
     urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
     addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
     return {address.origin: address.auth for address in addresses if address.auth}
-
-
-def _bundle(path: Path) -> str:
-    """The CA bundle, a file or an OpenSSL directory. Raises FetchError when it is none."""
-    try:
-        place = {"capath" if path.is_dir() else "cafile": str(path)}
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
-    except OSError as error:  # ssl.SSLError is one
-        raise FetchError(
-            "the CA bundle cannot be read",
-            where=str(path),
-            why=error.strerror or str(error),
-            fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
-        ) from error
-    return str(path)
 
 
 def _authorized(authorization: str | None) -> dict[str, str]:
@@ -382,15 +397,3 @@ def _unexpected(url: str, expected: str, got: str) -> FetchError:
         why=f"expected {expected}, got {got}",
         fix="do not trust this source; if the file was replaced on purpose, lock again",
     )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    try:
-        if not path.is_file():  # opening a pipe would wait for whoever writes to it
-            raise NotFoundError(f"{path} does not exist or is no file")
-        file = path.open("rb")
-    except OSError as error:
-        raise FetchError(f"{path} cannot be read", why=os.strerror(error.errno or 0)) from error
-    with file:
-        yield file

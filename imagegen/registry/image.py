@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from imagegen.errors import FetchError
@@ -95,6 +95,7 @@ class Config:
     command: tuple[str, ...]
     user: str
     directory: str
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)  # for people and tools: no lock holds them
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str)
             command=_strings(settings.get("Cmd"), "Cmd"),
             user=_text(settings.get("User") or ""),
             directory=_text(settings.get("WorkingDir") or ""),
+            labels={str(name): str(value) for name, value in _table(settings.get("Labels") or {}, "Labels").items()},
         )
         pairs = zip(manifest.layers, diff_ids, strict=True)
         return config, tuple(Layer(each.media_type, each.digest, each.size, diff_id) for each, diff_id in pairs)

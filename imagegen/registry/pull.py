@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, DeniedError, NotFoundError, Page, UnreachableError
+from imagegen.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError
 from imagegen.net.address import parse as parse_address
 from imagegen.progress import Meter
 from imagegen.registry.credentials import Credentials, credentials_for, parse_challenges
@@ -93,6 +93,11 @@ class Repository:
                 url, store, sha256=sha256, size=size, meter=meter, authorization=authorization
             )
         )
+
+    def stream(self, digest: str, size: int, into: Growing) -> None:
+        """Write a blob to `into`, unverified, and nothing to the disk. `size` in bytes. Raises FetchError."""
+        url = f"{self._endpoint.base}/blobs/{digest}"
+        self._asking(lambda authorization: self._client.stream(url, into, size=size, authorization=authorization))
 
     def _manifest(self, asked: str, size: int | None) -> tuple[str, bytes, str]:
         """Digest, bytes and media type of the manifest under a tag or digest, each held to the others."""

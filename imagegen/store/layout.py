@@ -72,6 +72,11 @@ class Store:
                         self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
             unfinished.sweep(root / "tmp")
 
+    @property
+    def scratch(self) -> Path:
+        """Where temporary files without a name may be made: on the store's disk."""
+        return self.root / "tmp"
+
     def path(self, digest: str) -> Path:
         """Where the blob lies or would lie."""
         if not is_digest(digest):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,8 +69,13 @@ def build_wheel(directory, *_):
 """
 
 
-def write_project(project: Path, links: Path, debian: Debian) -> Lock:
-    """Its matrix and lock into `project`, its files into `links`, which find-links may name. No network is needed."""
+def write_project(
+    project: Path, links: Path, debian: Debian, more: Mapping[str, Mapping[str, bytes]] | None = None
+) -> Lock:
+    """Its matrix and lock into `project`, its files into `links`, which find-links may name. No network is needed.
+
+    `more` are further wheels: name -> path -> content.
+    """
     for directory in (project / "matrices", links):
         directory.mkdir(parents=True)
     (project / "matrices" / "small.yaml").write_text(_MATRIX)
@@ -78,7 +84,11 @@ def write_project(project: Path, links: Path, debian: Debian) -> Lock:
     light = {
         f"light{number}": {f"light{number}/m{m}.py": f"X = {m}\n".encode() for m in range(9)} for number in range(6)
     }
-    contents = {"heavy": {"heavy/__init__.py": b"", "heavy/data.bin": noise.randbytes(11_000_000)}, **light}
+    contents = {
+        "heavy": {"heavy/__init__.py": b"", "heavy/data.bin": noise.randbytes(11_000_000)},
+        **light,
+        **(more or {}),
+    }
     wheels = []
     for name, files in contents.items():
         filename = f"{name}-1.0-py3-none-any.whl"

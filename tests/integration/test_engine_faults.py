@@ -260,7 +260,9 @@ def test_only_what_was_proven_gets_the_moving_tag(
     lock = replace(LOCK, wheels=(), record=None)
     moving, fixed = pipeline.tags(lock)
     with Engine.connect(at(daemon, tmp_path)) as engine:
-        build = partial(pipeline.to_engine, lock, {}, engine, store, at(daemon, tmp_path), test=True)
+        build = partial(
+            pipeline.to_engine, lock, {}, engine, store, at(daemon, tmp_path), gate=lambda _: None, test=True
+        )
         engine.load(store, small, moving)
         if fault == "killed":
             with stopped(daemon), pytest.raises(LostEngineError, match=f"tagging {moving}"):

@@ -112,7 +112,7 @@ def shell(
     pip = next(each for each in real.wheels if each.name == "pip")
     small = _with(small, torch, numpy, pip, real.uv)
     own = replace(settings, find_links=(*settings.find_links, str(root / "links")))
-    built = pipeline.to_engine(small, {}, engine, debian.store, own, Quiet(), test=False)
+    built = pipeline.to_engine(small, {}, engine, debian.store, own, Quiet(), lambda _: None, test=False)
     try:
         yield Shell(engine, built.tags[1])
     finally:

@@ -61,9 +61,11 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path)})
 
 
-def locked(store: Store, tmp_path: Path, name: str, files: dict[str, bytes]) -> LockedWheel:
+def locked(
+    store: Store, tmp_path: Path, name: str, files: dict[str, bytes], metadata: dict[str, str] | None = None
+) -> LockedWheel:
     filename, info = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
-    data = make_wheel(tmp_path, files, filename=filename, info=info).read_bytes()
+    data = make_wheel(tmp_path, files, filename=filename, info=info, metadata=metadata).read_bytes()
     digest = store.write(data).removeprefix("sha256:")
     return LockedWheel(name, "1.0", File(filename, digest, len(data), "pypi"), ())
 

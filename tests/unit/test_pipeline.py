@@ -6,20 +6,25 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from imagegen import layers, pipeline
+from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.report import Report
 from imagegen.base import BaseLayer
 from imagegen.config import Settings
 from imagegen.engine import Engine
-from imagegen.errors import ReproducibilityError
+from imagegen.errors import AuditError, ReproducibilityError
 from imagegen.layers import bytecode
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.matrix.model import Cell
+from imagegen.progress import Progress, Quiet
+from imagegen.store import Store, refs
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
 
@@ -69,9 +74,13 @@ class Machine:
     def record(self, lock: Lock) -> Record:
         return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))
 
-    def build(self, lock: Lock) -> pipeline.Built:
+    def build(self, lock: Lock, gate: pipeline.Gate = lambda _: None) -> pipeline.Built:
         engine = cast("Engine", self.engine)
-        return pipeline.to_engine(lock, {}, engine, self.store, self.settings, Quiet(), test=False)
+        return pipeline.to_engine(lock, {}, engine, self.store, self.settings, Quiet(), gate, test=False)
+
+    def audited(self, lock: Lock, progress: Progress | None = None) -> None:
+        cell = cast("Cell", SimpleNamespace(requirements=(), gpus=(), cuda_version=None))
+        pipeline.audited(lock, cell, self.store, self.settings, progress or Quiet())
 
 
 @pytest.fixture
@@ -80,7 +89,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
     layer = BaseLayer(machine.store.write(bytes(1024)), 1024)
     monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+    (tmp_path / "rootfs").mkdir()
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
     return machine
 
 
@@ -175,3 +185,72 @@ def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_pa
     digest = fresh.build(lock).digest
     assert fresh.store.has(digest)
     assert digest == machine.engine.loaded[-1]
+
+
+def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str]:
+    """An audit that finds a thing wrong for each severity; gives the subjects that it is asked about."""
+    asked: list[str] = []
+    found = tuple(Finding(each, "x", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing") for each in severities)
+
+    def audit(subject: Subject) -> Report:
+        asked.append(subject.name)
+        return Report(subject.name, found, (), {}, len(subject.packages), 1)
+
+    monkeypatch.setattr(pipeline, "audit", audit)
+    return asked
+
+
+def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = machine.lock(b"x = 1\n")
+    asked = auditing(monkeypatch, Severity.ERROR)
+    for _ in range(2):
+        with pytest.raises(AuditError, match="_Zmissing") as refused:
+            machine.build(lock, machine.audited)
+    assert refused.value.exit_code == 77
+    assert "imagegen audit demo-cpu-py311" in str(refused.value)
+    assert asked == [lock.cell], "the second time it is remembered"
+    with pytest.raises(AuditError):
+        pipeline.to_layout(lock, tmp_path / "layout", machine.store, machine.settings, Quiet(), machine.audited)
+    assert not (tmp_path / "layout").exists()
+    assert not machine.engine.tags
+    assert not refs.images(machine.store)
+    assert layers.made_here(lock, machine.store) is None
+
+
+def test_an_image_that_was_made_without_an_audit_is_audited(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = machine.lock(b"x = 1\n")
+    machine.build(lock)  # as with --no-audit
+    moving, _ = pipeline.tags(lock)
+    del machine.engine.tags[moving]
+    auditing(monkeypatch, Severity.ERROR)
+    with pytest.raises(AuditError):
+        machine.build(lock, machine.audited)
+    assert moving not in machine.engine.tags
+
+
+def test_warnings_are_told_and_end_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = machine.lock(b"x = 1\n")
+    asked = auditing(monkeypatch, Severity.WARNING)
+    said: list[str] = []
+    progress = Quiet()
+    monkeypatch.setattr(progress, "say", said.append)
+    for _ in range(2):
+        machine.build(lock, partial(machine.audited, progress=progress))
+    assert [line for line in said if "1 warning:" in line] == 2 * [
+        "the audit found no errors, and 1 warning: `imagegen audit demo-cpu-py311` tells all"
+    ]
+    assert asked == [lock.cell]
+
+
+def test_another_edition_of_the_audit_asks_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = machine.lock(b"x = 1\n")
+    auditing(monkeypatch)
+    machine.build(lock, machine.audited)
+    asked = auditing(monkeypatch, Severity.ERROR)
+    machine.build(lock, machine.audited)
+    assert not asked
+    monkeypatch.setattr(pipeline, "_edition", lambda: "another")
+    with pytest.raises(AuditError):
+        machine.build(lock, machine.audited)

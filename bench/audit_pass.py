@@ -1,0 +1,107 @@
+"""What the audit adds to the pass that makes layers: wheels converted with and without it, in turn, in one process.
+
+    python bench/audit_pass.py [--repeat N] WHEEL...
+
+Processor time, since that is what a build has least of, and seconds; medians. Byte-code is left out: it would be the
+same on both sides, and most of the work of pure Python wheels. One wheel at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from imagegen.audit import facts
+from imagegen.layers.codec import LayerSink
+from imagegen.layers.install import installation
+from imagegen.layers.tar import TarWriter
+from imagegen.layers.watch import Watch, facts_of
+from imagegen.layers.wheel import open_locked
+from imagegen.lock.model import File, LockedWheel
+from imagegen.store import Store
+
+PYTHON = "3.11"
+
+
+def convert(store: Store, locked: LockedWheel, *, audit: bool) -> None:
+    """As `layers.layer.wheels_layer` does it, less byte-code; what is made goes again."""
+    with open_locked(store, locked) as wheel, store.writer() as blob:
+        files = installation(wheel, PYTHON)
+        watch = Watch(store, locked, wheel, PYTHON) if audit else None
+        sink = LayerSink(blob)
+        tar = TarWriter(sink.write)
+        for file in watch.over(files) if watch else files:
+            tar.file(file.path, file.size, file.chunks(), executable=file.executable)
+        tar.close()
+        if watch:
+            watch.finish()
+        sink.close()
+
+
+@contextmanager
+def timed(costs: list[tuple[float, float]]) -> Iterator[None]:
+    os.sync()
+    start = time.process_time(), time.monotonic()
+    yield
+    costs.append((time.process_time() - start[0], time.monotonic() - start[1]))
+
+
+def in_store(store: Store, path: Path) -> LockedWheel:
+    """A link to the wheel, as if it had been fetched."""
+    digest = hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
+    os.link(path, store.path(f"sha256:{digest}"))
+    name, version, _, _ = parse_wheel_filename(path.name)
+    return LockedWheel(name, str(version), File(path.name, digest, path.stat().st_size, "pypi"), ())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path)
+    parser.add_argument("--repeat", type=int, default=3)
+    chosen = parser.parse_args()
+    total = {audit: [0.0, 0.0] for audit in (False, True)}
+    print("| wheel | MB | CPU s | with audit | ratio | s | with audit | ratio | kB of facts | ms to read them |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for path in chosen.wheels:
+        with tempfile.TemporaryDirectory(dir=path.parent) as room:
+            store = Store(Path(room))
+            locked = in_store(store, path)
+            costs: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+            for _ in range(chosen.repeat):
+                for audit in (False, True):
+                    with timed(costs[audit]):
+                        convert(store, locked, audit=audit)
+            middle = {
+                audit: [statistics.median(column) for column in zip(*rows, strict=True)]
+                for audit, rows in costs.items()
+            }
+            for audit, columns in middle.items():
+                total[audit] = [before + now for before, now in zip(total[audit], columns, strict=True)]
+            package = facts_of(store, locked, PYTHON)
+            packed = facts.packed(package)
+            start = time.process_time()
+            facts.package(packed)
+            read = time.process_time() - start
+        size = sum(file.size for file in package.files.values())
+        row = _row(str(package), size, middle) + f" {len(packed) / 1e3:.0f} | {read * 1e3:.0f} |"
+        print(row, flush=True)
+    print(_row("all", 0, total) + " | |")
+
+
+def _row(name: str, size: int, seconds: dict[bool, list[float]]) -> str:
+    pairs = zip(seconds[False], seconds[True], strict=True)
+    cells = " | ".join(f"{plain:.2f} | {audited:.2f} | {audited / plain:.2f}" for plain, audited in pairs)
+    return f"| {name} | {size / 1e6:.0f} | {cells} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The catalogue of findings, data/findings/*.yaml: for each id what it means, what helps, and where that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter
+
+from imagegen.audit.model import Severity
+from imagegen.errors import UsageError
+from imagegen.text import did_you_mean, unprintable
+
+_FOLDER = Path(__file__).parent / "data" / "findings"
+
+
+def _line(text: str) -> str:
+    """One line: YAML's folded texts end with a line break, and keep those before indented lines."""
+    line = " ".join(text.split())
+    if not line:
+        raise ValueError("is empty")
+    if bad := unprintable(line):
+        raise ValueError(f"holds the control character {bad!r}")
+    return line
+
+
+_Text = Annotated[str, AfterValidator(_line)]
+_Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+
+class Entry(BaseModel):
+    """What is to be known of the findings of one id. Each text is one line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    severity: Severity  # the usual one; a finding says its own
+    title: _Text  # a few words, without a full stop
+    meaning: _Text
+    fix: _Text
+    source: _Text  # where it is known from, with a date where that is a page
+
+
+_FILE = TypeAdapter(dict[_Id, Entry])
+
+
+def explain(name: str) -> Entry:
+    """The entry of an id. Raises UsageError, which offers the nearest one, for an id that there is not."""
+    entries = catalogue()
+    if name not in entries:
+        fix = did_you_mean(name, entries) or "`imagegen audit --explain` lists all ids"
+        raise UsageError(f'there is no finding "{name}"', fix=fix)
+    return entries[name]
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """All entries by id, sorted. They are shipped: what is wrong with them is a bug, and a ValueError."""
+    entries: dict[str, Entry] = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        found = _FILE.validate_python(_read(path))
+        if twice := entries.keys() & found.keys():
+            raise ValueError(f"{path.name}: {', '.join(sorted(twice))} is in another file too")
+        entries |= found
+    return dict(sorted(entries.items()))
+
+
+def _read(path: Path) -> Any:
+    return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}

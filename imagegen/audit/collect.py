@@ -1,0 +1,88 @@
+"""One file as it streams by: what an audit needs of it is kept, however the stream is cut, and examined in the end.
+
+A file that concerns no reader costs one look at its beginning. A small one is kept in memory, of a large one a sparse
+copy on a disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imagegen.audit.examine import HEAD, concerns, examine
+from imagegen.audit.model import File
+from imagegen.audit.sparse import Sparse, left_out
+from imagegen.audit.window import Holes
+
+# Bytes. Wheels hold thousands of small libraries and few large ones; a build holds three files at a time.
+IN_MEMORY = 4 << 20
+
+
+class Collector:
+    """Takes a file's bytes in any pieces. A context manager, since a stream may break off.
+
+    `size` is the file's in bytes, `scratch` a directory on a disk with room for its sparse copy, which is a full one
+    with `whole`.
+    """
+
+    def __init__(self, size: int, scratch: Path, *, whole: bool = False) -> None:
+        self._size, self._scratch, self._whole = size, scratch, whole
+        self._head = b""
+        self._keep: _Memory | Sparse | None = None
+        self.idle = False  # nothing more of the file is wanted
+        self.partial = False  # something was left out
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._keep:
+            self._keep.close()
+
+    def write(self, chunk: bytes) -> None:
+        """The file's next bytes. Raises OSError where the disk has no room."""
+        if self.idle:
+            return
+        if self._keep is None:
+            self._head += chunk
+            if len(self._head) < min(HEAD, self._size):
+                return
+            if not concerns(self._head):
+                self.idle = True
+                return
+            if self._size <= IN_MEMORY:
+                self._keep = _Memory()
+            else:
+                self._keep = Sparse(
+                    self._size, self._scratch, None if self._whole else left_out(self._head, self._size)
+                )
+            chunk, self._head = self._head, b""
+        self._keep.write(chunk)
+
+    def finish(self, sha256: str | None = None, *, executable: bool = False) -> File:
+        """What the file is, when all of it was written."""
+        if self._keep is None:
+            return File(self._size, sha256, executable)
+        try:
+            found = self._keep.examine(self._size, sha256, executable=executable)
+            self.partial = bool(self._keep.holes)
+            return found
+        finally:
+            self._keep.close()
+
+
+class _Memory:
+    """A small file, whole."""
+
+    holes: Holes = ()
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._chunks.append(data)
+
+    def examine(self, size: int, sha256: str | None, *, executable: bool) -> File:
+        return examine(b"".join(self._chunks), size=size, sha256=sha256, executable=executable)
+
+    def close(self) -> None:
+        self._chunks.clear()

@@ -1,0 +1,135 @@
+"""What is known of a package's files, or of a base's, as bytes that can be kept: a few MB at most, read in no time.
+
+Compressed JSON. A set of names is one text with NUL between them: they end with NUL in the files that they come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import zstandard
+
+from imagegen.audit.model import CodeGroup, Elf, File, Package, System, Target
+
+# Raise it whenever the readers see more, or something else, in the same file.
+FACTS_FORMAT = 1
+_LEVEL = 6
+_NUL = "\0"
+
+
+def packed(known: Package | System) -> bytes:
+    """The same bytes for the same facts, whatever order they were found in."""
+    value = _from_package(known) if isinstance(known, Package) else _from_system(known)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(text)
+
+
+def package(data: bytes) -> Package:
+    """What `packed` was given. Meant for bytes that this imagegen wrote: of others it raises anything."""
+    value = _value(data)
+    files = {path: _to_file(file) for path, file in value["files"].items()}
+    rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports")}
+    return Package(value["name"], value["version"], files, **rest)
+
+
+def system(data: bytes) -> System:
+    """As `package`."""
+    value = _value(data)
+    libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
+    interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
+    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter)
+
+
+def _value(data: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(zstandard.ZstdDecompressor().decompress(data))
+    return value
+
+
+def _from_package(known: Package) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "version": known.version,
+        "files": {path: _from_file(file) for path, file in known.files.items()},
+        "requires": known.requires,
+        "tags": known.tags,
+        "imports": known.imports,
+    }
+
+
+def _from_system(known: System) -> dict[str, Any]:
+    return {
+        "libraries": {name: _from_file(file) for name, file in known.libraries.items()},
+        "paths": dict(known.paths),
+        "preloaded": known.preloaded,
+        "interpreter": _from_file(known.interpreter) if known.interpreter else None,
+    }
+
+
+def _from_file(file: File) -> list[Any]:
+    """Most files are neither ELF files nor GPU code, and weigh three fields."""
+    row = [file.size, file.sha256, file.executable]
+    if (file.elf, file.code, file.unreadable) == (None, (), None):
+        return row
+    code = [[[_from_target(target) for target in group.targets], group.count, group.sizes] for group in file.code]
+    return [*row, _from_elf(file.elf) if file.elf else None, code, file.unreadable]
+
+
+def _to_file(row: list[Any]) -> File:
+    if len(row) == 3:
+        return File(*row)
+    size, sha256, executable, elf, code, unreadable = row
+    groups = tuple(
+        CodeGroup(tuple(_to_target(target) for target in targets), count, tuple(sizes))
+        for targets, count, sizes in code
+    )
+    return File(size, sha256, executable, _to_elf(elf) if elf else None, groups, unreadable)
+
+
+def _from_target(target: Target) -> list[Any]:
+    return [target.kind, target.arch, target.variant, target.isa]
+
+
+def _to_target(row: list[Any]) -> Target:
+    kind, arch, variant, isa = row
+    return Target(kind, arch, variant, tuple(isa) if isa else None)
+
+
+def _from_elf(elf: Elf) -> dict[str, Any]:
+    return {
+        "machine": elf.machine,
+        "soname": elf.soname,
+        "needed": elf.needed,
+        "rpath": elf.rpath,
+        "runpath": elf.runpath,
+        "undefined": _joined(elf.undefined),
+        "exported": _joined(elf.exported),
+        "requires": {name: _joined(nodes) for name, nodes in elf.requires.items()},
+        "provides": _joined(elf.provides),
+        "program": elf.program,
+    }
+
+
+def _to_elf(value: dict[str, Any]) -> Elf:
+    return Elf(
+        value["machine"],
+        value["soname"],
+        tuple(value["needed"]),
+        tuple(value["rpath"]),
+        tuple(value["runpath"]),
+        _split(value["undefined"]),
+        _split(value["exported"]),
+        {name: _split(nodes) for name, nodes in value["requires"].items()},
+        _split(value["provides"]),
+        value["program"],
+    )
+
+
+def _joined(names: Collection[str]) -> str | None:
+    """None for no names, since a text of none is one empty name."""
+    return _NUL.join(sorted(names)) if names else None
+
+
+def _split(text: str | None) -> frozenset[str]:
+    return frozenset() if text is None else frozenset(text.split(_NUL))

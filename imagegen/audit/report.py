@@ -1,0 +1,83 @@
+"""What an audit says: its findings, worst first, and what each package can run on. As data and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from imagegen.audit import catalogue
+from imagegen.audit.model import Finding, Severity
+from imagegen.audit.torch_rule import Fit
+
+# Raised whenever a check finds other things in the same files than before: two reports of one number can be compared.
+AUDIT_FORMAT = 1
+
+# On a GPU: by machine code; some library by PTX alone, which the driver compiles when it is first used; or not at all.
+Runs = Literal["sass", "ptx", "no"]
+
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the files of one package say about what it runs on."""
+
+    package: str  # "vllm 0.24.0"
+    gpus: Mapping[str, Runs] = field(default_factory=dict)  # "sm_90" -> ...; empty: it holds no GPU code
+    torch: Fit | None = None  # None: it uses nothing of torch
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of one subject. `gpus` is about all of it: whether a GPU, asked for or not, is one that it runs on."""
+
+    subject: str
+    findings: tuple[Finding, ...]  # as `ordered` has them
+    verdicts: tuple[Verdict, ...]  # by package; those of which there is nothing to say are left out
+    gpus: Mapping[str, bool]  # "sm_90" -> ..., by capability; empty: nothing here holds GPU code
+    packages: int
+    elf_files: int
+
+    @property
+    def passed(self) -> bool:
+        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Severity -> how many findings, each severity."""
+        counted = Counter(finding.severity for finding in self.findings)
+        return {severity.value: counted[severity] for severity in Severity}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: keys are added in later versions, and none goes or changes its meaning."""
+        return {
+            "audit": AUDIT_FORMAT,
+            "subject": self.subject,
+            "passed": self.passed,
+            "counts": self.counts,
+            "packages": self.packages,
+            "elf_files": self.elf_files,
+            "gpus": dict(self.gpus),
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "findings": [asdict(each) | {"title": catalogue.explain(each.id).title} for each in self.findings],
+        }
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each finding once: errors, warnings, then notes, and in each by package."""
+    return tuple(sorted(set(findings), key=_place))
+
+
+def by_package(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """Package -> its findings, worst first; the packages with the worst ones first."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in sorted(findings, key=_place):
+        groups.setdefault(finding.package, []).append(finding)
+    return groups
+
+
+def _place(finding: Finding) -> tuple[int, str, str, str, str, tuple[str, ...]]:
+    rank = _RANK[finding.severity]
+    return rank, finding.package, finding.path or "", finding.id, finding.evidence, finding.details

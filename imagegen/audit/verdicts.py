@@ -1,0 +1,70 @@
+"""What each package of a subject runs with and on, also on GPUs that nobody asks for.
+
+The answers are the checks' own: a GPU is one that a package runs on where the check of GPU code has nothing against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from imagegen.audit import gpu as gpu_code
+from imagegen.audit import torch_rule
+from imagegen.audit.capability import runs
+from imagegen.audit.model import Finding, Package, Severity, Subject, Target
+from imagegen.audit.report import Runs, Verdict
+from imagegen.matrix.model import Gpu
+
+_COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
+_CUDA = 190  # e_machine of loose GPU code
+
+
+def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
+    """Those of packages that hold GPU code or use torch; and for each GPU whether the whole runs there.
+
+    A package that holds nothing for a GPU stops the whole only where the check calls it an error.
+    """
+    coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
+    judged = tuple(each for each in subject.packages if str(each) in coded and not coded[str(each)].loose)
+    on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
+    whole: dict[str, bool] = {}
+    for each in gpus if coded else ():
+        said: dict[str, list[Finding]] = {}
+        for finding in gpu_code.check(replace(subject, packages=judged, gpus=(each,))):
+            said.setdefault(finding.package, []).append(finding)
+        whole[each.name] = not any(_stops(some) for some in said.values())
+        for package, code in coded.items():
+            on[package][each.name] = _runs(code, each, said.get(package, []))
+    all_of_them = (
+        Verdict(str(each), on.get(str(each), {}), torch_rule.fits(each, subject.python)) for each in subject.packages
+    )
+    return tuple(each for each in all_of_them if each.gpus or each.torch), whole
+
+
+@dataclass(frozen=True)
+class _Code:
+    """A package's GPU code. `loose`: none of it lies in libraries, so that the check has nothing to say of it."""
+
+    targets: frozenset[tuple[Target, ...]]  # of each container
+    loose: bool
+
+
+def _code(package: Package) -> _Code:
+    files = [file for file in package.files.values() if file.code]
+    loose = all(file.elf is None or file.elf.machine == _CUDA for file in files)
+    return _Code(frozenset(group.targets for file in files for group in file.code), loose)
+
+
+def _stops(said: Iterable[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in said)
+
+
+def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
+    """`said` is what the check of GPU code has found for this GPU alone.
+
+    Where it says nothing of libraries with nothing for the GPU, it knows that they keep their kernels elsewhere.
+    """
+    nothing = all(runs(targets, gpu.capability) == "no" for targets in code.targets)
+    if _stops(said) or (nothing and (said or code.loose)):
+        return "no"
+    return "ptx" if any(finding.id == _COMPILED for finding in said) else "sass"

@@ -1,0 +1,112 @@
+"""A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
+
+What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched and
+read, and no layer is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from imagegen import base, layers, lock
+from imagegen.audit import facts
+from imagegen.audit.model import Package, Subject, System
+from imagegen.config import Settings
+from imagegen.inventory import system
+from imagegen.layers import watch
+from imagegen.layers.install import absolute, site_packages
+from imagegen.layers.plan import digest_of_json
+from imagegen.lock.model import Lock, LockedWheel, Winner
+from imagegen.matrix.model import Cell
+from imagegen.progress import Progress, timed
+from imagegen.store import Store, kept
+
+_SYSTEM = "system"  # records of the store: what is known of a base
+
+
+def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
+    """What is audited of a cell. Raises FetchError, WheelError, BaseError, StoreError."""
+    known = _packages(locked, store, settings, progress)
+    imports = {need.component.package: need.component.imports for need in cell.requirements}
+    packages: list[Package] = []
+    excused: dict[str, str] = {}
+    for wheel in locked.wheels:
+        package, left_out = _without_losers(known[wheel.name], locked.winners, site_packages(locked.python))
+        packages.append(replace(package, imports=imports.get(wheel.name, ())))
+        excused |= left_out
+    return Subject(
+        name=locked.cell,
+        packages=tuple(packages),
+        system=_system(locked, store, settings, progress),
+        python=locked.python,
+        gpus=cell.gpus,
+        driver=locked.gpu.driver if locked.gpu else None,
+        cuda=cell.cuda_version is not None,
+        excused=excused,
+    )
+
+
+def blobs(locked: Lock, store: Store) -> dict[str, str]:
+    """Digest -> what it is, of all that the store remembers for the cell's audit."""
+    found = {
+        watch.blob(store, wheel, locked.python): f"what is known of {wheel.file.filename}" for wheel in locked.wheels
+    }
+    found[kept.blob(store, _SYSTEM, _system_key(locked))] = f"what is known of base {locked.base.name}"
+    return {digest: what for digest, what in found.items() if digest}
+
+
+def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress) -> dict[str, Package]:
+    """Name -> facts, of every wheel."""
+    known = {wheel.name: watch.recall(store, wheel, locked.python) for wheel in locked.wheels}
+    missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
+    found = {name: package for name, package in known.items() if package}
+    if missing:
+        wanted = replace(locked, wheels=missing)
+        with closing(lock.fetch_each(wanted, store, settings, progress)) as arrivals:
+            found |= _read(arrivals, locked.python, store, f"reading {len(missing)} wheels", progress)
+    return found
+
+
+def _read(
+    wheels: Iterable[LockedWheel], python: str, store: Store, text: str, progress: Progress
+) -> dict[str, Package]:
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="read")
+    try:
+        with timed(progress, text):
+            futures = {wheel.name: pool.submit(watch.facts_of, store, wheel, python) for wheel in wheels}
+            return {name: future.result() for name, future in futures.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _without_losers(package: Package, winners: Sequence[Winner], site: str) -> tuple[Package, dict[str, str]]:
+    """The package without the files that others' take the place of, and those files with the rule that says so."""
+    mine = [winner for winner in winners if package.name in winner.over]
+    left_out = {
+        path: winner.rule
+        for winner in mine
+        for path in package.files
+        if fnmatchcase(absolute(path, site), winner.paths)
+    }
+    kept_files = {path: file for path, file in package.files.items() if path not in left_out}
+    return (replace(package, files=kept_files) if left_out else package), left_out
+
+
+def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
+    key = _system_key(locked)
+    if (data := kept.recall(store, _SYSTEM, key)) is not None:
+        return facts.system(data)
+    root = base.rootfs(locked.base, store, settings, progress)
+    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
+    kept.keep(store, _SYSTEM, key, facts.packed(found))
+    return found
+
+
+def _system_key(locked: Lock) -> str:
+    searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
+    return digest_of_json([facts.FACTS_FORMAT, base.key(locked.base), locked.base.interpreter, searched])

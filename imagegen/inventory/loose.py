@@ -1,0 +1,60 @@
+"""The subject that wheel files are, on no system: what they would install, and what they are to run with."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from imagegen.audit.model import Package, Subject
+from imagegen.errors import WheelError
+from imagegen.layers.install import installation, relative, site_packages
+from imagegen.layers.watch import looked_at
+from imagegen.layers.wheel import Wheel
+from imagegen.matrix.model import Gpu
+
+_READERS = 2  # wheels that are read at once
+_INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
+_ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
+
+
+def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
+    """The wheels at `paths`, to run with a release of torch. Raises WheelError for what no wheel should hold."""
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_READERS) as pool:
+        packages = list(pool.map(partial(_package, scratch=Path(scratch)), paths))
+    pythons = {python for path in paths if (python := _python(path)) != _ANY}
+    return Subject(
+        name=", ".join(path.name for path in paths),
+        packages=tuple(sorted(packages, key=lambda package: package.name)),
+        python=pythons.pop() if len(pythons) == 1 else None,
+        gpus=gpus,
+        torch=torch,
+    )
+
+
+def _package(path: Path, scratch: Path) -> Package:
+    python = _python(path)
+    try:
+        with Wheel(path, path.name) as wheel:
+            files = {relative(file.path, site_packages(python)): file for file in installation(wheel, python)}
+            looked = {name: looked_at(file, scratch) for name, file in files.items()}
+            return Package(wheel.distribution, wheel.version, looked, wheel.requires, wheel.tags)
+    except OSError as error:
+        raise WheelError("the wheel cannot be read", where=str(path), why=error.strerror) from error
+
+
+def _python(path: Path) -> str:
+    """The one Python that a wheel's file name says it is for; a name that is none is the wheel's error."""
+    try:
+        tags = parse_wheel_filename(path.name)[3]
+    except ValueError:
+        return _ANY
+    found = {
+        f"3.{match[1]}" for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter)) and tag.abi != "abi3"
+    }
+    return found.pop() if len(found) == 1 else _ANY

@@ -1,0 +1,94 @@
+"""A cell's lock as what an audit is about: packages without the files that winners replace, base, GPUs, imports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.inventory import cell as cells
+from imagegen.lock.model import LockedGpus, Winner
+from imagegen.matrix.model import Cell, Gpu
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.elf_samples import make_elf
+from tests.unit import test_layers_assemble as assembled
+from tests.unit.test_layers_assemble import lock_of, locked
+from tests.wheels import WHEEL
+
+settings, store = assembled.settings, assembled.store
+GPU = Gpu("sm_90", "9.0", "hopper", ("H200",))
+
+
+def cell_of(cuda: str | None, **imports: tuple[str, ...]) -> Cell:
+    needs = [
+        SimpleNamespace(component=SimpleNamespace(package=package, imports=names)) for package, names in imports.items()
+    ]
+    return cast("Cell", SimpleNamespace(requirements=needs, gpus=(GPU,) if cuda else (), cuda_version=cuda))
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A base that holds a Python and a libc."""
+    root = tmp_path / "rootfs"
+    for path, data in {"usr/bin/python3.11": make_elf(interpreter="/ld.so"), "lib/libc.so.6": make_elf()}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        (root / path).chmod(0o755)
+    monkeypatch.setattr(cells.base, "rootfs", lambda *_: root)
+    return root
+
+
+@pytest.mark.usefixtures("rootfs")
+def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, settings: Settings) -> None:
+    one = locked(store, tmp_path, "one", {"s.so": make_elf(), "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
+    two = locked(store, tmp_path, "two", {"s.so": make_elf(exported=["two"])})
+    winners = (
+        Winner("s-is-twos", "two", ("one",), "*/site-packages/s.so", "b"),
+        Winner("tool-is-twos", "two", ("one",), "/opt/venv/bin/*", "b"),
+    )
+    lock = replace(lock_of(one, two), winners=winners, gpu=LockedGpus(("9.0",), "580.65.06"))
+    subject = cells.subject(lock, cell_of("13.0", one=("one", "one.deep")), store, settings, Quiet())
+    assert (subject.name, subject.python, subject.driver, subject.gpus) == (lock.cell, "3.11", "580.65.06", (GPU,))
+    assert subject.cuda is True
+    assert [(package.name, package.imports) for package in subject.packages] == [
+        ("one", ("one", "one.deep")),
+        ("two", ()),
+    ]
+    assert subject.excused == {"s.so": "s-is-twos", "../../../bin/tool": "tool-is-twos"}
+    assert not subject.packages[0].files.keys() & subject.excused.keys()
+    assert "s.so" in subject.packages[1].files
+    assert subject.system
+    assert subject.system.paths["libc.so.6"] == "/lib/libc.so.6"
+    assert subject.system.interpreter
+    assert cells.subject(lock_of(one), cell_of(None), store, settings, Quiet()).cuda is False
+
+
+def test_nothing_is_read_twice(
+    store: Store, tmp_path: Path, settings: Settings, rootfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lock_of(locked(store, tmp_path, "one", {"one.so": make_elf()}))
+    subject = cells.subject(lock, cell_of(None), store, settings, Quiet())
+    store.path(lock.wheels[0].file.digest).unlink()
+    monkeypatch.setattr(cells.base, "rootfs", None)
+    assert cells.subject(lock, cell_of(None), store, settings, Quiet()) == subject
+    assert set(cells.blobs(lock, store).values()) == {
+        "what is known of one-1.0-py3-none-any.whl",
+        "what is known of base debian12",
+    }
+
+
+@pytest.mark.usefixtures("rootfs")
+def test_what_a_wheel_says_of_itself_is_known(store: Store, tmp_path: Path, settings: Settings) -> None:
+    metadata = {
+        "METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nRequires-Dist: torch (==2)\nRequires-Dist: ray\n",
+        "WHEEL": WHEEL + "Tag: py2-none-any\n",
+    }
+    wheel = locked(store, tmp_path, "one", {}, metadata)
+    (package,) = cells.subject(lock_of(wheel), cell_of(None), store, settings, Quiet()).packages
+    assert package.requires == ("torch (==2)", "ray")
+    assert package.tags == ("py3-none-any", "py2-none-any")

@@ -1,0 +1,128 @@
+"""What an audit needs of wheels is seen while they become layers, whose bytes do not change by it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.audit import collect, sparse
+from imagegen.audit.examine import examine
+from imagegen.audit.model import Target
+from imagegen.config import Settings
+from imagegen.inventory.cell import blobs
+from imagegen.layers import layer, watch
+from imagegen.layers.archive import Archive, Entry
+from imagegen.lock.model import Lock, LockedWheel, Winner
+from imagegen.progress import Quiet
+from imagegen.store import Store, upkeep
+from tests.elf_samples import make_elf, make_fatbin
+from tests.unit import test_layers_assemble as assembled
+from tests.unit.test_layers_assemble import lock_of, locked
+
+settings, store, _a_base, _on_the_host = assembled.settings, assembled.store, assembled._a_base, assembled._on_the_host
+assemble = assembled.assembling.assemble
+LIBRARY = make_elf(needed=["libc.so.6"], exported=["name"], fatbin=make_fatbin([[Target("sass", 90)]]))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The members that were unpacked, each time that one was."""
+    names: list[str] = []
+    chunks = Archive.chunks
+
+    def counted(self: Archive, entry: Entry) -> Iterator[bytes]:
+        names.append(entry.name)
+        return chunks(self, entry)
+
+    monkeypatch.setattr(Archive, "chunks", counted)
+    return names
+
+
+def demo(store: Store, tmp_path: Path) -> tuple[Lock, LockedWheel]:
+    wheel = locked(store, tmp_path, "one", {"one/lib.so": LIBRARY, "one/__init__.py": b"x = 1\n"})
+    return lock_of(wheel), wheel
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_a_build_sees_what_the_wheel_says(
+    store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, wheel = demo(store, tmp_path)
+    built = assemble(lock, store, settings, Quiet())
+    assert read.count("one/lib.so") == read.count("one/__init__.py") == 1
+    read.clear()
+    seen = watch.facts_of(store, wheel, "3.11")
+    assert not read
+    assert seen.files["one/lib.so"] == examine(
+        LIBRARY, size=len(LIBRARY), sha256=hashlib.sha256(LIBRARY).hexdigest(), executable=False
+    )
+    assert seen.tags == ("py3-none-any",)
+    assert {"one/__init__.py", "one-1.0.dist-info/RECORD", "one-1.0.dist-info/INSTALLER"} < seen.files.keys()
+
+    other = Store(tmp_path / "other")
+    other.write(store.read(wheel.file.digest))
+    assert watch.facts_of(other, wheel, "3.11") == seen  # of the wheel alone, and no layer is made
+    other.write(bytes(1024))
+    monkeypatch.setattr(layer, "Watch", None)  # known, so that nobody watches
+    assert assemble(lock, other, settings, Quiet()) == built
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
+    lock, wheel = demo(store, tmp_path)
+    assemble(lock, store, settings, Quiet())
+    seen = watch.facts_of(store, wheel, "3.11")
+    for harm in (Path.unlink, lambda path: (path.chmod(0o644), path.write_bytes(bytes(path.stat().st_size)))):
+        digest = watch.blob(store, wheel, "3.11")
+        assert digest
+        harm(store.path(digest))
+        assert watch.facts_of(Store(store.root), wheel, "3.11") == seen
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_files_that_no_layer_holds_are_seen_too(
+    store: Store, tmp_path: Path, settings: Settings, read: list[str]
+) -> None:
+    """A winner's file is in place of the others', and of equal files in one layer there is one."""
+    wheels = [
+        locked(store, tmp_path, name, {"lib.so": LIBRARY, "s.so": LIBRARY + name.encode()}) for name in ("one", "two")
+    ]
+    lock = replace(lock_of(*wheels), winners=(Winner("r", "two", ("one",), "*/site-packages/s.so", "b"),))
+    assemble(lock, store, settings, Quiet())
+    assert sorted(name for name in read if name.endswith(".so")) == ["lib.so", "lib.so", "s.so", "s.so"]
+    for wheel in wheels:
+        files = watch.facts_of(store, wheel, "3.11").files
+        assert {name for name, file in files.items() if file.elf} == {"lib.so", "s.so"}
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_a_large_file_made_in_another_way_is_read_twice(
+    store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the copy leaves out, as if it were machine code, holds the tables that a loader reads."""
+    monkeypatch.setattr(collect, "IN_MEMORY", 0)
+    monkeypatch.setattr(collect, "left_out", lambda *_: [sparse.Part(64, 500, searched=False)])
+    lock, wheel = demo(store, tmp_path)
+    assemble(lock, store, settings, Quiet())
+    assert read.count("one/lib.so") == 2
+    elf = watch.facts_of(store, wheel, "3.11").files["one/lib.so"].elf
+    assert elf
+    assert elf.exported == {"name"}
+
+
+@pytest.mark.usefixtures("_a_base")
+def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
+    lock, wheel = demo(store, tmp_path)
+    assemble(lock, store, settings, Quiet())
+    digest = watch.blob(store, wheel, "3.11")
+    assert blobs(lock, store) == {digest: "what is known of one-1.0-py3-none-any.whl"}
+    assert digest in upkeep.blobs(store)
+    later = 2 * upkeep.YOUNG + store.path(str(digest)).stat().st_mtime
+    upkeep.collect(store, [str(digest)], later)
+    assert watch.recall(store, wheel, "3.11")
+    upkeep.collect(store, [], 2 * upkeep.YOUNG + later)
+    assert watch.recall(store, wheel, "3.11") is None
