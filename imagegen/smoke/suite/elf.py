@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -16,6 +18,8 @@ SYMBOL = struct.Struct("<IBBHQQ")
 DYNAMIC = struct.Struct("<qQ")
 MAGIC = b"\x7fELF\x02\x01\x01"  # 64-bit, little-endian, version 1
 SHT_DYNAMIC, SHT_DYNSYM, DT_NEEDED = 6, 11, 1
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,34 @@ NOTHING = Dynamic(frozenset(), frozenset(), frozenset())
 
 def dynamic(path: Path) -> Dynamic:
     """NOTHING for a file that is no such ELF file, or one without section headers."""
+    return _of(path, _read, NOTHING)
+
+
+def needed(path: Path) -> frozenset[str]:
+    """Names of the libraries that a file is linked with. Far quicker than all of `dynamic`."""
+    return _of(path, _needed, frozenset())
+
+
+def defines(path: Path, symbol: str) -> bool:
+    """Whether a file has a symbol for others. Reads all of its symbols only where one of that name is among them."""
+
+    def named(data: mmap.mmap) -> bool:
+        text = b"\0" + symbol.encode() + b"\0"
+        tables = [(start, end) for kind, start, end, _ in _tables(data) if kind == SHT_DYNSYM]
+        return any(data.find(text, start, end) >= 0 for start, end in tables)
+
+    return _of(path, named, False) and symbol in dynamic(path).defined
+
+
+def _of(path: Path, read: Callable[[mmap.mmap], Read], otherwise: Read) -> Read:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            return NOTHING
+            return otherwise
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return _read(data)
+                return read(data)
             except (struct.error, IndexError, ValueError, OverflowError):  # an offset beyond what Python can index
-                return NOTHING
+                return otherwise
 
 
 def machine(content: bytes) -> tuple[int, int]:
@@ -50,23 +74,36 @@ def machine(content: bytes) -> tuple[int, int]:
     return fields[2], fields[7]
 
 
-def _read(data: mmap.mmap) -> Dynamic:
+def _tables(data: mmap.mmap) -> list[tuple[int, int, int, bytes]]:
+    """(kind, start and end of its strings, content) of the dynamic section and of the loader's symbol table."""
     header = HEADER.unpack_from(data)
     start, count = header[6], header[12]
     sections = [SECTION.unpack_from(data, start + index * SECTION.size) for index in range(count)]
-    needed: set[str] = set()
+    return [
+        (kind, sections[link][4], sections[link][4] + sections[link][5], data[offset : offset + size])
+        for _, kind, _, _, offset, size, link, *_ in sections
+        if kind in (SHT_DYNAMIC, SHT_DYNSYM)
+    ]
+
+
+def _needed(data: mmap.mmap) -> frozenset[str]:
+    return frozenset(
+        _text(data, strings + value)
+        for kind, strings, _, table in _tables(data)
+        if kind == SHT_DYNAMIC
+        for tag, value in DYNAMIC.iter_unpack(table)
+        if tag == DT_NEEDED
+    )
+
+
+def _read(data: mmap.mmap) -> Dynamic:
     undefined: set[str] = set()
     defined: set[str] = set()
-    for _, kind, _, _, offset, size, link, *_ in sections:
-        if kind not in (SHT_DYNAMIC, SHT_DYNSYM):
-            continue
-        strings, table = sections[link][4], data[offset : offset + size]
-        if kind == SHT_DYNAMIC:
-            needed |= {_text(data, strings + value) for tag, value in DYNAMIC.iter_unpack(table) if tag == DT_NEEDED}
-        else:
+    for kind, strings, _, table in _tables(data):
+        if kind == SHT_DYNSYM:
             for name, _, _, section, _, _ in SYMBOL.iter_unpack(table):
                 (defined if section else undefined).add(_text(data, strings + name))
-    return Dynamic(frozenset(needed), frozenset(undefined - {""}), frozenset(defined))
+    return Dynamic(_needed(data), frozenset(undefined - {""}), frozenset(defined))
 
 
 def _text(data: mmap.mmap, start: int) -> str:

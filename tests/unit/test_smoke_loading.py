@@ -1,0 +1,242 @@
+"""What loads and what does not is the loader's word; what the check excuses, it excuses by a rule."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import imagegen.smoke
+
+sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where the folder is copied to
+
+from suite import elf, forks, stub
+from suite.checks import loading
+from suite.program import Failed, Spec
+
+NOTHING = "int nothing;"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An image's prefix, which is on Python's path too."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(stub, "driver_here", lambda: False)
+    monkeypatch.setattr(loading, "PATIENCE", 20)
+    return tmp_path
+
+
+def library(path: Path, code: str = NOTHING, *wants: Path | str) -> Path:
+    """A real one; of the libraries that it wants, those given by name alone do not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    links = []
+    for want in wants:
+        stand_in = path.parent / want if isinstance(want, str) else want
+        if isinstance(want, str):
+            compiled(stand_in, NOTHING)
+        links.append(str(stand_in))
+    compiled(path, code, *links)
+    for want in wants:
+        if isinstance(want, str):
+            (path.parent / want).unlink()
+    return path
+
+
+def compiled(path: Path, code: str, *links: str) -> None:
+    argv = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed"]
+    subprocess.run([*argv, *links, "-o", str(path)], input=code.encode(), check=True)
+
+
+def check(site: Path, **components: list[str]) -> dict[str, Any]:
+    return loading.check(Spec("cpu", "", str(site), {}, {}, components))
+
+
+def wrong(site: Path, **components: list[str]) -> dict[str, str]:
+    with pytest.raises(Failed) as failed:
+        check(site, **components)
+    return failed.value.details["wrong"]
+
+
+def test_what_loads_is_counted_and_nothing_else_is_said(site: Path) -> None:
+    library(site / "a.so")
+    library(site / "deep" / "libb.so.1.2")
+    (site / "libscript.so").write_text("INPUT(-lb)")
+    (site / "link.so").symlink_to("a.so")
+    assert check(site) == {"loaded": 2, "after": {}, "plugins": {}, "variants": [], "others": 0}
+
+
+def test_no_library_proves_nothing(site: Path) -> None:
+    assert "nothing was proven" in wrong(site)["any"]
+
+
+def test_a_symbol_that_nobody_has_is_told_as_the_loader_tells_it(site: Path) -> None:
+    library(site / "pkg" / "_C.abi3.so", "int nobody_has(void); int use(void) { return nobody_has(); }")
+    info = site / "pkg-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pkg\nVersion: 1.5\n")
+    (info / "RECORD").write_text("pkg/_C.abi3.so,,\n")
+    told = wrong(site)["pkg/_C.abi3.so"]
+    assert told.startswith("pkg 1.5: pkg/_C.abi3.so: OSError: ")
+    assert told.endswith("undefined symbol: nobody_has")
+
+
+def test_a_death_while_loading_has_a_name_and_last_words_and_does_not_hide_the_rest(site: Path) -> None:
+    dies = "#include <stdio.h>\n#include <stdlib.h>\n__attribute__((constructor)) static void f(void) {"
+    library(site / "abort.so", dies + 'fputs("what(): std::bad_alloc\\n", stderr); abort(); }')
+    library(site / "fault.so", dies + "*(volatile int *)0 = 1; }")
+    library(site / "leave.so", dies + "exit(3); }")
+    library(site / "sound.so")
+    found = wrong(site)
+    assert found["abort.so"] == "abort.so: killed by SIGABRT as it loads (what(): std::bad_alloc)"
+    assert found["fault.so"] == "fault.so: killed by SIGSEGV as it loads"
+    assert found["leave.so"] == "leave.so: it ended with exit code 3 and no answer"
+    assert len(found) == 3
+
+
+def test_what_never_finishes_loading_is_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "PATIENCE", 1)
+    library(site / "loop.so", "__attribute__((constructor)) static void f(void) { for (;;) ; }")
+    start = time.monotonic()
+    assert "killed by SIGALRM" in wrong(site)["loop.so"]
+    assert time.monotonic() - start < 15
+
+
+def test_the_drivers_library_is_played_by_a_stand_in(site: Path) -> None:
+    folder = site / "driver"
+    folder.mkdir()
+    stub.write(folder, ["cuMemMap"])
+    code = "int cuMemMap(void); int use(void) { return cuMemMap(); }"
+    library(site / "kernels.so", code, folder / stub.LIBRARY)
+    for path in folder.iterdir():
+        path.unlink()
+    details = check(site)
+    assert details["loaded"] == 1
+    assert "cuMemMap" in details["stub"]["functions"]
+    assert (
+        details["note"] == f"against a stub libcuda.so.1 of {len(details['stub']['functions'])} functions (cuInit ...)"
+    )
+
+
+def test_a_plugin_of_what_no_image_has_is_told_and_no_failure(site: Path) -> None:
+    library(site / "net" / "transport.so", NOTHING, "libfabric.so.1")
+    library(site / "net" / "above.so", NOTHING, site / "net" / "transport.so")
+    assert check(site)["plugins"] == {"net/above.so": "libfabric.so.1", "net/transport.so": "libfabric.so.1"}
+
+
+@pytest.mark.parametrize("absent", ["libcudart.so.92", "libtorch_cuda.so", "libbundled.so.2"])
+def test_what_the_image_should_bring_is_a_failure(absent: str, site: Path) -> None:
+    library(site / "pkg" / "_C.so", NOTHING, absent)
+    library(site / "pkg" / "libbundled.so.1")
+    assert absent in wrong(site)["pkg/_C.so"]
+
+
+def test_a_part_of_a_declared_component_is_no_plugin(site: Path) -> None:
+    library(site / "vllm" / "_C.so", NOTHING, "libonlyhere.so.1")
+    assert check(site)["plugins"] == {"vllm/_C.so": "libonlyhere.so.1"}
+    assert "libonlyhere.so.1" in wrong(site, vllm=["vllm.engine"])["vllm/_C.so"]
+
+
+def test_of_variants_one_has_to_load(site: Path) -> None:
+    for name, release in (("hook_cu12", 92), ("hook_cu13", 93), ("hook", 92), ("lib_torch24-cpu", 92)):
+        library(site / f"{name}.abi3.so", NOTHING, f"libcudart.so.{release}")
+    assert set(wrong(site)) == {"hook_cu12.abi3.so", "hook_cu13.abi3.so", "hook.abi3.so", "lib_torch24-cpu.abi3.so"}
+    library(site / "hook_cu13.abi3.so")
+    library(site / "lib_torch211-cpu.abi3.so")
+    details = check(site)
+    assert sorted(details["variants"]) == ["hook.abi3.so", "hook_cu12.abi3.so", "lib_torch24-cpu.abi3.so"]
+
+
+@settings(max_examples=20)
+@given(st.from_regex(r"[d-s]{1,8}", fullmatch=True), st.integers(10, 999), st.integers(10, 999))
+def test_variants_differ_in_a_release_and_in_nothing_else(stem: str, one: int, other: int) -> None:
+    for form in ("{}_cu{}.so", "{}-cuda{}.so", "{}_torch{}-cpu.so", "{}_2_{}_0.cpython-311-x86_64-linux-gnu.so"):
+        assert loading.unmarked("a/" + form.format(stem, one)) == loading.unmarked("a/" + form.format(stem, other))
+    for form in ("a/{}{}_C.so", "a/sm{1}/{0}.so", "a/lib{}.so.{}"):
+        alike = loading.unmarked(form.format(stem, one)) == loading.unmarked(form.format(stem, other))
+        assert alike == (one == other)
+
+
+def test_files_of_another_interpreter_or_machine_are_left_out(site: Path) -> None:
+    broken = "int nobody_has(void); int use(void) { return nobody_has(); }"
+    library(site / "a.cpython-399-x86_64-linux-gnu.so", broken)
+    foreign = bytearray(library(site / "foreign.so", broken).read_bytes())
+    foreign[18:20] = (243).to_bytes(2, "little")  # RISC-V
+    (site / "foreign.so").write_bytes(foreign)
+    library(site / "sound.so")
+    assert (check(site)["loaded"], check(site)["others"]) == (1, 2)
+
+
+def test_a_library_on_no_path_is_loaded_first_and_named(site: Path) -> None:
+    hidden = library(site / "hidden" / "libhidden.so.1", "int hidden(void) { return 1; }")
+    library(site / "pkg" / "_C.so", "int hidden(void); int use(void) { return hidden(); }", hidden)
+    library(site / "pkg" / "underlinked.so", "int hidden(void); int use(void) { return hidden(); }")
+    after = {name: ["hidden/libhidden.so.1"] for name in ("pkg/_C.so", "pkg/underlinked.so")}
+    assert check(site)["after"] == after
+
+
+def test_a_package_that_loads_by_hand_is_imported(site: Path) -> None:
+    library(site / "byhand" / "libone.so.1", "int one(void) { return 1; }")
+    library(site / "byhand" / "two.so", "int one(void); int use(void) { return one(); }")
+    start = (
+        "import ctypes, pathlib\nctypes.CDLL(str(pathlib.Path(__file__).parent / 'libone.so.1'), ctypes.RTLD_GLOBAL)"
+    )
+    (site / "byhand" / "__init__.py").write_text(start)
+    assert check(site)["after"] == {"byhand/two.so": ["import byhand"]}
+    assert "byhand" not in sys.modules
+
+
+def test_libraries_that_want_each_other_end(site: Path) -> None:
+    library(site / "one" / "liba.so.1")
+    library(site / "two" / "libb.so.1", NOTHING, site / "one" / "liba.so.1")
+    library(
+        site / "one" / "liba.so.1", "int missing(void); int use(void) { return missing(); }", site / "two" / "libb.so.1"
+    )
+    assert set(wrong(site)) == {"one/liba.so.1", "two/libb.so.1"}
+
+
+def test_what_wants_torch_is_told_apart_however_far_it_is(site: Path) -> None:
+    torch = library(site / "python" / "torch" / "lib" / "libtorch.so")
+    near = library(site / "pkg" / "libnear.so", NOTHING, torch)
+    library(site / "pkg" / "far.so", NOTHING, near)
+    library(site / "pkg" / "free.so")
+    alone, linked = loading.Image(site, set()).split()
+    assert alone == ["pkg/free.so"]
+    assert linked == ["pkg/far.so", "pkg/libnear.so", "python/torch/lib/libtorch.so"]
+
+
+def test_a_symbols_name_is_not_enough_to_have_it(tmp_path: Path) -> None:
+    has = library(tmp_path / "has.so", "int wanted(void) { return 1; }")
+    wants = library(tmp_path / "wants.so", "int wanted(void); int use(void) { return wanted(); }")
+    assert [elf.defines(path, "wanted") for path in (has, wants)] == [True, False]
+    assert not elf.defines(Path(__file__), "wanted")
+
+
+# ---- processes
+
+
+def test_every_deed_has_an_answer_and_the_parents_state() -> None:
+    state = {"n": 40}
+
+    def deed(name: str) -> int:
+        if name == "raises":
+            raise ValueError("no luck")
+        if name == "dies":
+            os.kill(os.getpid(), signal.SIGBUS)
+        state["n"] += 1
+        return state["n"]
+
+    names = ["raises", "dies", *map(str, range(9))]
+    deeds = {deed.name: deed for deed in forks.each(names, deed, abreast=3, patience=20)}
+    assert set(deeds) == set(names)
+    assert deeds["raises"].error == "ValueError: no luck"
+    assert deeds["dies"].signal == "SIGBUS"
+    assert {deeds[str(number)].answer for number in range(9)} == {41}
