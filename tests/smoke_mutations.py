@@ -13,14 +13,17 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from suite.program import Spec, answer
 
+DT_INIT = 12  # where a library's first code is
 SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {}, ("sm_90", "sm_120"))
 
 
@@ -267,7 +270,67 @@ def sb3() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
-CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3)}
+def loading() -> tuple[ModuleType, list[Mutation]]:
+    from suite import forks
+    from suite.checks import loading as check
+
+    folder = Path(tempfile.mkdtemp(dir=sys.prefix))
+    library = next(path for path in check.libraries(Path(sys.prefix)) if b"\0PyErr_SetString\0" in path.read_bytes())
+
+    def beside(name: str, **changes: Any) -> Callable[[Patch], None]:
+        """One library more in the image: a copy of one that it has, damaged."""
+
+        def apply(patch: Patch) -> None:
+            made = folder / name
+            made.write_bytes(damaged(library.read_bytes(), **changes))
+            patch.set(check, "libraries", lambda _: [library, made])
+
+        return apply
+
+    def dies(original: Callable[..., Any], name: str, image: Any) -> Any:
+        if name.endswith(".so"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return original(name, image)
+
+    def half(original: Callable[..., Any], names: Any, *rest: Any, **options: Any) -> Any:
+        return original(list(names)[::2], *rest, **options)
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation(
+            "a symbol that nobody has", (f"{folder.name}/symbol",), beside("symbol.so", symbol=b"PyErr_SetStrink")
+        ),
+        Mutation("a CUDA that is not there", (f"{folder.name}/cuda",), beside("cuda.so", needed=b"libcudart.so.9\0")),
+        Mutation("a start that crashes", (f"{folder.name}/start",), beside("start.so", start=0)),
+        Mutation("cut off", (f"{folder.name}/short",), beside("short.so", size=5000)),
+        Mutation("every library dies", (os.path.relpath(library, sys.prefix),), changed(check, "load", dies)),
+        Mutation("nothing is there", ("any",), lambda patch: patch.set(check, "libraries", lambda _: [])),
+        Mutation("half is left out", ("all",), changed(forks, "each", half)),
+    ]
+
+
+def damaged(
+    content: bytes, *, symbol: bytes = b"", needed: bytes = b"", start: int | None = None, size: int | None = None
+) -> bytes:
+    """A library that wants another symbol, another library, or begins somewhere else."""
+    from suite import elf
+
+    changed = bytearray(content[:size])
+    name = content.index(b"\0PyErr_SetString\0") + 1
+    changed[name : name + 15] = symbol or needed or changed[name : name + 15]
+    header = elf.HEADER.unpack_from(content)
+    rows = [elf.SECTION.unpack_from(content, header[6] + index * elf.SECTION.size) for index in range(header[12])]
+    dynamic = next(row for row in rows if row[1] == elf.SHT_DYNAMIC)
+    for at in range(dynamic[4], dynamic[4] + dynamic[5], elf.DYNAMIC.size) if size is None else ():
+        tag, _ = elf.DYNAMIC.unpack_from(content, at)
+        if tag == elf.DT_NEEDED and needed:
+            elf.DYNAMIC.pack_into(changed, at, tag, name - rows[dynamic[6]][4])
+        if tag == DT_INIT and start is not None:
+            elf.DYNAMIC.pack_into(changed, at, tag, start)
+    return bytes(changed)
+
+
+CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3, loading)}
 
 
 def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:

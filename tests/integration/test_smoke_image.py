@@ -52,6 +52,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "checkpoint"),
         ("cpu_grpo", "attention"),
         ("cpu_grpo", "collective"),
+        ("cpu_grpo", "loading"),
         ("sb3_maskable", "sb3"),
         ("cpu_grpo", "rollout"),
     ],

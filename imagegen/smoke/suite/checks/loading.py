@@ -48,6 +48,8 @@ def check(spec: Spec) -> Details:
             step(f"{len(linked)} files that want torch")
             importlib.import_module("torch")
             deeds += loaded(linked, image)
+    missed = set(image.needed) - {deed.name for deed in deeds}
+    findings.expect("all", not missed, f"{len(missed)} files were not tried")
     details = judge(deeds, image, findings)
     if functions:
         details["stub"] = {"library": stub.LIBRARY, "functions": functions}
@@ -65,7 +67,7 @@ class Image:
         self.driver: set[str] = set()  # functions of the driver's library that a file names
         self.others = 0  # files that are not for this interpreter
         mine = elf.machine(Path(sys.executable).read_bytes()[: elf.HEADER.size])[0]
-        for path in sorted(_libraries(prefix)):
+        for path in sorted(libraries(prefix)):
             with path.open("rb") as file:
                 machine = elf.machine(file.read(elf.HEADER.size))[0]
             if not machine:
@@ -98,7 +100,7 @@ class Image:
         return any(name.startswith(f"{library.partition('.so')[0]}.so") for name in self.places)
 
 
-def _libraries(prefix: Path) -> Iterator[Path]:
+def libraries(prefix: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(prefix):
         paths = (Path(folder, name) for name in names if LIBRARY.search(name))
         yield from (path for path in paths if path.is_file() and not path.is_symlink())
