@@ -132,11 +132,29 @@ def test_a_plugin_of_what_no_image_has_is_told_and_no_failure(site: Path) -> Non
     assert check(site)["plugins"] == {"net/above.so": "libfabric.so.1", "net/transport.so": "libfabric.so.1"}
 
 
-@pytest.mark.parametrize("absent", ["libcudart.so.92", "libtorch_cuda.so", "libbundled.so.2"])
-def test_what_the_image_should_bring_is_a_failure(absent: str, site: Path) -> None:
+@pytest.mark.parametrize("absent", ["libcudart.so.92", "libtorch_cuda.so"])
+def test_of_cuda_and_torch_an_image_for_gpus_has_all(absent: str, site: Path) -> None:
     library(site / "pkg" / "_C.so", NOTHING, absent)
-    library(site / "pkg" / "libbundled.so.1")
+    assert check(site)["plugins"] == {"pkg/_C.so": absent}
+    library(site / "nvidia" / "libcudart.so.91")
     assert absent in wrong(site)["pkg/_C.so"]
+
+
+def test_what_the_image_has_in_another_release_is_a_failure(site: Path) -> None:
+    library(site / "pkg" / "_C.so", NOTHING, "libbundled.so.2")
+    library(site / "another" / "libbundled.so.1")
+    assert check(site)["plugins"] == {"pkg/_C.so": "libbundled.so.2"}
+    library(site / "pkg" / "libbundled.so.1")
+    assert "libbundled.so.2" in wrong(site)["pkg/_C.so"]
+
+
+def test_what_says_that_it_is_for_another_torch_is_not_for_this_image(site: Path) -> None:
+    for release in ("24", "211"):
+        library(site / f"libaddon_torch{release}-cuda.so", "int gone(void); int use(void) { return gone(); }")
+    image = Spec("cpu", "", str(site), {}, {"torch": "2.13.0"}, {})
+    assert len(loading.check(image)["variants"]) == 2
+    with pytest.raises(Failed, match=r"torch211-cuda.so: undefined symbol: gone$"):
+        loading.check(Spec("cpu", "", str(site), {}, {"torch": "2.11.0"}, {}))
 
 
 def test_a_part_of_a_declared_component_is_no_plugin(site: Path) -> None:
@@ -146,6 +164,7 @@ def test_a_part_of_a_declared_component_is_no_plugin(site: Path) -> None:
 
 
 def test_of_variants_one_has_to_load(site: Path) -> None:
+    library(site / "libcudart.so.91")
     for name, release in (("hook_cu12", 92), ("hook_cu13", 93), ("hook", 92), ("lib_torch24-cpu", 92)):
         library(site / f"{name}.abi3.so", NOTHING, f"libcudart.so.{release}")
     assert set(wrong(site)) == {"hook_cu12.abi3.so", "hook_cu13.abi3.so", "hook.abi3.so", "lib_torch24-cpu.abi3.so"}

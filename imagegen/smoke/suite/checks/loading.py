@@ -4,7 +4,8 @@ It is the loader's own answer that counts: nothing is predicted. No failure, by 
 - files of another interpreter or another machine, which this Python never loads;
 - plugins: they want a library that the image has in no version, which only some hosts bring, and are no part of a
   component that the image is made for;
-- variants, told apart by a release of CUDA or torch in their names ("_cu12", "torch24"), where another of them loads.
+- variants, told apart by a release of CUDA or torch in their names ("_cu12", "torch24"), where another of them loads
+  or the image has another torch.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ LIBRARY = re.compile(r"\.so(\.\d+)*$")
 ABSENT = re.compile(r"([^/\s]+): cannot open shared object file")
 UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 VARIANT = re.compile(r"_?cu(?:da)?\d+|(?<=torch)\d+|(?:_\d+){2,3}(?=\.)")
-# The image brings these, in the release that its files were built for; no host does.
+# An image for GPUs brings these, in the release that its files were built for; no host does.
 OURS = re.compile(r"lib(torch|c10|cudart|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)")
 
 
 def check(spec: Spec) -> Details:
     findings = Findings()
-    image = Image(Path(spec.prefix), {name.partition(".")[0] for names in spec.imports.values() for name in names})
+    declared = {name.partition(".")[0] for names in spec.imports.values() for name in names}
+    image = Image(Path(spec.prefix), declared, for_gpus=bool(spec.gpus), torch=spec.versions.get("torch", ""))
     findings.expect("any", bool(image.needed), f"there is no library below {spec.prefix}: nothing was proven")
     unlinked, linked = image.split()
     with tempfile.TemporaryDirectory() as folder:
@@ -60,8 +62,9 @@ def check(spec: Spec) -> Details:
 class Image:
     """The libraries below a folder that this interpreter may load, by their path in it."""
 
-    def __init__(self, prefix: Path, declared: set[str]) -> None:
+    def __init__(self, prefix: Path, declared: set[str], *, for_gpus: bool = False, torch: str = "") -> None:
         self.prefix = prefix
+        self.torch = torch.split(".")[:2]
         self.declared = declared  # packages of the components that the image is made for
         self.needed: dict[str, frozenset[str]] = {}  # libraries that a file is linked with
         self.driver: set[str] = set()  # functions of the driver's library that a file names
@@ -80,6 +83,7 @@ class Image:
             if stub.LIBRARY in needed:
                 self.driver |= {name for name in elf.dynamic(path).undefined if re.match(r"cu[A-Z]", name)}
         self.places = {Path(name).name: name for name in self.needed}
+        self.cuda = for_gpus or any(name.startswith("libcudart") for name in self.places)
 
     def split(self) -> tuple[list[str], list[str]]:
         """Files that have nothing to do with torch, and torch's own with those that are linked with it in some way."""
@@ -95,9 +99,16 @@ class Image:
         """The libraries that have a symbol for others."""
         return (name for name in self.needed if elf.defines(self.prefix / name, symbol))
 
-    def another_release(self, library: str) -> bool:
-        """Whether the image has it under another number."""
-        return any(name.startswith(f"{library.partition('.so')[0]}.so") for name in self.places)
+    def another_release(self, library: str, name: str) -> bool:
+        """Whether the package of a file has a library under another number than the file wants it."""
+        folder, stem = self.prefix / name, library.partition(".so")[0]
+        like = (Path(other) for other in self.needed if Path(other).name.startswith(f"{stem}.so"))
+        return any(top_of(self.prefix / other) == top_of(folder) for other in like)
+
+    def for_another_torch(self, name: str) -> bool:
+        """Whether a file says that it is for another torch than the image's."""
+        named = re.search(r"torch(\d)(\d+)(?!\d)", Path(name).name)
+        return bool(named and self.torch != [""] and list(named.groups()) != self.torch)
 
 
 def libraries(prefix: Path) -> Iterator[Path]:
@@ -175,6 +186,11 @@ def _help(error: str, name: str, image: Image, before: list[str]) -> bool:
     return False
 
 
+def top_of(path: Path) -> Path:
+    """The folder right below site-packages that a file is in, or its own."""
+    return next((folder for folder in path.parents if folder.parent.name == "site-packages"), path.parent)
+
+
 def package_of(path: Path) -> str:
     """The outermost package that a file is in, by the name under which it is imported; "" if it is in none."""
     folders = [folder for folder in path.parents if (folder / "__init__.py").is_file()]
@@ -191,7 +207,7 @@ def judge(deeds: Iterable[forks.Deed], image: Image, findings: Findings) -> Deta
         if deed.signal:
             end = f" ({deed.said})" if deed.said else ""
             findings.expect(deed.name, False, f"{told(deed.name, image)}: killed by {deed.signal} as it loads{end}")
-        elif deed.error and unmarked(deed.name) in of_variants:
+        elif deed.error and (unmarked(deed.name) in of_variants or image.for_another_torch(deed.name)):
             variants.append(deed.name)
         elif deed.error and (absent := plugin_of(deed, image)):
             plugins[deed.name] = absent
@@ -210,9 +226,10 @@ def unmarked(name: str) -> str:
 def plugin_of(deed: forks.Deed, image: Image) -> str:
     """The library that a plugin wants of its host, or "" where a file is no plugin or lacks something else."""
     absent = ABSENT.search(deed.error)
-    if absent is None or absent[1] in image.places or OURS.match(absent[1]) or image.another_release(absent[1]):
+    if absent is None or absent[1] in image.places or image.another_release(absent[1], deed.name):
         return ""
-    return "" if image.declared & set(Path(deed.name).parts) else absent[1]
+    ours = (image.cuda and OURS.match(absent[1])) or image.declared & set(Path(deed.name).parts)
+    return "" if ours else absent[1]
 
 
 def told(name: str, image: Image) -> str:
