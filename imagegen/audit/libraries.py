@@ -77,7 +77,7 @@ def _judged(
     none of its extension modules loads.
     """
     names = absent[library]
-    variants = [file for file in alike if _variants(names, file)]
+    variants = [file for file in alike if file is not library and _variants(names, file)]
     sound = [file for file in variants if file not in absent]
     severity, because = Severity.ERROR, ""
     imported = loader.imported(library)

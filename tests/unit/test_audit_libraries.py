@@ -98,6 +98,13 @@ def test_a_variant_for_what_is_there_makes_the_others_harmless() -> None:
     assert told(package("flash", others), nvidia) == [(ERROR, "cuda-major")]
 
 
+def test_a_file_is_no_variant_of_itself() -> None:
+    """libtorch_cpu.so, which it finds, is as like libtorch_cuda.so as two builds of one library are."""
+    torch = package("torch", {"torch/lib/libtorch_cpu.so": elf()})
+    operators = {"_C.so": elf("libtorch_cpu.so", "libtorch_cuda.so")}
+    assert told(package("operators", operators), torch) == [(ERROR, "missing-library")]
+
+
 def test_variants_of_which_none_finds_its_library_are_a_warning() -> None:
     files = {f"torchcodec/core{n}.so": module(f"libavutil.so.{n + 52}") for n in (4, 5)}
     assert told(package("torchcodec", {**files, **SOUND})) == [(WARNING, "missing-library")]
