@@ -91,7 +91,7 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
     progress = Said()
     report = smoke.run(engine, "some:tag", lock, {"click": ("click",)}, require_gpu=False, progress=progress)
     results = {result.check: result for result in report.results}
-    assert list(results) == ["imports", "pip-check", "versions", "environment"]
+    assert list(results) == ["imports", "pip-check", "versions", "environment", "loading"]
     assert [line.split(":")[0].strip() for line in progress.lines] == list(results)
     assert results["pip-check"].status == "pass", results["pip-check"].reason
     assert results["versions"].reason == "missing 1.0 is locked and not installed"
@@ -103,7 +103,7 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
     for error in (TimeoutError("still running after 180 s"), ContainerError("it has gone")):
         report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
-        assert [result.status for result in report.results] == ["fail"] * 4
+        assert [result.status for result in report.results] == ["fail"] * 5
         assert str(error) in report.results[0].reason
 
 

@@ -162,7 +162,7 @@ def test_the_table_and_the_programs_are_one_set() -> None:
     assert len(applicable({need for check in CHECKS for need in check.needs})) == len(CHECKS)
     plain = {check.name for check in CHECKS if check.needs <= {"torch"}}
     assert {check.name for check in applicable({"torch"})} == plain
-    assert [check.name for check in applicable(())] == ["imports", "loading", "pip-check", "versions", "environment"]
+    assert [check.name for check in applicable(())] == ["imports", "pip-check", "versions", "environment", "loading"]
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "suite").rglob("*.py")), ids=lambda path: path.stem)

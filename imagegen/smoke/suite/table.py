@@ -28,10 +28,10 @@ _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
 CHECKS = (
     Check("imports", "imports", "every component's modules import, alone and together", 1800),
-    Check("loading", "loading", "every library and extension module loads, each in a process of its own", 1800),
     Check("pip-check", "pip", "the installed metadata agree with each other, as the image's own pip sees them", 120),
     Check("versions", "versions", "exactly the locked distributions are installed", 120),
     Check("environment", "environment", "variables, interpreter and folders are what the lock and a user expect", 60),
+    Check("loading", "loading", "every library and extension module loads, each in a process of its own", 1800),
     Check("cuda", "cuda", "the GPU answers, is one that torch has code for, and multiplies right", 300, _TORCH, "cuda"),
     Check("toolkit", "toolkit", "nvcc compiles for the image's GPUs, and an extension loads", 300, _TOOLKIT),
     Check("toolkit-cuda", "toolkit", "the same for this GPU, and its kernel runs", 300, _TOOLKIT, "cuda"),
