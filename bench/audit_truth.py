@@ -45,6 +45,7 @@ class Case:
     files: Mapping[str, Elf]
     said: Mapping[str, str]  # file -> "ok", or what the loader said
     errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
     imports: Mapping[str, str]
 
     @property
@@ -128,10 +129,11 @@ def cases() -> Iterator[Case]:
         package = Package(name, version, groups[wheel], tuple(said["requires"]), tuple(said["tags"]))
         packages = tuple(sorted((package, *beside[torch]), key=lambda each: each.name))
         subject = Subject(wheel, packages, system=system, python="3.11", cuda=True)
-        found = [finding for check in CHECKS for finding in check(subject)]
-        errors = tuple(each for each in found if each.severity is Severity.ERROR and each.package == str(package))
+        found = [each for check in CHECKS for each in check(subject) if each.package == str(package)]
+        errors = tuple(each for each in found if each.severity is Severity.ERROR)
+        warnings = tuple(each for each in found if each.severity is Severity.WARNING)
         elves = {path: each.elf for path, each in groups[wheel].items() if each.elf}
-        yield Case(wheel, torch, elves, files, errors, imports[wheel, torch])
+        yield Case(wheel, torch, elves, files, errors, warnings, imports[wheel, torch])
 
 
 def file(row: Mapping[str, Any]) -> File:

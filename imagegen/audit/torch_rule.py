@@ -113,9 +113,10 @@ def _wrong(one: User, torch: _Torch) -> Finding | None:
     missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
     if missing:
         return _mismatch(one, torch, missing)
-    if one.stable or one.named in (None, torch.minor):
+    if one.stable or one.fit.declared in (None, torch.minor):
         return None
-    says = f"built for torch {one.named}, as its version says, this is {torch.version}; no symbol is missing"
+    told = "as its version says" if one.named else _says(one)
+    says = f"built for torch {one.fit.declared}, {told}, this is {torch.version}; no symbol is missing"
     return Finding(Severity.WARNING, "torch-other-minor", str(one.package), None, says)
 
 
@@ -171,7 +172,12 @@ def _built(one: User) -> str:
 
 
 def _unpinned(one: User) -> Finding:
-    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, f"{_says(one)}; it {_evidence(one)}")
+    """A warning where symbols cannot tell which torch it is for, and a wrong one would not be told by the loader."""
+    says = f"{_says(one)}; it {_evidence(one)}"
+    if len(one.minors) > 1 and one.registers:
+        says += "; built for another of them, it aborts while it is loaded"
+        return Finding(Severity.WARNING, "torch-unpinned", str(one.package), None, says)
+    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, says)
 
 
 def _fitting(one: User) -> Finding:

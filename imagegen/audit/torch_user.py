@@ -21,6 +21,7 @@ X86_64 = 62  # e_machine; the index is made of wheels for it
 
 # "2.8.0.post2+cu12torch2.8cxx11abitrue", "2.1.2+pt28cu128", "libtorch_c_dlpack_addon_torch29-cuda.so"
 _NAMED = re.compile(r"(?:torch|(?<![a-z])pt)[-_.]?2[._]?(\d{1,2})(?!\d)", re.IGNORECASE)
+_LIBRARY = "_ZN5torch7LibraryC"  # constructors of torch::Library, which TORCH_LIBRARY runs
 _NONE_SO_OLD, _NONE_SO_NEW = "0.1", "999.0"  # versions of torch that a requirement without a bound lets in
 _LONGEST = 1000  # characters of a requirement; a number of more than 4,300 digits is an error of Python's
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
@@ -55,6 +56,11 @@ class User:
     @cached_property
     def stable(self) -> bool:
         return all(is_shim(symbol) for symbols in self.wanted.values() for symbol in symbols)
+
+    @cached_property
+    def registers(self) -> bool:
+        """Whether it registers operators, as it is loaded, in objects whose layout moves with torch's minor release."""
+        return any(symbol.startswith(_LIBRARY) for symbols in self.wanted.values() for symbol in symbols)
 
     @cached_property
     def minors(self) -> tuple[str, ...]:

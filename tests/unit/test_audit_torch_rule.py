@@ -102,7 +102,7 @@ def test_real_wheels_on_each_torch(wheel: str) -> None:
 def test_a_finding_on_each_torch_that_does_not_fit_and_none_on_the_others(wheel: str) -> None:
     one = wheels()[wheel]
     for minor, missing in zip(MINORS, ROWS[wheel], strict=True):
-        wrong = [each for each in found(one, torch(LAST[minor])) if each.severity is not Severity.INFO]
+        wrong = [each for each in found(one, torch(LAST[minor])) if each.id in ("torch-mismatch", "torch-abi-flip")]
         assert len(wrong) == bool(missing), minor
         for each in wrong:
             assert each.id in ("torch-mismatch", "torch-abi-flip")
@@ -180,8 +180,30 @@ def test_the_minor_that_metadata_names(requires: list[str], declared: str | None
     assert fit.declared == declared
 
 
-def test_a_pin_on_another_torch_is_no_finding_where_every_symbol_is_there() -> None:
-    assert found(wheels()["sglang-kernel 0.4.10"], torch("2.15.0")) == []
+def test_a_pin_on_another_torch_counts_although_no_symbol_is_missing() -> None:
+    (finding,) = found(wheels()["sglang-kernel 0.4.10"], torch("2.15.0"))
+    assert (finding.severity, finding.id) == (Severity.WARNING, "torch-other-minor")
+    assert finding.evidence == (
+        'built for torch 2.14, its metadata says "torch==2.14.1", this is 2.15.0; no symbol is missing'
+    )
+    assert found(wheels()["vllm 0.33.0"], torch("2.15.0")) == []  # the stable ABI
+
+
+REGISTERS = (
+    "_ZN5torch7LibraryC1ENS0_4KindENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+    "St8optionalIN3c1011DispatchKeyEEPKcj"
+)
+
+
+def test_operators_that_fit_two_torches_and_say_neither_may_abort() -> None:
+    """As fbgemm-gpu-genai 1.3.0 does beside 2.9.1, and 1.4.2 beside 2.8.0: docs/audit-truth.md."""
+    one = package("operators", NEW, REGISTERS)
+    assert len(fits(one).minors) > 1  # type: ignore[union-attr]
+    (finding,) = found(one, torch("2.9.1"))
+    assert (finding.severity, finding.id) == (Severity.WARNING, "torch-unpinned")
+    assert finding.evidence.endswith("built for another of them, it aborts while it is loaded")
+    (finding,) = found(package("functions", NEW), torch("2.9.1"))
+    assert finding.severity == Severity.INFO
 
 
 def test_metadata_that_does_not_pin_is_told_where_the_torch_fits() -> None:
