@@ -25,6 +25,15 @@ mount -t tmpfs -o size={megabytes}m tmpfs {root}/data
 """
 
 
+# A containerd dies with its dockerd, but stays a zombie until the shell looks: a new dockerd would take it for alive, wait
+# for it, and give up. A zombie has no command line.
+_FORGET = """\
+pid=/run/exec/containerd/containerd.pid
+for i in $(seq 500); do [ -e $pid ] && grep -qs . "/proc/$(cat $pid)/cmdline" || break; sleep 0.02; done
+rm -f $pid
+"""
+
+
 class Daemon:
     """A dockerd in its own process and mount namespaces; when it is closed, all of it is gone, containers included.
 
@@ -93,6 +102,7 @@ class Daemon:
 
     def start(self) -> None:
         """Start dockerd, for the first time or again, and wait until it answers."""
+        self._do(_FORGET)
         self._do(f"dockerd --config-file {self.root}/daemon.json >>{self.root}/log 2>&1 & dockerd=$!")
         deadline = time.monotonic() + _PATIENCE
         while not self._listens():
