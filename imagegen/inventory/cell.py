@@ -66,9 +66,9 @@ def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress
     missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
     found = {name: package for name, package in known.items() if package}
     if missing:
-        wanted = replace(locked, wheels=missing)
+        wanted, noun = replace(locked, wheels=missing), "wheels" if len(missing) > 1 else "wheel"
         with closing(lock.fetch_each(wanted, store, settings, progress)) as arrivals:
-            found |= _read(arrivals, locked.python, store, f"reading {len(missing)} wheels", progress)
+            found |= _read(arrivals, locked.python, store, f"reading {len(missing)} {noun}", progress)
     return found
 
 

@@ -25,8 +25,8 @@ mount -t tmpfs -o size={megabytes}m tmpfs {root}/data
 """
 
 
-# A containerd dies with its dockerd, but stays a zombie until the shell looks: a new dockerd would take it for alive, wait
-# for it, and give up. A zombie has no command line.
+# A containerd dies with its dockerd, but stays a zombie until the shell looks: a new dockerd would
+# take it for alive, wait for it, and give up. A zombie has no command line.
 _FORGET = """\
 pid=/run/exec/containerd/containerd.pid
 for i in $(seq 500); do [ -e $pid ] && grep -qs . "/proc/$(cat $pid)/cmdline" || break; sleep 0.02; done
