@@ -78,11 +78,23 @@ def compiled_by(driver: str) -> Isa | None:
     Drivers of one branch count as one: a promise is often no more exact. None: nothing is known of this driver, or it
     is newer than all that are known.
     """
-    branch = _branch(driver)
-    if branch is None or branch > (_branch(releases()[-1].driver) or 0):
+    asked = branch(driver)
+    if asked is None or asked > (branch(releases()[-1].driver) or 0):
         return None
-    known = [each.isa for each in releases() if (_branch(each.driver) or 0) <= branch]
+    known = [each.isa for each in releases() if (branch(each.driver) or 0) <= asked]
     return max(known, default=None)
+
+
+def driver_of_major(major: int) -> int | None:
+    """The oldest branch of drivers for a major version of CUDA; None where it is not known."""
+    found: int | None = facts()["majors"]["drivers"].get(major)
+    return found
+
+
+def branch(driver: str) -> int | None:
+    """The number that a driver's branch is called by: 580 for "580.65.06"."""
+    first = driver.partition(".")[0]
+    return int(first) if first.isdecimal() else None
 
 
 @cache
@@ -108,8 +120,3 @@ def _compiles(target: Target, driver_isa: Isa | None) -> bool:
 def _isa(text: str) -> Isa:
     major, minor = text.split(".")
     return int(major), int(minor)
-
-
-def _branch(driver: str) -> int | None:
-    first = driver.partition(".")[0]
-    return int(first) if first.isdecimal() else None

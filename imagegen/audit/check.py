@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from imagegen.audit import contents, gpu, libraries, symbols, torch_rule
+from imagegen.audit import contents, driver, gpu, libraries, symbols, torch_rule
 from imagegen.audit.capability import arch
 from imagegen.audit.model import File, Finding, Severity, Subject
 from imagegen.audit.report import Report, ordered
@@ -53,6 +53,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     symbols.check,
     torch_rule.check,
     gpu.check,
+    driver.check,
     libraries.check,
     contents.check,
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from imagegen.audit import driver, torch_rule
 from imagegen.audit import gpu as gpu_code
-from imagegen.audit import torch_rule
 from imagegen.audit.capability import runs
 from imagegen.audit.model import Finding, Package, Severity, Subject, Target
 from imagegen.audit.report import Runs, Verdict
@@ -22,15 +22,17 @@ _CUDA = 190  # e_machine of loose GPU code
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
     """Those of packages that hold GPU code or use torch; and for each GPU whether the whole runs there.
 
-    A package that holds nothing for a GPU stops the whole only where the check calls it an error.
+    A package that holds nothing for a GPU stops the whole only where the check calls it an error. A driver that is too
+    old for its CUDA stops it on all of them.
     """
     coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
     judged = tuple(each for each in subject.packages if str(each) in coded and not coded[str(each)].loose)
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
+    refused = [finding for finding in driver.check(subject) if _stops([finding])]
     for each in gpus if coded else ():
         said: dict[str, list[Finding]] = {}
-        for finding in gpu_code.check(replace(subject, packages=judged, gpus=(each,))):
+        for finding in (*refused, *gpu_code.check(replace(subject, packages=judged, gpus=(each,)))):
             said.setdefault(finding.package, []).append(finding)
         whole[each.name] = not any(_stops(some) for some in said.values())
         for package, code in coded.items():

@@ -1,0 +1,56 @@
+"""Whether the oldest driver that is promised runs the CUDA that a stack was built with.
+
+Programs of one major version of CUDA run on all drivers from its first branch on, and its runtime refuses older ones.
+torch decides where it is there: what else lies beside it may be a variant that nobody takes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from imagegen.audit.capability import branch, driver_of_major
+from imagegen.audit.known import cuda_major
+from imagegen.audit.model import Finding, Package, Severity, Subject
+
+_SHOWN = 12  # lines of details
+_RUNTIME = "cudart"
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """One finding for each major version of CUDA that the promised driver is too old for."""
+    promised = branch(subject.driver) if subject.driver else None
+    if promised is None:
+        return
+    builds = [(package, *built) for package in subject.packages if (built := _built_for(package))]
+    decisive = [each for each in builds if each[0].name == "torch"] or builds
+    askers: dict[int, dict[str, str]] = defaultdict(dict)
+    for package, major, path in decisive:
+        askers[major][str(package)] = path
+    for major, paths in sorted(askers.items()):
+        floor = driver_of_major(major)
+        if floor is not None and promised < floor:
+            yield _finding(subject, major, floor, paths)
+
+
+def _built_for(package: Package) -> tuple[int, str] | None:
+    """The major version of CUDA whose runtime its files ask for, and the first of these; of variants, the oldest."""
+    found = [
+        (major[1], path)
+        for path, file in package.files.items()
+        for name in (file.elf.needed if file.elf else ())
+        if (major := cuda_major(name)) and major[0] == _RUNTIME
+    ]
+    return min(found, default=None)
+
+
+def _finding(subject: Subject, major: int, floor: int, paths: Mapping[str, str]) -> Finding:
+    """`paths` are the packages that ask for this CUDA, and a file of each."""
+    first = next(iter(paths))
+    evidence = f"CUDA {major} takes driver {floor} or newer, and {subject.driver} is promised"
+    severity = Severity.ERROR
+    if "/compat/" in (subject.system.paths.get("libcuda.so.1", "") if subject.system else ""):
+        severity, evidence = Severity.WARNING, f"{evidence}: it runs by cuda-compat, on data-center GPUs alone"
+    details = [f"{path}: asks for CUDA {major}'s libcudart" for path in paths.values()]
+    more = (f"and {len(details) - _SHOWN} more packages",) if len(details) > _SHOWN else ()
+    return Finding(severity, "driver-too-old", first, paths[first], evidence, (*details[:_SHOWN], *more))
