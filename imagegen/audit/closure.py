@@ -25,6 +25,7 @@ _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  
 _PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
 _TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
 _TORCH = "torch/lib/"
+_OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
 _MOST_DIRECTORIES = 1000  # of one file's path; libtorch_cuda.so has 6
 # What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
@@ -96,6 +97,7 @@ class Loader:
         system = subject.system or System({})
         self.known = subject.system is not None  # what lies under the packages
         self.for_cpu = subject.cuda is False
+        self.torch = any(package.name == "torch" and package.files for package in subject.packages)
         self.machine = _machine(subject)
         self.libraries = tuple(_of_packages(subject, self.machine))
         self.system = _of_system(system, self.machine)
@@ -245,7 +247,8 @@ class Loader:
     def _nowhere(self, name: str) -> How:
         if is_driver(name):
             return How.DRIVER
-        return How.MISSING if self.known else How.UNKNOWN
+        known = self.known or (self.torch and _OF_TORCH.fullmatch(name))  # torch's own lie in no system
+        return How.MISSING if known else How.UNKNOWN
 
     def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
         if name not in self._names:

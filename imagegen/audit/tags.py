@@ -21,6 +21,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     """Packages that are for another Python or platform than the subject's."""
     interpreter = subject.system.interpreter if subject.system else None
     machine = _MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
+    glibc = bool(subject.system and "libc.so.6" in subject.system.libraries)
     for package in subject.packages:
         found = _parsed(package.tags)
         if (
@@ -37,8 +38,9 @@ def check(subject: Subject) -> Iterator[Finding]:
             rest = any(_loads(each, subject.python) for each in package.files)
             severity = Severity.INFO if rest else Severity.WARNING
             yield Finding(severity, "wrong-python", str(package), path, evidence, tuple(more[:12]))
-        if machine and found and not any(_on(tag.platform, machine) for tag in found):
-            evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}"
+        if machine and found and not any(_on(tag.platform, machine, glibc=glibc) for tag in found):
+            libc = " with glibc" if glibc else ""
+            evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}{libc}"
             yield Finding(Severity.ERROR, "wrong-platform", str(package), None, evidence)
 
 
@@ -96,7 +98,9 @@ def _parsed(tags: Iterable[str]) -> list[Tag]:
     return sorted(found, key=str)
 
 
-def _on(platform: str, machine: str) -> bool:
+def _on(platform: str, machine: str, *, glibc: bool) -> bool:
+    if glibc and platform.startswith("musllinux"):
+        return False
     return platform == "any" or ("linux" in platform and platform.endswith(f"_{machine}"))
 
 

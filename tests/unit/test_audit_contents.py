@@ -245,6 +245,14 @@ def test_a_wheel_for_another_platform(tag: str, fits: bool) -> None:
     assert ("wrong-platform" in [finding.id for finding in found]) is not fits
 
 
+@pytest.mark.parametrize(("libc", "fits"), [("libc.so.6", False), ("libc.musl-x86_64.so.1", True)])
+def test_a_wheel_for_musl_is_for_another_platform_where_there_is_glibc(libc: str, fits: bool) -> None:
+    system = System({libc: File(1, elf=Elf(62))}, interpreter=File(1, elf=Elf(62)))
+    wheel = package("x", paths=["x.abi3.so"], tags=("cp39-abi3-musllinux_1_2_x86_64",))
+    found = audit(wheel, python="3.11", system=system)
+    assert ("wrong-platform" in [finding.id for finding in found]) is not fits
+
+
 PATHS = st.lists(st.sampled_from(["x/__init__.py", "x/_C.so", "y.py", "bin/z", "LICENSE", "tests/t.py"]), unique=True)
 
 

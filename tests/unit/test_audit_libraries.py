@@ -56,6 +56,14 @@ def test_how_bad_a_missing_library_is(files: dict[str, Elf], severity: Severity)
     assert told(package("pkg", files)) == [(severity, "missing-library")]
 
 
+def test_a_library_of_torch_lies_in_no_system_that_is_not_known() -> None:
+    torch = package("torch", {"torch/lib/libc10.so": elf(), "torch/lib/libtorch.so": elf("libc10.so")}, "2.13.0+cpu")
+    audio = package("audio", {"audio/_C.so": module("libc10.so", "libtorch_cuda.so", "libcudart.so.12")})
+    (found,) = findings(torch, audio, known=False)
+    assert (found.severity, found.id, found.evidence) == (ERROR, "missing-library", "libtorch_cuda.so is not there")
+    assert not findings(audio, known=False)  # torch is not among what is audited
+
+
 def test_a_missing_library_is_told_with_who_asks_and_where_it_was_searched() -> None:
     wants = module("libGL.so.1", "libEGL.so.1", runpath="$ORIGIN/../pkg.libs")
     (one,) = findings(package("opencv-python", {"cv2/cv2.abi3.so": wants}, "4.13"))
