@@ -46,5 +46,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    """Of known words one that begins so, the shortest of them; else one that is spelled much like it."""
+    words = sorted(known)
+    begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
+    near = begun or difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return near[0] if near else None

@@ -177,7 +177,7 @@ class _Judge:
                 floor = max(floor, needed)
                 count = self.uses[path][gpus[0].name].compiled
                 size += _ptx_size(self.libraries[path])
-                notes.add(path, gpus, f"{count} containers, PTX of up to {_dotted(needed)}")
+                notes.add(path, gpus, f"{count} container{'s' if count != 1 else ''}, PTX of up to {_dotted(needed)}")
         if notes.lines:
             evidence = f"runs on {notes} only after the driver has compiled it, which takes {_floor(floor)}"
             severity = Severity.WARNING if size >= _SLOW else Severity.INFO
@@ -273,9 +273,9 @@ class _Weight:
     nowhere: int = 0
 
     def __str__(self) -> str:
-        each = ", ".join(f"{_mb(size)} on {name}" for name, size in self.dead.items())
-        nowhere = f"; {_mb(self.nowhere)} on none of them" if len(self.dead) > 1 else ""
-        return f"of {_mb(self.total)} of GPU code do not run: {each}{nowhere}"
+        each = "".join(f", not for {name}: {_mb(size)}" for name, size in self.dead.items())
+        nowhere = f", for none of them: {_mb(self.nowhere)}" if len(self.dead) > 1 else ""
+        return f"of {_mb(self.total)} of GPU code{each}{nowhere}"
 
 
 def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:

@@ -16,6 +16,7 @@ from imagegen.text import shown
 _WIDEST = 100  # columns: longer lines are not read
 _TERMINAL = 1000  # columns: no terminal is wider
 _FEW = 3  # details of a finding, unless all are asked for
+_LONGEST = 300  # characters of one of these: a C++ function can have a thousand
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -44,12 +45,17 @@ def _finding(finding: Finding, width: int, *, everything: bool) -> Iterator[Text
     first.stylize(_COLOUR[finding.severity], 2, 2 + len(finding.severity))
     yield first
     yield from rest
-    yield from wrapped(finding.evidence, width, indent=4)
+    shortened = (lambda line: line) if everything else _shortened
+    yield from wrapped(shortened(finding.evidence), width, indent=4)
     few = finding.details if everything or len(finding.details) <= _FEW + 1 else finding.details[:_FEW]
     for line in few:
-        yield from wrapped(line, width, indent=6)
+        yield from wrapped(shortened(line), width, indent=6)
     if more := len(finding.details) - len(few):
         yield Text(f"      and {more} more lines: --all")
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
 def _verdict(verdict: Verdict) -> str:

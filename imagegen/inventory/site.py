@@ -68,6 +68,6 @@ def _system(
     tree: Tree, environment: Environment, variables: Mapping[str, str] | None, progress: Progress
 ) -> System | None:
     if environment.program is None:
-        progress.say(f"note: no Python uses {environment.site}: it is audited without a system")
+        progress.say(f"note: no Python uses {environment.site}: it is audited without glibc and all below")
         return None
     return system.of(tree, environment=variables, interpreter=environment.program)

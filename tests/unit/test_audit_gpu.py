@@ -202,7 +202,7 @@ def weights(files: Mapping[str, File], *names: str) -> list[Finding]:
 def test_loose_cubins_are_weighed_and_never_an_error() -> None:
     cubins = {f"flashinfer_cubin/cubins/{n}.cubin": cubin("sm_100f", 300_000) for n in range(1000)}
     one, total = weights(cubins, "sm_90", "sm_100")
-    assert one.evidence == "of 300 MB of GPU code do not run: 300 MB on sm_90, 0 MB on sm_100; 0 MB on none of them"
+    assert one.evidence == "of 300 MB of GPU code, not for sm_90: 300 MB, not for sm_100: 0 MB, for none of them: 0 MB"
     assert (total.package, total.evidence) == ("", one.evidence)
     assert not audit(cubins, "sm_90")
 
@@ -210,7 +210,7 @@ def test_loose_cubins_are_weighed_and_never_an_error() -> None:
 def test_dead_weight_is_told_for_heavy_packages_and_in_all() -> None:
     fat = {"lib.so": library(code("sm_70 sm_80 sm_90", 1, 150_000_000))}
     one, total = weights(fat, "sm_90")
-    assert one.evidence == total.evidence == "of 450 MB of GPU code do not run: 300 MB on sm_90"
+    assert one.evidence == total.evidence == "of 450 MB of GPU code, not for sm_90: 300 MB"
     (alone,) = weights({"lib.so": library(code("sm_70 sm_90", 1, 10_000_000))}, "sm_90")
     assert alone.package == ""
     assert not weights({"lib.so": library(code("sm_90", 1, 150_000_000))}, "sm_90")

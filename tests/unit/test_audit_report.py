@@ -73,6 +73,15 @@ def test_notes_are_counted_and_shown_when_they_are_asked_for() -> None:
     assert all(symbol.split("(")[0] in everything for symbol in FINDINGS[2].details)
 
 
+def test_a_long_line_is_cut_unless_all_is_asked_for() -> None:
+    long = Finding(Severity.ERROR, "dead", "x 1", None, "e" * 1000, ("d" * 1000,))
+    report = replace(REPORT, findings=(long,))
+    few, everything = ([line.plain.strip() for line in table(report, 10_000, everything=each, each_package=False)]
+                       for each in (False, True))  # fmt: skip
+    assert [f"{letter * 297}..." for letter in "ed"] == few[2:4]
+    assert [letter * 1000 for letter in "ed"] == everything[2:4]
+
+
 def test_what_acts_on_a_terminal_is_shown_as_what_it_is() -> None:
     bad = Finding(Severity.ERROR, "dead", "x 1", "a\x1b[2J", "b\x1b]0;c\x07", ("\u202ed",))
     report = replace(REPORT, findings=(bad,), subject="e\x1b")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.errors import ErrorGroup, FetchError, Location, MatrixError
-from imagegen.text import redact, shown
+from imagegen.text import nearest, redact, shown
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,18 @@ def test_an_error_is_fit_to_be_shown_wherever_its_parts_come_from() -> None:
         assert "\u202e" not in str(each)
         assert "s3cret" not in str(each)
     assert "\\x1b]0;owned\\x07" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("torch-mis", "torch-mismatch"),
+        ("torch-mismach", "torch-mismatch"),
+        ("gpu", "gpu-code"),
+        ("ptx_only", "ptx-only"),
+        ("gp", None),
+        ("", None),
+    ],
+)
+def test_what_a_word_begins_is_nearer_than_what_it_resembles(word: str, found: str | None) -> None:
+    assert nearest(word, ["torch-fits", "torch-mismatch", "gpu-code-gated", "gpu-code", "ptx-only"]) == found
