@@ -44,6 +44,11 @@ def _package(path: Path, scratch: Path) -> Package:
             files = {relative(file.path, site_packages(python)): file for file in installation(wheel, python)}
             looked = {name: looked_at(file, scratch) for name, file in files.items()}
             return Package(wheel.distribution, wheel.version, looked, wheel.requires, wheel.tags)
+    except WheelError as error:
+        error.fix = (
+            "download it again, under the name that its index gives it; if it stays so, report it to its project"
+        )
+        raise
     except OSError as error:
         raise WheelError("the wheel cannot be read", where=str(path), why=error.strerror) from error
 
