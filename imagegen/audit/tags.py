@@ -21,7 +21,6 @@ def check(subject: Subject) -> Iterator[Finding]:
     """Packages that are for another Python or platform than the subject's."""
     interpreter = subject.system.interpreter if subject.system else None
     machine = _MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
-    glibc = bool(subject.system and "libc.so.6" in subject.system.libraries)
     for package in subject.packages:
         found = _parsed(package.tags)
         if (
@@ -38,6 +37,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             rest = any(_loads(each, subject.python) for each in package.files)
             severity = Severity.INFO if rest else Severity.WARNING
             yield Finding(severity, "wrong-python", str(package), path, evidence, tuple(more[:12]))
+        glibc = bool(subject.system and "libc.so.6" in subject.system.libraries)
         if machine and found and not any(_on(tag.platform, machine, glibc=glibc) for tag in found):
             libc = " with glibc" if glibc else ""
             evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}{libc}"

@@ -51,6 +51,7 @@ class _Distribution:
     tags: tuple[str, ...] = ()
     editable: str | None = None
     files: dict[str, str | None] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes, of files whose record says so
     unreadable: str | None = None  # why its record is
 
 
@@ -70,6 +71,8 @@ def installed(tree: Tree, environment: Environment) -> Installed:
         nodes |= modules.nodes
     wanted = {behind[path] for each in found.values() for path in each.files}
     files = tree.examine({path: node for path, node in nodes.items() if path in wanted})
+    for loser, paths in _given_way(found, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
+        loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
     packages = (_package(each, lambda path: files.get(behind[path]), environment.site) for each in found.values())
     told = {each.name: each.editable for each in found.values() if each.editable}
     return Installed(tuple(sorted(packages, key=lambda package: package.name)), told)
@@ -127,11 +130,13 @@ class _Modules:
         except (csv.Error, ValueError) as error:
             distribution.unreadable, rows = f"it is no list of files: {error}", None
         home = join(posixpath.normpath(join(self._site, "../" * _ABOVE)), "")
-        for row, sha256 in rows or ():
+        for row, sha256, size in rows or ():
             path = row if row in self.behind else posixpath.normpath(row)
             inside = path.startswith(home) and not path.endswith(".pyc")
             if path in self.behind or (inside and self._add(path, None)):
                 distribution.files[path] = sha256
+                if size is not None:
+                    distribution.sizes[path] = size
         return rows is not None
 
     def _add(self, path: str, node: Node | None) -> bool:
@@ -186,13 +191,14 @@ def _editable(tree: Tree, metadata: str) -> str | None:
         return None
 
 
-def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None]] | None:
-    """Paths in the tree and their sha256; None where there is no record. Raises csv.Error, ValueError."""
+def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None, int | None]] | None:
+    """Paths in the tree, their sha256 and sizes; None where there is no record. Raises csv.Error, ValueError."""
     if (text := _text(tree, join(metadata, "RECORD"), _MAX_RECORD)) is not None:
         rows = csv.reader(io.StringIO(text.decode(), newline=""))
-        return [(join(parent(metadata), row[0]), _sha256(row[1] if len(row) > 1 else "")) for row in rows if row]
+        padded = ([*row, "", ""] for row in rows if row)
+        return [(join(parent(metadata), row[0]), _sha256(row[1]), _size(row[2])) for row in padded]
     if (text := _text(tree, join(metadata, "installed-files.txt"), _MAX_RECORD)) is not None:
-        return [(join(metadata, line), None) for line in text.decode().splitlines() if line]
+        return [(join(metadata, line), None, None) for line in text.decode().splitlines() if line]
     return None
 
 
@@ -217,6 +223,39 @@ def _sha256(told: str) -> str | None:
         return binascii.a2b_base64(encoded.replace("-", "+").replace("_", "/") + "=" * (-len(encoded) % 4)).hex()
     except ValueError:
         return None
+
+
+def _size(told: str) -> int | None:
+    return int(told) if re.fullmatch("[0-9]{1,15}", told) else None
+
+
+def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> list[tuple[_Distribution, list[str]]]:
+    """Distributions over which one that requires them was installed, with the paths that both bring otherwise.
+
+    By the sizes of what is there: where these say that it is the other one's at each such path, or at some alone, the
+    order of installation was wrong, and nothing is told.
+    """
+    owners: dict[str, str] = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
+    for each in found.values():
+        for path, sha256 in each.files.items():
+            first = owners.setdefault(path, each.name)
+            if first != each.name and sha256 and found[first].files[path] not in (None, sha256):
+                pairs.setdefault((first, each.name), []).append(path)
+    given = []
+    for pair, paths in pairs.items():
+        for winner, loser in (pair, pair[::-1]):
+            own, others = found[winner].sizes, found[loser].sizes
+            telling = [path for path in paths if own.get(path) != others.get(path)]
+            over = telling and all(own.get(path) == sizes.get(path) for path in telling)
+            if over and loser in map(_required, found[winner].requires):
+                given.append((found[loser], paths))
+    return given
+
+
+def _required(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+    return canonicalize_name(match[0]) if match else ""
 
 
 def _package(distribution: _Distribution, file_at: Callable[[str], File | None], site: str) -> Package:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from imagegen.audit import contents
 from imagegen.audit.model import Package, Subject
 from imagegen.errors import UsageError
 from imagegen.inventory import site
@@ -185,3 +188,30 @@ def test_where_nothing_is_installed_is_an_error(directory: str, why: str, tmp_pa
     with pytest.raises(UsageError, match=why) as raised:
         site.subject(tmp_path / directory, (), Said())
     assert directory or str(raised.value.fix).endswith(VENV)
+
+
+_BASE, _OVER = b"the base's", b"of the one that lies over it"
+
+
+@pytest.mark.parametrize(
+    ("requires", "there", "clashes"),
+    [
+        (b"Base[gpu]==1.0", (_OVER, _OVER), False),
+        (b"base", (_BASE, _BASE), True),  # installed in the wrong order
+        (b"base", (_OVER, _BASE), True),  # a part of each
+        (b"based", (_OVER, _OVER), True),  # nobody knows who was meant to win
+    ],
+)
+def test_what_lies_over_a_package_that_it_requires_is_no_clash(
+    tmp_path: Path, requires: bytes, there: tuple[bytes, bytes], clashes: bool
+) -> None:
+    tree: dict[str, bytes] = {f"{VENV}/m/{name}.py": data for name, data in zip("ab", there, strict=True)}
+    for name, content, wants in (("base", _BASE, b"numpy"), ("over", _OVER, requires)):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        info = f"{VENV}/{name}-1.0.dist-info"
+        tree[f"{info}/METADATA"] = b"Name: %s\nVersion: 1.0\nRequires-Dist: %s\n" % (name.encode(), wants)
+        tree[f"{info}/RECORD"] = b"".join(
+            b"m/%s.py,sha256=%s,%d\n" % (each, digest, len(content)) for each in (b"a", b"b")
+        )
+    found = [finding.id for finding in contents.check(audited(tmp_path, tree))]
+    assert found == ["file-clash"] * clashes
