@@ -78,23 +78,18 @@ def compiled_by(driver: str) -> Isa | None:
     Drivers of one branch count as one: a promise is often no more exact. None: nothing is known of this driver, or it
     is newer than all that are known.
     """
-    asked = branch(driver)
-    if asked is None or asked > (branch(releases()[-1].driver) or 0):
+    branch = _branch(driver)
+    if branch is None or branch > (_branch(releases()[-1].driver) or 0):
         return None
-    known = [each.isa for each in releases() if (branch(each.driver) or 0) <= asked]
+    known = [each.isa for each in releases() if (_branch(each.driver) or 0) <= branch]
     return max(known, default=None)
 
 
-def driver_of_major(major: int) -> int | None:
-    """The oldest branch of drivers for a major version of CUDA; None where it is not known."""
-    found: int | None = facts()["majors"]["drivers"].get(major)
-    return found
-
-
-def branch(driver: str) -> int | None:
-    """The number that a driver's branch is called by: 580 for "580.65.06"."""
-    first = driver.partition(".")[0]
-    return int(first) if first.isdecimal() else None
+def driver_for(major: int, driver: str) -> int | None:
+    """The oldest branch of drivers for a major version of CUDA, if `driver` is of an older one; None: it will do."""
+    needed: int = facts()["majors"]["drivers"].get(major, 0)
+    given = _branch(driver)
+    return needed if given is not None and given < needed else None
 
 
 @cache
@@ -120,3 +115,8 @@ def _compiles(target: Target, driver_isa: Isa | None) -> bool:
 def _isa(text: str) -> Isa:
     major, minor = text.split(".")
     return int(major), int(minor)
+
+
+def _branch(driver: str) -> int | None:
+    first = driver.partition(".")[0]
+    return int(first) if first.isdecimal() else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from imagegen.audit.capability import branch, driver_of_major
+from imagegen.audit.capability import driver_for
 from imagegen.audit.known import cuda_major
 from imagegen.audit.model import Finding, Package, Severity, Subject
 
@@ -19,8 +19,7 @@ _RUNTIME = "cudart"
 
 def check(subject: Subject) -> Iterator[Finding]:
     """One finding for each major version of CUDA that the promised driver is too old for."""
-    promised = branch(subject.driver) if subject.driver else None
-    if promised is None:
+    if subject.driver is None:
         return
     builds = [(package, *built) for package in subject.packages if (built := _built_for(package))]
     decisive = [each for each in builds if each[0].name == "torch"] or builds
@@ -28,8 +27,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     for package, major, path in decisive:
         askers[major][str(package)] = path
     for major, paths in sorted(askers.items()):
-        floor = driver_of_major(major)
-        if floor is not None and promised < floor:
+        if floor := driver_for(major, subject.driver):
             yield _finding(subject, major, floor, paths)
 
 
