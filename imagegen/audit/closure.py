@@ -309,7 +309,7 @@ def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
 
 def _unmerged(path: str) -> str:
     """Debian's /lib is a link to /usr/lib: one spelling for both."""
-    return path.removeprefix("/usr") if path.startswith(("/usr/lib", "/usr/lib64")) else path
+    return path.removeprefix("/usr") if path.startswith("/usr/lib") else path
 
 
 def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
