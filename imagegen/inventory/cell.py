@@ -52,7 +52,7 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
 
 
 def promised(cell: Cell) -> dict[str, tuple[str, ...]]:
-    """Distribution -> the modules that it must have. The one thing in a subject that the matrix says and no lock holds."""
+    """Distribution -> the modules that it must have: what the matrix says of a subject and no lock holds."""
     return {need.component.package: need.component.imports for need in cell.requirements}
 
 
