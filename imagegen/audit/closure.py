@@ -44,7 +44,7 @@ class How(Enum):
     SYSTEM = "system"
     DRIVER = "driver"  # the host's driver brings it when a container starts
     ELSEWHERE = "elsewhere"  # in site-packages, on no path: something must load it beforehand
-    UNKNOWN = "unknown"  # nowhere among the packages, and what lies under them is not known
+    UNKNOWN = "unknown"  # it cannot be read; or it is in no package, and what lies under them is not known
     MISSING = "missing"
 
 
@@ -105,6 +105,7 @@ class Loader:
         self._by_system_path = {_unmerged(library.path): library for library in self.system.values()}
         self._by_name = _by_name(self.libraries)
         self._names = {posixpath.basename(path) for path in (*self._by_path, *self._by_system_path)}
+        self._unread = _unread(subject, system)
         forced = {_unmerged(posixpath.normpath(directory)) for directory in system.preloaded}
         self._forced = {n: lib for n, lib in self.system.items() if _unmerged(posixpath.dirname(lib.path)) in forced}
         self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -245,7 +246,7 @@ class Loader:
     def _nowhere(self, name: str) -> How:
         if is_driver(name):
             return How.DRIVER
-        return How.MISSING if self.known else How.UNKNOWN
+        return How.MISSING if self.known and posixpath.basename(name) not in self._unread else How.UNKNOWN
 
     def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
         if name not in self._names:
@@ -297,6 +298,12 @@ def _of_system(system: System, machine: int) -> dict[str, Library]:
             path = system.paths.get(name, f"/{name}")
             found[name] = known.setdefault(path, Library("", path, file.elf))
     return found
+
+
+def _unread(subject: Subject, system: System) -> frozenset[str]:
+    """The names of files that are there, and of which nothing is known since they cannot be read."""
+    files = [*system.libraries.items(), *(each for package in subject.packages for each in package.files.items())]
+    return frozenset(posixpath.basename(path) for path, file in files if file.unreadable and file.elf is None)
 
 
 def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
