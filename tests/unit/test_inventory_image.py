@@ -8,7 +8,7 @@ import json
 import random
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import zstandard
 
 from imagegen.audit.model import Subject
 from imagegen.config import Settings
+from imagegen.engine.export import Export
 from imagegen.errors import FetchError, UsageError
 from imagegen.inventory import archive, image, layers
 from imagegen.inventory.layers import read_layer
@@ -111,6 +112,13 @@ def test_a_damaged_layer_is_named(kind: str, tmp_path: Path) -> None:
         assert "the image" in str(raised.value.where)
 
 
+def sparse_of(**headers: str) -> bytes:
+    """A file that is sparse, as GNU tar writes it with pax headers."""
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"GNU.sparse." + name: text for name, text in headers.items()}
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
 def header(kind: bytes, size: int) -> bytes:
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, size
@@ -123,6 +131,10 @@ def header(kind: bytes, size: int) -> bytes:
     [
         (header(tarfile.XHDTYPE, 1 << 40), "a header of"),
         (header(tarfile.GNUTYPE_LONGNAME, 1 << 33), "a header of"),
+        (header(tarfile.GNUTYPE_SPARSE, 1 << 40) + bytes(1024), "sparse"),
+        (sparse_of(major="1", minor="0") + b"9" * 1024, "sparse"),
+        (header(tarfile.XHDTYPE, 0) * 3000, "recursion"),
+        (header(tarfile.GNUTYPE_LONGNAME, 0) * 3000, "recursion"),
         (as_tar({f"{n}": None for n in range(30)}), "more than any layer"),
         (as_tar({f"{n}.pth": b"x" * 60 for n in range(15)}), "more metadata"),
     ],
@@ -133,6 +145,8 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path, monkeypatch: py
     with pytest.raises(FetchError) as raised:
         read_layer(io.BytesIO(tar), tmp_path)
     assert why in str(raised.value)
+    with suppress(FetchError):  # two of them are archives that hold too little
+        archive.read(Pieces([tar]), AMD64, "demo:1", tmp_path)
 
 
 def test_no_bytes_make_a_layer_that_ends_in_a_traceback(tmp_path: Path) -> None:
@@ -195,6 +209,16 @@ def test_an_archive_is_read_in_one_pass(kind: str, tmp_path: Path) -> None:
     assert (found.config.env, found.config.labels) == (tuple(ENV), LABELS)
     expected = [read_layer(io.BytesIO(as_tar(each)), tmp_path) for each in (BASE, STACK)]
     assert list(found.layers) == expected + ([expected[0]] if kind == "classic" else [])
+
+
+def test_a_variable_without_a_value_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines write them so: `docker run -e NAME`, committed."""
+    saved = as_tar(classic_of([BASE, STACK], Env=["NAME", *ENV]))
+    export = Export([saved], "amd64")
+    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(export))
+    subject = audited("demo:1", tmp_path)
+    assert subject.system
+    assert subject.system.preloaded == ("/opt/lib",)
 
 
 @pytest.mark.parametrize(
