@@ -26,7 +26,7 @@ _PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
 _TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
 _TORCH = "torch/lib/"
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
-_MOST_DIRECTORIES = 1000  # of one file's path; libtorch_cuda.so has 6
+_MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
 # What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
 # pillow calls it without saying so.
 _ALWAYS = (
@@ -215,7 +215,8 @@ class Loader:
                 names[name] = library
                 if library not in inherited:
                     names.setdefault(library.elf.soname or name, library)
-                    inherited[library] = tuple(dict.fromkeys((*self.directories(library)[0], *inherited[asker])))
+                    searched = dict.fromkeys((*self.directories(library)[0], *inherited[asker]))
+                    inherited[library] = tuple(searched)[:_MOST_DIRECTORIES]
                     order.append(library)
         return Closure(tuple(order), tuple(found))
 

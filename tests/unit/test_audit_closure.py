@@ -171,6 +171,19 @@ def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.Monk
     assert "not-followed" not in {finding.id for finding in symbols.check(subject(package("pkg", {"a.so": module()})))}
 
 
+def test_paths_that_are_inherited_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand files in a row, each with a thousand directories, would be a million for each of the last ones."""
+    monkeypatch.setattr("imagegen.audit.closure._MOST_DIRECTORIES", 3)
+    files = {
+        "p/a.so": elf("b.so", rpath="$ORIGIN:$ORIGIN/last"),
+        "p/b.so": elf("c.so", rpath="$ORIGIN:$ORIGIN/x"),
+        "p/c.so": elf("p.so", rpath="$ORIGIN:$ORIGIN/y"),
+        "p/last/p.so": elf(),
+    }
+    loader = Loader(subject(package("p", files)))
+    assert [one.how for one in loader.closure(at(loader, "p/a.so")).found] == [How.PATH, How.PATH, How.ELSEWHERE]
+
+
 def test_every_process_has_the_interpreters_libraries() -> None:
     base = system({"libz.so.1": FOO}, interpreter=elf("libz.so.1", exported="PyObject_Call", program=True))
     loader = Loader(subject(base=base))
