@@ -15,6 +15,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of the interpreter -> ho
 _BUILT_FOR = re.compile(
     r"\.cpython-(\d)(\d+)[a-z]*[.-][^/]*$"
 )  # in the name of a module: .cpython-311-x86_64-linux-gnu.so
+_INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -46,6 +47,16 @@ def for_another_python(path: str, python: str | None) -> bool:
     """Whether a file is a module that this Python does not look for: x.cpython-312-x86_64-linux-gnu.so in a 3.11."""
     built = _BUILT_FOR.search(path)
     return bool(python and built and f"{built[1]}.{built[2]}" != python)
+
+
+def one_python(tags: Iterable[str]) -> str | None:
+    """The one CPython that tags are for: "3.11" of cp311-cp311-linux_x86_64; None where several take them."""
+    found = {
+        f"3.{match[1]}"
+        for tag in _parsed(tags)
+        if (match := _INTERPRETER.fullmatch(tag.interpreter)) and tag.abi != "abi3"
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def promise_modules(tags: Iterable[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit.model import Package, Subject
+from imagegen.audit.tags import one_python
 from imagegen.errors import WheelError
 from imagegen.layers.install import installation, relative, site_packages
 from imagegen.layers.watch import looked_at
@@ -19,7 +19,6 @@ from imagegen.layers.wheel import Wheel
 from imagegen.matrix.model import Gpu
 
 _READERS = 2  # wheels that are read at once
-_INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 _ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
 
 
@@ -54,7 +53,4 @@ def _python(path: Path) -> str:
         tags = parse_wheel_filename(path.name)[3]
     except ValueError:
         return _ANY
-    found = {
-        f"3.{match[1]}" for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter)) and tag.abi != "abi3"
-    }
-    return found.pop() if len(found) == 1 else _ANY
+    return one_python(map(str, tags)) or _ANY
