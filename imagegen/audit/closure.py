@@ -19,11 +19,11 @@ from functools import cached_property
 
 from imagegen.audit.known import is_driver
 from imagegen.audit.model import Elf, Subject, System
+from imagegen.audit.tags import for_another_python
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
 _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
 _PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
-_TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
 _TORCH = "torch/lib/"
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
 _MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
@@ -258,16 +258,6 @@ class Loader:
         if path.startswith("/"):
             return self._by_system_path.get(_unmerged(path))
         return self._by_path.get(path.removeprefix("./"))
-
-
-def for_another_python(name: str, python: str | None) -> bool:
-    """Whether an extension module's file name, as import reads it, is another interpreter's: "_C.cpython-312-...so"."""
-    match = _TAGGED.search(name)
-    if match is None:
-        return False
-    if match["kind"] != "cpython":
-        return True
-    return python is not None and match["version"] != python.replace(".", "")
 
 
 def _machine(subject: Subject) -> int:

@@ -21,7 +21,7 @@ from email.message import Message
 from packaging.utils import canonicalize_name
 
 from imagegen.audit.model import File, Package
-from imagegen.audit.tags import one_python
+from imagegen.audit.tags import one_python, python_of_module
 from imagegen.inventory.environment import Environment
 from imagegen.inventory.tree import Node, Regular, Tree, join, parent, place, walk
 
@@ -30,7 +30,6 @@ _MAX_TEXT = 4 << 20  # bytes of a metadata file
 _MAX_RECORD = 64 << 20
 _LONGEST = 200  # characters of a name or a version
 _METADATA = {"dist-info": "METADATA", "egg-info": "PKG-INFO"}
-_SUFFIX = re.compile(r"\.cpython-3([0-9]{1,2})t?-[a-z0-9_]+-linux-gnu\.so$")
 _ABOVE = 3  # directories from site-packages to the environment's prefix: files lie there too, in bin and share
 
 
@@ -91,7 +90,7 @@ def python_of(packages: Iterable[Package]) -> str | None:
 
 
 def _of_modules(package: Package) -> set[str]:
-    return {f"3.{match[1]}" for path in package.files if (match := _SUFFIX.search(path))}
+    return {found for path in package.files if (found := python_of_module(path))}
 
 
 class _Modules:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit import symbols
-from imagegen.audit.closure import Found, How, Loader, for_another_python
+from imagegen.audit.closure import Found, How, Loader
 from imagegen.audit.model import Elf, Subject
 from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
 
@@ -113,23 +113,6 @@ def test_files_for_another_machine_or_another_python_are_not_there() -> None:
     }
     loader = Loader(subject(package("pkg", files)))
     assert [library.path for library in loader.libraries] == ["pkg/it.so"]
-
-
-@pytest.mark.parametrize(
-    ("name", "python", "expected"),
-    [
-        ("_C.cpython-312-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.cpython-311-x86_64-linux-gnu.so", "3.11", False),
-        ("_C.cpython-313t-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.pypy310-pp73-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.cpython-312-x86_64-linux-gnu.so", None, False),
-        ("_C.abi3.so", "3.11", False),
-        ("_C.so", "3.11", False),
-        ("libx.cpython-312.txt", "3.11", False),
-    ],
-)
-def test_whose_extension_module_a_file_is(name: str, python: str | None, expected: bool) -> None:
-    assert for_another_python(name, python) is expected
 
 
 def test_an_absolute_path_and_a_library_by_path_lead_into_the_system() -> None:
