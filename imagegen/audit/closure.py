@@ -19,11 +19,10 @@ from functools import cached_property
 
 from imagegen.audit.known import is_driver
 from imagegen.audit.model import Elf, Subject, System
-from imagegen.audit.tags import for_another_python
+from imagegen.audit.tags import MACHINES, for_another_python
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
 _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
-_PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
 _TORCH = "torch/lib/"
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
 _MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
@@ -267,7 +266,7 @@ def _machine(subject: Subject) -> int:
         if file and file.elf:
             return file.elf.machine
     files = (file.elf for package in subject.packages for file in package.files.values() if file.elf)
-    counts = Counter(elf.machine for elf in files if elf.machine in _PLATFORMS)
+    counts = Counter(elf.machine for elf in files if elf.machine in MACHINES)
     return max(sorted(counts), key=counts.__getitem__, default=62)
 
 
@@ -318,7 +317,7 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
         path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
         if not at_origin and not path.startswith("/"):
             continue
-        path = _PLATFORM.sub(_PLATFORMS.get(library.elf.machine, ""), path)
+        path = _PLATFORM.sub(MACHINES.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
         found += [posixpath.normpath(_LIB.sub(name, path)) for name in names]
     return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]

@@ -12,10 +12,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imagegen.audit import tags
+from imagegen.audit.elf import CUDA
 from imagegen.audit.model import File, Finding, Package, Severity, Subject
 from imagegen.audit.ownership import clashes
 
-_CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
 _LEFT_BEHIND = {"benchmark", "benchmarks", "build_backend.py", "doc", "docs", "example", "examples", "scripts"}
@@ -151,7 +151,7 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
 
 def _is_native(file: File) -> bool:
     """Whether it is the processor's code, or might be."""
-    return file.unreadable is not None or (file.elf is not None and file.elf.machine != _CUDA_MACHINE)
+    return file.unreadable is not None or (file.elf is not None and file.elf.machine != CUDA)
 
 
 def _has_modules(package: Package) -> bool:

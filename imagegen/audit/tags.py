@@ -11,7 +11,7 @@ from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse
 
 from imagegen.audit.model import Finding, Package, Severity, Subject
 
-_MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of the interpreter -> how platform tags call it
+MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it
 # In the name of a module, as import reads it: .cpython-311-x86_64-linux-gnu.so. Source: PEP 3149, PEP 425's names.
 _BUILT_FOR = re.compile(r"\.(cpython|pypy|graalpy)-?(\d)(\d+)\w*-[^/]*\.so$")
 _INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
@@ -20,7 +20,7 @@ _INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 def check(subject: Subject) -> Iterator[Finding]:
     """Packages that are for another Python or platform than the subject's."""
     interpreter = subject.system.interpreter if subject.system else None
-    machine = _MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
+    machine = MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
     for package in subject.packages:
         found = _parsed(package.tags)
         if (

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from imagegen.audit import gpu as gpu_code
 from imagegen.audit import torch_rule
 from imagegen.audit.capability import runs
+from imagegen.audit.elf import CUDA
 from imagegen.audit.model import Finding, Package, Severity, Subject, Target
 from imagegen.audit.report import Runs, Verdict
 from imagegen.matrix.model import Gpu
 
 _COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
-_CUDA = 190  # e_machine of loose GPU code
 
 
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
@@ -51,7 +51,7 @@ class _Code:
 
 def _code(package: Package) -> _Code:
     files = [file for file in package.files.values() if file.code]
-    loose = all(file.elf is None or file.elf.machine == _CUDA for file in files)
+    loose = all(file.elf is None or file.elf.machine == CUDA for file in files)
     return _Code(frozenset(group.targets for file in files for group in file.code), loose)
 
 
