@@ -12,7 +12,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagegen.audit.model import Package, Subject
 from imagegen.audit.tags import one_python
-from imagegen.errors import WheelError
+from imagegen.errors import UsageError, WheelError
 from imagegen.layers.install import installation, relative, site_packages
 from imagegen.layers.watch import looked_at
 from imagegen.layers.wheel import Wheel
@@ -23,9 +23,18 @@ _ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
 
 
 def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
-    """The wheels at `paths`, to run with a release of torch. Raises WheelError for what no wheel should hold."""
+    """The wheels at `paths`, to run with a release of torch.
+
+    Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
+    """
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_READERS) as pool:
         packages = list(pool.map(partial(_package, scratch=Path(scratch)), paths))
+    there: dict[str, Path] = {}
+    for package, path in zip(packages, paths, strict=True):
+        if (other := there.setdefault(package.name, path)) is not path:
+            raise UsageError(
+                f"{other.name} and {path.name} are one package", why="no environment has both", fix="run one for each"
+            )
     pythons = {python for path in paths if (python := _python(path)) != _ANY}
     return Subject(
         name=", ".join(path.name for path in paths),
