@@ -112,14 +112,11 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
         for package in subject.packages
     }
     for (one, two, why), paths in sorted(clashes(contents).items()):
-        counted = [path for path in sorted(paths) if path not in subject.excused]
-        if not counted:
-            continue
-        code = [path for path in counted if _is_code(path)]
+        code = [path for path in sorted(paths) if _is_code(path)]
+        told = code or sorted(paths)
         severity = Severity.ERROR if code else Severity.WARNING
-        more = f" ({len(counted)} paths, {len(code)} of them code)" if len(counted) > 1 else ""
-        evidence = f"and {two}: {why}{more}"
-        yield Finding(severity, "file-clash", one, (code or counted)[0], evidence, _some(code or counted))
+        more = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
+        yield Finding(severity, "file-clash", one, told[0], f"and {two}: {why}{more}", _some(told))
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
