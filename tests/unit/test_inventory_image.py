@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from imagegen.audit.model import Subject
+from imagegen.audit import check, collect, sparse
+from imagegen.audit.model import Severity, Subject
 from imagegen.config import Settings
 from imagegen.engine.export import Export
 from imagegen.errors import FetchError, UsageError
@@ -219,6 +220,22 @@ def test_a_variable_without_a_value_is_none(tmp_path: Path, monkeypatch: pytest.
     subject = audited("demo:1", tmp_path)
     assert subject.system
     assert subject.system.preloaded == ("/opt/lib",)
+
+
+def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is read once, so that what was left out of the copy cannot be had; those who need it are not blamed."""
+    large = make_elf(exported=["own"], soname="liblarge.so")
+    user = make_elf(["liblarge.so"], ["own"], ["PyInit__c"], runpath="$ORIGIN")
+    stack = {**STACK, **below(SITE, site_of(demo={"demo/_c.so": user, "demo/liblarge.so": large}))}
+    parts = [sparse.Part(64, len(large) - 600, searched=False)]
+    monkeypatch.setattr(layers, "_WHOLE", 0)
+    monkeypatch.setattr(collect, "IN_MEMORY", 0)
+    monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
+    saved = as_tar(classic_of([BASE, stack], Env=ENV))
+    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(Export([saved], "amd64")))
+    (told,) = (each for each in check.audit(audited("demo:1", tmp_path)).findings if each.package == "demo 1.0")
+    assert (told.severity, told.id, told.path) == (Severity.WARNING, "unreadable", "demo/liblarge.so")
+    assert "lies in a part that was not kept" in told.evidence
 
 
 @pytest.mark.parametrize(
