@@ -17,7 +17,7 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.config import Settings
 from imagegen.engine import Engine
 from imagegen.errors import AuditError, SmokeError
-from imagegen.inventory.cell import subject
+from imagegen.inventory.cell import promised, subject
 from imagegen.layers import Image
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.lock import inputs_hash
@@ -107,11 +107,15 @@ def to_engine(
 
 
 def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> None:
-    """Raise AuditError where the audit finds errors. What it found is remembered until the lock or the audit changes.
+    """Raise AuditError where the audit finds errors.
+
+    What it found is remembered until the lock, the modules that the matrix promises, or the audit itself change.
 
     Raises as `inventory.cell.subject` too, which fetches and reads what nobody has looked at yet.
     """
-    key = digest_of_json([inputs_hash(lock), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()])
+    key = digest_of_json(
+        [inputs_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
+    )
     found = store.recall(_AUDIT, key)
     if found is None:
         with timed(progress, f"auditing {lock.cell}"):

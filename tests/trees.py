@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,14 +64,17 @@ def layered(scratch: Path, *layers: Things) -> Layered:
     return found
 
 
-def site_of(**distributions: Mapping[str, bytes]) -> dict[str, bytes]:
+def site_of(
+    tags: Sequence[str] = ("cp311-cp311-linux_x86_64",), /, **distributions: Mapping[str, bytes]
+) -> dict[str, bytes]:
     """Installed distributions, name -> files, with metadata and RECORD; of version 1.0 for Python 3.11."""
+    lines = "".join(f"Tag: {tag}\n" for tag in tags)
     found: dict[str, bytes] = {}
     for name, files in distributions.items():
         info = f"{name}-1.0.dist-info"
         own = {
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: x>1\n".encode(),
-            f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n",
+            f"{info}/WHEEL": f"Wheel-Version: 1.0\n{lines}".encode(),
         }
         rows = "".join(f"{path},,\n" for path in [*files, *own, f"{info}/RECORD"])
         found |= {**files, **own, f"{info}/RECORD": rows.encode()}

@@ -75,14 +75,13 @@ def driver_floor(isa: Isa) -> tuple[str, str] | None:
 def compiled_by(driver: str) -> Isa | None:
     """The newest PTX ISA that a driver ("580.65.06", or "580" for its branch) compiles.
 
-    Drivers of one branch count as one: a promise is often no more exact. None: nothing is known of this driver, or it
-    is newer than all that are known.
+    Drivers of one branch count as one: a promise is often no more exact. One that is older than all that are known
+    compiles nothing, (0, 0). None: nothing is known of this driver, or it is newer than all that are known.
     """
     branch = _branch(driver)
     if branch is None or branch > (_branch(releases()[-1].driver) or 0):
         return None
-    known = [each.isa for each in releases() if (_branch(each.driver) or 0) <= branch]
-    return max(known, default=None)
+    return max((each.isa for each in releases() if (_branch(each.driver) or 0) <= branch), default=(0, 0))
 
 
 def driver_for(major: int, driver: str) -> int | None:

@@ -19,15 +19,14 @@ from functools import cached_property
 
 from imagegen.audit.known import is_driver
 from imagegen.audit.model import Elf, Subject, System
+from imagegen.audit.tags import MACHINES, for_another_python
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
 _LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
-_PLATFORMS = {62: "x86_64", 183: "aarch64"}  # by e_machine
-_TAGGED = re.compile(r"\.(?P<kind>cpython|pypy|graalpy)-?(?P<version>\d+)\w*-[^/]*\.so$")
 _TORCH = "torch/lib/"
 _OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
-_MOST_DIRECTORIES = 1000  # of one file's path; libtorch_cuda.so has 6
+_MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
 # What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
 # pillow calls it without saying so.
 _ALWAYS = (
@@ -45,7 +44,7 @@ class How(Enum):
     SYSTEM = "system"
     DRIVER = "driver"  # the host's driver brings it when a container starts
     ELSEWHERE = "elsewhere"  # in site-packages, on no path: something must load it beforehand
-    UNKNOWN = "unknown"  # nowhere among the packages, and what lies under them is not known
+    UNKNOWN = "unknown"  # it cannot be read; or it is in no package, and what lies under them is not known
     MISSING = "missing"
 
 
@@ -107,6 +106,7 @@ class Loader:
         self._by_system_path = {_unmerged(library.path): library for library in self.system.values()}
         self._by_name = _by_name(self.libraries)
         self._names = {posixpath.basename(path) for path in (*self._by_path, *self._by_system_path)}
+        self._unread = _unread(subject, system)
         forced = {_unmerged(posixpath.normpath(directory)) for directory in system.preloaded}
         self._forced = {n: lib for n, lib in self.system.items() if _unmerged(posixpath.dirname(lib.path)) in forced}
         self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -216,7 +216,8 @@ class Loader:
                 names[name] = library
                 if library not in inherited:
                     names.setdefault(library.elf.soname or name, library)
-                    inherited[library] = tuple(dict.fromkeys((*self.directories(library)[0], *inherited[asker])))
+                    searched = dict.fromkeys((*self.directories(library)[0], *inherited[asker]))
+                    inherited[library] = tuple(searched)[:_MOST_DIRECTORIES]
                     order.append(library)
         return Closure(tuple(order), tuple(found))
 
@@ -248,7 +249,7 @@ class Loader:
         if is_driver(name):
             return How.DRIVER
         known = self.known or (self.torch and _OF_TORCH.fullmatch(name))  # torch's own lie in no system
-        return How.MISSING if known else How.UNKNOWN
+        return How.MISSING if known and posixpath.basename(name) not in self._unread else How.UNKNOWN
 
     def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
         if name not in self._names:
@@ -261,16 +262,6 @@ class Loader:
         return self._by_path.get(path.removeprefix("./"))
 
 
-def for_another_python(name: str, python: str | None) -> bool:
-    """Whether an extension module's file name, as import reads it, is another interpreter's: "_C.cpython-312-...so"."""
-    match = _TAGGED.search(name)
-    if match is None:
-        return False
-    if match["kind"] != "cpython":
-        return True
-    return python is not None and match["version"] != python.replace(".", "")
-
-
 def _machine(subject: Subject) -> int:
     """What the subject is for: its C library's, its interpreter's, or what most of its files are for."""
     system = subject.system or System({})
@@ -278,7 +269,7 @@ def _machine(subject: Subject) -> int:
         if file and file.elf:
             return file.elf.machine
     files = (file.elf for package in subject.packages for file in package.files.values() if file.elf)
-    counts = Counter(elf.machine for elf in files if elf.machine in _PLATFORMS)
+    counts = Counter(elf.machine for elf in files if elf.machine in MACHINES)
     return max(sorted(counts), key=counts.__getitem__, default=62)
 
 
@@ -302,6 +293,12 @@ def _of_system(system: System, machine: int) -> dict[str, Library]:
     return found
 
 
+def _unread(subject: Subject, system: System) -> frozenset[str]:
+    """The names of files that are there, and of which nothing is known since they cannot be read."""
+    files = [*system.libraries.items(), *(each for package in subject.packages for each in package.files.items())]
+    return frozenset(posixpath.basename(path) for path, file in files if file.unreadable and file.elf is None)
+
+
 def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
     found: dict[str, list[Library]] = {}
     for library in libraries:
@@ -312,7 +309,7 @@ def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
 
 def _unmerged(path: str) -> str:
     """Debian's /lib is a link to /usr/lib: one spelling for both."""
-    return path.removeprefix("/usr") if path.startswith(("/usr/lib", "/usr/lib64")) else path
+    return path.removeprefix("/usr") if path.startswith("/usr/lib") else path
 
 
 def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -323,7 +320,7 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
         path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
         if not at_origin and not path.startswith("/"):
             continue
-        path = _PLATFORM.sub(_PLATFORMS.get(library.elf.machine, ""), path)
+        path = _PLATFORM.sub(MACHINES.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
         found += [posixpath.normpath(_LIB.sub(name, path)) for name in names]
     return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]

@@ -12,10 +12,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imagegen.audit import tags
+from imagegen.audit.elf import CUDA
 from imagegen.audit.model import File, Finding, Package, Severity, Subject
 from imagegen.audit.ownership import clashes
 
-_CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
 _LEFT_BEHIND = {"benchmark", "benchmarks", "build_backend.py", "doc", "docs", "example", "examples", "scripts"}
@@ -112,14 +112,11 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
         for package in subject.packages
     }
     for (one, two, why), paths in sorted(clashes(contents).items()):
-        counted = [path for path in sorted(paths) if path not in subject.excused]
-        if not counted:
-            continue
-        code = [path for path in counted if _is_code(path)]
+        code = [path for path in sorted(paths) if _is_code(path)]
+        told = code or sorted(paths)
         severity = Severity.ERROR if code else Severity.WARNING
-        more = f" ({len(counted)} paths, {len(code)} of them code)" if len(counted) > 1 else ""
-        evidence = f"and {two}: {why}{more}"
-        yield Finding(severity, "file-clash", one, (code or counted)[0], evidence, _some(code or counted))
+        more = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
+        yield Finding(severity, "file-clash", one, told[0], f"and {two}: {why}{more}", _some(told))
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
@@ -151,7 +148,7 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
 
 def _is_native(file: File) -> bool:
     """Whether it is the processor's code, or might be."""
-    return file.unreadable is not None or (file.elf is not None and file.elf.machine != _CUDA_MACHINE)
+    return file.unreadable is not None or (file.elf is not None and file.elf.machine != CUDA)
 
 
 def _has_modules(package: Package) -> bool:

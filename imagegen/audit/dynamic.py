@@ -14,7 +14,8 @@ from imagegen.audit.model import Elf
 from imagegen.audit.window import Unreadable, Window
 
 MOST_SYMBOLS = 1 << 21  # libtorch_cpu.so has 80,000
-MOST_STRINGS = 1 << 27  # bytes of a string table
+MOST_STRINGS = 1 << 25  # bytes of a string table; all tables of libtorch_cpu.so end after 8.2 MB
+_LONGEST_PATH = 1 << 16  # characters of DT_RPATH or DT_RUNPATH: each colon makes a directory to look in
 MOST_ENTRIES = 1 << 16  # of the dynamic section, and of all version tables
 _OVERLAPPING = "its names overlap, and together are far longer than its string table"
 
@@ -234,4 +235,6 @@ def _proper(name: str) -> str:
 
 
 def _split(path: str | None) -> tuple[str, ...]:
+    if path and len(path) > _LONGEST_PATH:
+        raise Unreadable(f"it has its libraries looked for in a path of {len(path)} characters")
     return tuple(path.split(":")) if path else ()

@@ -19,7 +19,7 @@ from imagegen.audit.model import Elf
 from imagegen.audit.window import Data, Holes, Unreadable, Window
 
 MAGIC = b"\x7fELF"
-CUDA = 190  # EM_CUDA
+CUDA = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<II8xQQQI20x")  # name, type, address, offset, size, link

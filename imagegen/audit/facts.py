@@ -13,7 +13,8 @@ import zstandard
 
 from imagegen.audit.model import CodeGroup, Elf, File, Package, System, Target
 
-# Raise it whenever the readers see more, or something else, in the same file.
+# Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
+# is kept under the old number is then forgotten.
 FACTS_FORMAT = 1
 _LEVEL = 6
 _NUL = "\0"

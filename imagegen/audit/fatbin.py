@@ -23,7 +23,6 @@ from imagegen.audit.window import Data, Holes, Unreadable, Window
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 CONTAINER_SIZE, ENTRY_SIZE = 16, 64  # bytes of a header that must be there
-ALIGNMENT = 8
 MOST_ENTRIES = 1 << 16  # of one file, with its containers; libcublasLt.so.13 has 8519
 
 _BODY = struct.Struct("<8xQ")

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, facts, isa_needed, runs
+from imagegen.audit.elf import CUDA
 from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
 from imagegen.audit.tags import for_another_python
 from imagegen.matrix.model import Gpu
@@ -22,7 +23,6 @@ from imagegen.matrix.model import Gpu
 _MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
 _WORDS = re.compile(r"[^0-9A-Za-z]+")
 _TORCH = re.compile(r"lib(torch|c10)(_\w+)?\.so")
-_CUDA_MACHINE = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 _VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
 _FOR_CUDA = re.compile(r"(?<=cuda)\d+|(?<=cu)\d+")  # in a name: libbitsandbytes_cuda128.so
 _MB = 1_000_000
@@ -294,7 +294,7 @@ def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
 
 def _is_library(path: str, file: File) -> bool:
     """Whether what a library runs by is to be seen: it is no loose code, and does not keep its kernels elsewhere."""
-    return file.elf is not None and file.elf.machine != _CUDA_MACHINE and _rule("hidden", path) is None
+    return file.elf is not None and file.elf.machine != CUDA and _rule("hidden", path) is None
 
 
 def _build_of(path: str) -> tuple[str, str]:

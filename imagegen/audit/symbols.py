@@ -97,8 +97,8 @@ def _missing(scope: Scope, library: Library) -> _Missing | None:
         missing = _certain(missing, closure)
     there = frozenset(scope.elsewhere(missing)) if missing else missing
     nowhere = missing - there
-    if any(owned(symbol) for symbol in nowhere):  # it was built for another torch, which explains the others too
-        nowhere = frozenset()
+    if library.package.partition(" ")[0] != "torch" and any(owned(symbol) for symbol in nowhere):
+        nowhere = frozenset()  # it was built for another torch, which explains the others too
     if not scope.api or not (of_python and scope.loader.imported(library)):
         of_python = frozenset()
     return _Missing(library, nowhere, there, of_python) if nowhere or there or of_python else None

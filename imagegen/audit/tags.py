@@ -11,16 +11,16 @@ from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse
 
 from imagegen.audit.model import Finding, Package, Severity, Subject
 
-_MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of the interpreter -> how platform tags call it
-_BUILT_FOR = re.compile(
-    r"\.cpython-(\d)(\d+)[a-z]*[.-][^/]*$"
-)  # in the name of a module: .cpython-311-x86_64-linux-gnu.so
+MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it
+# In the name of a module, as import reads it: .cpython-311-x86_64-linux-gnu.so. Source: PEP 3149, PEP 425's names.
+_BUILT_FOR = re.compile(r"\.(cpython|pypy|graalpy)-?(\d)(\d+)\w*-[^/]*\.so$")
+_INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Packages that are for another Python or platform than the subject's."""
     interpreter = subject.system.interpreter if subject.system else None
-    machine = _MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
+    machine = MACHINES.get(interpreter.elf.machine) if interpreter and interpreter.elf else None
     for package in subject.packages:
         found = _parsed(package.tags)
         if (
@@ -45,9 +45,28 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def for_another_python(path: str, python: str | None) -> bool:
-    """Whether a file is a module that this Python does not look for: x.cpython-312-x86_64-linux-gnu.so in a 3.11."""
+    """Whether a file is a module that CPython "3.11" does not look for: x.cpython-312-x86_64-linux-gnu.so.
+
+    Where the Python is not known (None), that is one for PyPy or GraalPy.
+    """
     built = _BUILT_FOR.search(path)
-    return bool(python and built and f"{built[1]}.{built[2]}" != python)
+    return built is not None and (built[1] != "cpython" or python not in (None, f"{built[2]}.{built[3]}"))
+
+
+def python_of_module(path: str) -> str | None:
+    """The CPython that a module is for by its name, "3.11"; None where its name says none."""
+    built = _BUILT_FOR.search(path)
+    return f"{built[2]}.{built[3]}" if built and built[1] == "cpython" else None
+
+
+def one_python(tags: Iterable[str]) -> str | None:
+    """The one CPython that tags are for: "3.11" of cp311-cp311-linux_x86_64; None where several take them."""
+    found = {
+        f"3.{match[1]}"
+        for tag in _parsed(tags)
+        if (match := _INTERPRETER.fullmatch(tag.interpreter)) and tag.abi != "abi3"
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def promise_modules(tags: Iterable[str]) -> bool:
@@ -67,9 +86,9 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
     modules: dict[str, set[str]] = {}
     first: dict[str, str] = {}
     for path in package.files:
-        if path.endswith(".so") and (built := _BUILT_FOR.search(path)):
-            module = path[: built.start()]
-            modules.setdefault(module, set()).add(f"{built[1]}.{built[2]}")
+        if version := python_of_module(path):
+            module = path[: path.rindex(".cpython-")]
+            modules.setdefault(module, set()).add(version)
             first.setdefault(module, path)
     if any(python in versions for versions in modules.values()):
         return {}

@@ -88,7 +88,9 @@ class _Torch:
 
 
 def _installed(package: Package) -> _Torch | None:
-    """None where nothing is known of its libraries: a file that cannot be read is told elsewhere."""
+    """None where nothing is known of its libraries, or not all: a file that cannot be read is told elsewhere."""
+    if any(file.unreadable and not file.elf and _is_own(path) for path, file in package.files.items()):
+        return None
     there = {path: file.elf for path, file in package.files.items() if file.elf and file.elf.exported}
     if not there:
         return None
@@ -96,6 +98,10 @@ def _installed(package: Package) -> _Torch | None:
     exported = frozenset().union(*(elf.exported for elf in there.values()))
     names = {posixpath.basename(path) for path in there} | {elf.soname for elf in there.values() if elf.soname}
     return _Torch(package.version, machine, exported, frozenset(names))
+
+
+def _is_own(path: str) -> bool:
+    return _LIBRARY.fullmatch(posixpath.basename(path)) is not None
 
 
 def _released(version: str) -> _Torch | None:

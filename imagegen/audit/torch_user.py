@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.audit import torch_exports
-from imagegen.audit.closure import for_another_python
 from imagegen.audit.model import Package
+from imagegen.audit.tags import for_another_python
 from imagegen.audit.torch_exports import is_shim, minor, owned
 
 X86_64 = 62  # e_machine; the index is made of wheels for it

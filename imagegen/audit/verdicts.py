@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from imagegen.audit import driver, torch_rule
 from imagegen.audit import gpu as gpu_code
 from imagegen.audit.capability import runs
+from imagegen.audit.elf import CUDA
 from imagegen.audit.model import Finding, Package, Severity, Subject, Target
 from imagegen.audit.report import Runs, Verdict
 from imagegen.matrix.model import Gpu
 
 _COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
-_CUDA = 190  # e_machine of loose GPU code
 
 
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
@@ -26,13 +26,12 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
     old for its CUDA stops it on all of them.
     """
     coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
-    judged = tuple(each for each in subject.packages if str(each) in coded and not coded[str(each)].loose)
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
     refused = [finding for finding in driver.check(subject) if _stops([finding])]
     for each in gpus if coded else ():
         said: dict[str, list[Finding]] = {}
-        for finding in (*refused, *gpu_code.check(replace(subject, packages=judged, gpus=(each,)))):
+        for finding in (*refused, *gpu_code.check(replace(subject, gpus=(each,)))):
             said.setdefault(finding.package, []).append(finding)
         whole[each.name] = not any(_stops(some) for some in said.values())
         for package, code in coded.items():
@@ -53,7 +52,7 @@ class _Code:
 
 def _code(package: Package) -> _Code:
     files = [file for file in package.files.values() if file.code]
-    loose = all(file.elf is None or file.elf.machine == _CUDA for file in files)
+    loose = all(file.elf is None or file.elf.machine == CUDA for file in files)
     return _Code(frozenset(group.targets for file in files for group in file.code), loose)
 
 

@@ -62,7 +62,7 @@ class Window:
         if at < 0 or size < 0 or at + size > self.size:
             raise Unreadable(f"{what} ({size} bytes at {at:#x}) ends beyond the file's {self.size} bytes")
         if self._holes and size and self._next_hole(at) < at + size:
-            raise Unreadable(f"{what} (at {at:#x}) lies inside a piece of GPU code")
+            raise Unreadable(f"{what} (at {at:#x}) lies in a part that was not kept")
         return bytes(self._data[at : at + size])
 
     def find(self, needle: bytes, at: int, end: int, what: str) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.errors import FetchError
-from imagegen.inventory.layers import Bounded, Entry, Stream, members
+from imagegen.inventory.layers import DAMAGED, Bounded, Entry, Stream, members
 from imagegen.inventory.stream import Behind, layer
 from imagegen.registry.image import Config, Layer, Manifest, Platform, read_config, read_document
 from imagegen.store import digest_of
@@ -44,7 +44,7 @@ def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Conte
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BLOCK, tarinfo=Bounded) as tar:
             for member in members(tar):
                 archive.add(member, tar)
-    except (tarfile.TarError, EOFError) as error:
+    except DAMAGED as error:
         raise FetchError(f"{where} is no archive of an image", why=str(error)) from error
     return archive.contents(platform)
 

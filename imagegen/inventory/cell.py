@@ -32,12 +32,12 @@ _SYSTEM = "system"  # records of the store: what is known of a base
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
     """What is audited of a cell. Raises FetchError, WheelError, BaseError, StoreError."""
     known = _packages(locked, store, settings, progress)
-    imports = {need.component.package: need.component.imports for need in cell.requirements}
+    modules = promised(cell)
     packages: list[Package] = []
     excused: dict[str, str] = {}
     for wheel in locked.wheels:
         package, left_out = _without_losers(known[wheel.name], locked.winners, site_packages(locked.python))
-        packages.append(replace(package, imports=imports.get(wheel.name, ())))
+        packages.append(replace(package, imports=modules.get(wheel.name, ())))
         excused |= left_out
     return Subject(
         name=locked.cell,
@@ -49,6 +49,11 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
         cuda=cell.cuda_version is not None,
         excused=excused,
     )
+
+
+def promised(cell: Cell) -> dict[str, tuple[str, ...]]:
+    """Distribution -> the modules that it must have: what the matrix says of a subject and no lock holds."""
+    return {need.component.package: need.component.imports for need in cell.requirements}
 
 
 def blobs(locked: Lock, store: Store) -> dict[str, str]:

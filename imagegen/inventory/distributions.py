@@ -13,6 +13,7 @@ import io
 import json
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from email.message import Message
@@ -20,6 +21,7 @@ from email.message import Message
 from packaging.utils import canonicalize_name
 
 from imagegen.audit.model import File, Package
+from imagegen.audit.tags import one_python, python_of_module
 from imagegen.inventory.environment import Environment
 from imagegen.inventory.tree import Node, Regular, Tree, join, parent, place, walk
 
@@ -28,7 +30,6 @@ _MAX_TEXT = 4 << 20  # bytes of a metadata file
 _MAX_RECORD = 64 << 20
 _LONGEST = 200  # characters of a name or a version
 _METADATA = {"dist-info": "METADATA", "egg-info": "PKG-INFO"}
-_SUFFIX = re.compile(r"\.cpython-3([0-9]{1,2})t?-[a-z0-9_]+-linux-gnu\.so$")
 _ABOVE = 3  # directories from site-packages to the environment's prefix: files lie there too, in bin and share
 
 
@@ -79,9 +80,20 @@ def installed(tree: Tree, environment: Environment) -> Installed:
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
-    """The one Python for which there are extension modules, by their names."""
-    found = {f"3.{match[1]}" for package in packages for path in package.files if (match := _SUFFIX.search(path))}
-    return found.pop() if len(found) == 1 else None
+    """The Python that packages are installed for, where no path says it; None where two are as likely.
+
+    It is the one of most wheels that are for a single Python, since pip installs no others than fit. Where there are no
+    such wheels, most packages have extension modules for it: some bring modules for several, or for another one alone.
+    """
+    there = list(packages)
+    votes = Counter(found for package in there if (found := one_python(package.tags)))
+    votes = votes or Counter(found for package in there for found in _of_modules(package))
+    most = [found for found, count in votes.items() if count == max(votes.values())]
+    return most[0] if len(most) == 1 else None
+
+
+def _of_modules(package: Package) -> set[str]:
+    return {found for path in package.files if (found := python_of_module(path))}
 
 
 class _Modules:

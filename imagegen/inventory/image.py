@@ -51,7 +51,7 @@ def subject(
     tree = Layered()
     for each in contents.layers:
         tree.add(each)
-    variables = dict(each.split("=", 1) for each in contents.config.env)
+    variables = {name: value for name, equals, value in (each.partition("=") for each in contents.config.env) if equals}
     main = _main(tree, variables, reference, progress)
     found = installed(tree, main)
     describe(found.editable, progress)

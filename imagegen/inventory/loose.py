@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +11,30 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit.model import Package, Subject
-from imagegen.errors import WheelError
+from imagegen.audit.tags import one_python
+from imagegen.errors import UsageError, WheelError
 from imagegen.layers.install import installation, relative, site_packages
 from imagegen.layers.watch import looked_at
 from imagegen.layers.wheel import Wheel
 from imagegen.matrix.model import Gpu
 
 _READERS = 2  # wheels that are read at once
-_INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 _ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
 
 
 def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
-    """The wheels at `paths`, to run with a release of torch. Raises WheelError for what no wheel should hold."""
+    """The wheels at `paths`, to run with a release of torch.
+
+    Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
+    """
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_READERS) as pool:
         packages = list(pool.map(partial(_package, scratch=Path(scratch)), paths))
+    there: dict[str, Path] = {}
+    for package, path in zip(packages, paths, strict=True):
+        if (other := there.setdefault(package.name, path)) is not path:
+            raise UsageError(
+                f"{other.name} and {path.name} are one package", why="no environment has both", fix="run one for each"
+            )
     pythons = {python for path in paths if (python := _python(path)) != _ANY}
     return Subject(
         name=", ".join(path.name for path in paths),
@@ -59,7 +67,4 @@ def _python(path: Path) -> str:
         tags = parse_wheel_filename(path.name)[3]
     except ValueError:
         return _ANY
-    found = {
-        f"3.{match[1]}" for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter)) and tag.abi != "abi3"
-    }
-    return found.pop() if len(found) == 1 else _ANY
+    return one_python(map(str, tags)) or _ANY

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from imagegen.audit.model import Elf, File, System
@@ -22,6 +23,7 @@ _BUILT_IN = (
 _CONFIGURATION = "/etc/ld.so.conf"
 _MAX_CONFIGURATION = 1 << 16  # bytes of one file
 _MAX_FILES = 100  # of the configuration
+_MAX_DIRECTORIES = 100  # of one file's RPATH
 _MAX_ROUNDS = 16  # of libraries that are found through others' RUNPATHs
 
 
@@ -163,7 +165,8 @@ def _libraries_of(
 def _expanded(directories: Iterable[str], path: str) -> list[str]:
     """The absolute ones of a RPATH of the file at `path`, $ORIGIN put in."""
     origin = parent(path)
-    found = (each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in directories)
+    some = islice(directories, _MAX_DIRECTORIES)
+    found = (each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in some)
     return [each for each in found if each.startswith("/")]
 
 

@@ -102,4 +102,5 @@ def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
 
 
 def _key(locked: LockedWheel, python: str) -> str:
-    return digest_of_json([locked.file.sha256, python, LAYER_FORMAT, facts.FACTS_FORMAT])
+    """Only a file's name may say whose build it is, so that 1.0 and 1.0+cu130 can be the same bytes."""
+    return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])

@@ -98,6 +98,8 @@ def test_the_driver_that_compiles_a_ptx() -> None:
     assert compiled_by("580") == compiled_by("580.159.04") == (9, 0)  # a branch may be all that is promised
     assert compiled_by("560.35.03") == (8, 5)  # CUDA 12.6 has the PTX of 12.5
     assert compiled_by("99999") is None is compiled_by("unknown")
+    assert compiled_by("1") == (0, 0)  # older than all that are known: it compiles nothing, rather than everything
+    assert runs(targets("compute_80@6.3"), "9.0", compiled_by("1")) == "no"
 
 
 def test_the_releases_rise_together() -> None:

@@ -73,3 +73,11 @@ def test_a_gpu_is_one_that_the_whole_runs_on_where_nothing_is_an_error() -> None
     assert asked.gpus == {"sm_90": False}
     assert next(finding.severity for finding in asked.findings) is Severity.ERROR
     assert audit(Subject("s", (package("plain", a=File(1)),)), list(GPUS.values())).gpus == {}
+
+
+def test_a_library_counts_for_whoever_links_to_it() -> None:
+    shared = Package("shared", "1.0", {"shared/libfoo.so": code(Target("sass", 80))})
+    user = package("user", a=File(1, elf=Elf(machine=62, needed=("libfoo.so",))))
+    report = audit(Subject("s", (shared, user), gpus=(GPUS["sm_90"],)))
+    assert not report.passed
+    assert report.gpus == {"sm_90": False}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit import symbols
-from imagegen.audit.closure import Found, How, Loader, for_another_python
+from imagegen.audit.closure import Found, How, Loader
 from imagegen.audit.model import Elf, Subject
 from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
 
@@ -115,23 +115,6 @@ def test_files_for_another_machine_or_another_python_are_not_there() -> None:
     assert [library.path for library in loader.libraries] == ["pkg/it.so"]
 
 
-@pytest.mark.parametrize(
-    ("name", "python", "expected"),
-    [
-        ("_C.cpython-312-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.cpython-311-x86_64-linux-gnu.so", "3.11", False),
-        ("_C.cpython-313t-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.pypy310-pp73-x86_64-linux-gnu.so", "3.11", True),
-        ("_C.cpython-312-x86_64-linux-gnu.so", None, False),
-        ("_C.abi3.so", "3.11", False),
-        ("_C.so", "3.11", False),
-        ("libx.cpython-312.txt", "3.11", False),
-    ],
-)
-def test_whose_extension_module_a_file_is(name: str, python: str | None, expected: bool) -> None:
-    assert for_another_python(name, python) is expected
-
-
 def test_an_absolute_path_and_a_library_by_path_lead_into_the_system() -> None:
     base = system({"libfoo.so": FOO}, {"libfoo.so": "/usr/lib/x86_64-linux-gnu/foo/libfoo.so"})
     files = {
@@ -169,6 +152,19 @@ def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.Monk
     assert loader.exhausted
     assert "not-followed" in {finding.id for finding in symbols.check(made)}
     assert "not-followed" not in {finding.id for finding in symbols.check(subject(package("pkg", {"a.so": module()})))}
+
+
+def test_paths_that_are_inherited_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand files in a row, each with a thousand directories, would be a million for each of the last ones."""
+    monkeypatch.setattr("imagegen.audit.closure._MOST_DIRECTORIES", 3)
+    files = {
+        "p/a.so": elf("b.so", rpath="$ORIGIN:$ORIGIN/last"),
+        "p/b.so": elf("c.so", rpath="$ORIGIN:$ORIGIN/x"),
+        "p/c.so": elf("p.so", rpath="$ORIGIN:$ORIGIN/y"),
+        "p/last/p.so": elf(),
+    }
+    loader = Loader(subject(package("p", files)))
+    assert [one.how for one in loader.closure(at(loader, "p/a.so")).found] == [How.PATH, How.PATH, How.ELSEWHERE]
 
 
 def test_every_process_has_the_interpreters_libraries() -> None:

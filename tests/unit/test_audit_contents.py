@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from imagegen import matrix
 from imagegen.audit import contents
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
+from imagegen.audit.tags import for_another_python
 from tests.unit.matrix_samples import SHIPPED
 
 GPUS = matrix.load([SHIPPED]).gpus
@@ -159,7 +160,7 @@ def test_one_path_with_two_contents(path: str, severity: str) -> None:
     assert found.path == path
     assert "two 1.0" in found.evidence
     assert not audit(one, same)
-    assert not audit(one, two, excused={path: "a-rule"})
+    assert audit(one, two, excused={path: "a-rule"})  # a third's, which left it out
     assert not audit(one, owner("unknown", {path: None}))
     executable = Package("two", "1.0", {path: File(1, sha256="aa", executable=True)})
     assert [finding.id for finding in audit(one, executable)] == ["file-clash"]
@@ -191,6 +192,23 @@ def test_declared_imports_are_looked_for_in_all_packages() -> None:
     (found,) = audit(*sound[1:], replace(vllm, imports=("vllm", "vllm.entrypoints.server", "wllm")))
     assert ids([found]) == [("error", "import-missing", "vllm 1")]
     assert found.evidence.startswith("has no module vllm.entrypoints.server, wllm,")
+
+
+@pytest.mark.parametrize(
+    ("name", "python", "expected"),
+    [
+        ("_C.cpython-312-x86_64-linux-gnu.so", "3.11", True),
+        ("_C.cpython-311-x86_64-linux-gnu.so", "3.11", False),
+        ("_C.cpython-313t-x86_64-linux-gnu.so", "3.11", True),
+        ("_C.pypy310-pp73-x86_64-linux-gnu.so", "3.11", True),
+        ("_C.cpython-312-x86_64-linux-gnu.so", None, False),
+        ("_C.abi3.so", "3.11", False),
+        ("_C.so", "3.11", False),
+        ("libx.cpython-312.txt", "3.11", False),
+    ],
+)
+def test_whose_extension_module_a_file_is(name: str, python: str | None, expected: bool) -> None:
+    assert for_another_python(name, python) is expected
 
 
 @pytest.mark.parametrize(

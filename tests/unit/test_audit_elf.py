@@ -245,6 +245,8 @@ def tag(data: bytes, number: int, value: int) -> bytes:
         (segment(GOOD, 2, offset=1 << 40), "its dynamic section"),
         (segment(GOOD, 1, vaddr=1 << 40), "no segment loads"),
         (tag(GOOD, 10, 1 << 40), "its string table has"),
+        (tag(GOOD, 10, 1 << 26), "its string table has"),
+        (make_elf(runpath=":" * (1 << 17)), "a path of 131072 characters"),
         (tag(GOOD, 10, 4), "a symbol's name ends beyond"),
         (tag(GOOD, 1, 1 << 50), "no name ends"),
         (tag(GOOD, 11, 16), "16 bytes each instead of 24"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from pathlib import Path
 
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit import facts
+from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeGroup, Elf, File, Package, System, Target
+from imagegen.inventory.system import from_directories
+from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
+from tests.trees import To, on_disk
 
 NAMES = st.text(st.characters(exclude_characters="\0"), max_size=8)
 SETS = st.frozensets(NAMES, max_size=4)
@@ -60,3 +67,40 @@ def test_equal_facts_are_equal_bytes(files: dict[str, File]) -> None:
     one = Package("demo", "1.0", files)
     other = replace(one, files=dict(sorted(files.items(), reverse=True)))
     assert facts.packed(one) == facts.packed(other)
+
+
+SAMPLES = {
+    "library.so": make_elf(
+        ["libc.so.6"], ["_ZN2at4noneEv"], ["PyInit_it"], "$ORIGIN", "$ORIGIN/../lib", {"libc.so.6": ["GLIBC_2.34"]},
+        ["OWN_1"], make_fatbin([[Target("sass", 90, "a"), Target("ptx", 90, "", (8, 8))], [Target("sass", 100, "f")]]),
+        soname="library.so.1", weak=["maybe"], relfatbin=make_fatbin([[Target("sass", 80)]]),
+    ),
+    "unexported.so": make_elf(undefined=["a"], hashes=["gnu-empty"]),
+    "bare.so": make_elf(undefined=["a"], fatbin=make_fatbin([[Target("sass", 75)]]), sections=False),
+    "program": make_elf(["libc.so.6"], interpreter="/lib64/ld.so"),
+    "other.so": make_elf(machine=AARCH64),
+    "code.cubin": make_cubin(Target("sass", 120, "a")),
+    "code.fatbin": make_fatbin([[Target("sass", 86)]]),
+    "code.ptx": b".version 8.7\n.target sm_90a\n",
+    "cut.so": make_elf(exported=["a"])[:700],
+    "text": b"nothing",
+}  # fmt: skip
+
+
+def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path: Path) -> None:
+    """Else what an older imagegen has kept goes on to count.
+
+    If this fails, and what the readers now say is right: raise FACTS_FORMAT, and write here what the test then finds.
+    """
+    files = {name: examine(data, size=len(data)) for name, data in SAMPLES.items()}
+    root = {
+        "etc/ld.so.conf": b"/opt/lib\n",
+        "opt/lib/libc.so.6": SAMPLES["library.so"], "opt/lib/cut.so": SAMPLES["cut.so"],
+        "usr/lib/liba.so": SAMPLES["unexported.so"], "usr/lib/libarm.so": SAMPLES["other.so"],
+        "lib64": To("usr/lib"), "usr/bin/python3": SAMPLES["program"],
+    }  # fmt: skip
+    environment = {"LD_LIBRARY_PATH": "/usr/lib"}
+    system = from_directories(on_disk(tmp_path, root), environment=environment, interpreter="/usr/bin/python3")
+    known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",)), system)
+    digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
+    assert (facts.FACTS_FORMAT, digest[:16]) == (1, "012736c93a9d2daa")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen.audit import symbols
 from imagegen.audit.libraries import check
-from imagegen.audit.model import Elf, Finding, Package, Severity, System
+from imagegen.audit.model import Elf, File, Finding, Package, Severity, System
 from tests.unit.audit_links import elf, module, package, subject, system
 
 CUDART12, CUDART13 = (elf(soname=f"libcudart.so.{major}") for major in (12, 13))
@@ -258,3 +259,15 @@ def test_a_stub_in_a_wheel_counts_only_where_a_file_finds_it() -> None:
     whole = package("driver", {"driver/libcuda.so.1": DRIVER})
     led = package("pkg", {"pkg/it.so": module("libcuda.so.1", rpath="$ORIGIN/../driver")})
     assert told(whole, led) == [(ERROR, "driver-in-image")]
+
+
+def test_a_library_that_cannot_be_read_is_there() -> None:
+    """What is wrong with it is told once, and not again of each file that asks for it."""
+    unread = File(1, unreadable="it is cut off")
+    files = package("pkg", {"pkg/it.so": module("libown.so", "libc.so.6", undefined="own_function", rpath="$ORIGIN")})
+    made = replace(files, files={**files.files, "pkg/libown.so": unread})
+    assert findings(made) == []
+    base = system()
+    base = replace(base, libraries={**base.libraries, "libGL.so.1": unread})
+    assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1")}), base=base) == []
+    assert list(symbols.check(subject(made))) == []

@@ -108,3 +108,18 @@ def test_many_files_and_symbols_make_one_short_finding() -> None:
     assert "(40 symbols in 30 files)" in one.evidence
     assert len(one.details) == 21 and one.details[-1] == "and 10 more files"
     assert one.details[0] == "pkg/00.so: gone0; gone1; gone10; 37 more"
+
+
+def test_a_torch_whose_parts_are_of_two_releases_is_an_error() -> None:
+    """The rule for torch judges the packages beside it, and not torch itself."""
+    parts = {
+        "torch/_C.so": module("libtorch_python.so", rpath="$ORIGIN/lib"),
+        "torch/lib/libtorch_python.so": elf(undefined="_ZN3c106SymInt6sym_neERKS0_"),
+    }
+    (found,) = check(subject(package("torch", parts)))
+    assert (found.severity, found.id, found.path) == (
+        Severity.ERROR,
+        "undefined-symbol",
+        "torch/lib/libtorch_python.so",
+    )
+    assert findings({"pkg/it.so": module(undefined="_ZN3c106SymInt6sym_neERKS0_")}) == []

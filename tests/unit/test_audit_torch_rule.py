@@ -274,3 +274,11 @@ def test_nothing_is_said_of_what_does_not_use_torch_or_cannot_be_read() -> None:
     odd = replace(torch("2.8.0"), version="unknown")  # its exports are known all the same
     assert [each.id for each in found(package("user", NEW, "_ZN2at4noneEv"), odd)] == ["torch-mismatch"]
     assert found(package("user", NEW, version="1+torch2.8"), odd) != []
+
+
+def test_nothing_is_said_against_a_torch_of_which_a_library_cannot_be_read() -> None:
+    whole = torch("2.8.0")
+    cut = replace(whole, files={**whole.files, "torch/lib/libtorch_cuda.so": File(1, unreadable="it is cut off")})
+    user = package("user", "_ZN2at4noneEv", requires=["torch==2.8.0"])
+    assert [each.id for each in found(user, whole)] == ["torch-mismatch"]
+    assert found(user, cut) == []

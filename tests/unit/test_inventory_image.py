@@ -8,15 +8,17 @@ import json
 import random
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
-from imagegen.audit.model import Subject
+from imagegen.audit import check, collect, sparse
+from imagegen.audit.model import Severity, Subject
 from imagegen.config import Settings
+from imagegen.engine.export import Export
 from imagegen.errors import FetchError, UsageError
 from imagegen.inventory import archive, image, layers
 from imagegen.inventory.layers import read_layer
@@ -111,6 +113,13 @@ def test_a_damaged_layer_is_named(kind: str, tmp_path: Path) -> None:
         assert "the image" in str(raised.value.where)
 
 
+def sparse_of(**headers: str) -> bytes:
+    """A file that is sparse, as GNU tar writes it with pax headers."""
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"GNU.sparse." + name: text for name, text in headers.items()}
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
 def header(kind: bytes, size: int) -> bytes:
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, size
@@ -123,6 +132,10 @@ def header(kind: bytes, size: int) -> bytes:
     [
         (header(tarfile.XHDTYPE, 1 << 40), "a header of"),
         (header(tarfile.GNUTYPE_LONGNAME, 1 << 33), "a header of"),
+        (header(tarfile.GNUTYPE_SPARSE, 1 << 40) + bytes(1024), "sparse"),
+        (sparse_of(major="1", minor="0") + b"9" * 1024, "sparse"),
+        (header(tarfile.XHDTYPE, 0) * 3000, "recursion"),
+        (header(tarfile.GNUTYPE_LONGNAME, 0) * 3000, "recursion"),
         (as_tar({f"{n}": None for n in range(30)}), "more than any layer"),
         (as_tar({f"{n}.pth": b"x" * 60 for n in range(15)}), "more metadata"),
     ],
@@ -133,6 +146,8 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path, monkeypatch: py
     with pytest.raises(FetchError) as raised:
         read_layer(io.BytesIO(tar), tmp_path)
     assert why in str(raised.value)
+    with suppress(FetchError):  # two of them are archives that hold too little
+        archive.read(Pieces([tar]), AMD64, "demo:1", tmp_path)
 
 
 def test_no_bytes_make_a_layer_that_ends_in_a_traceback(tmp_path: Path) -> None:
@@ -195,6 +210,32 @@ def test_an_archive_is_read_in_one_pass(kind: str, tmp_path: Path) -> None:
     assert (found.config.env, found.config.labels) == (tuple(ENV), LABELS)
     expected = [read_layer(io.BytesIO(as_tar(each)), tmp_path) for each in (BASE, STACK)]
     assert list(found.layers) == expected + ([expected[0]] if kind == "classic" else [])
+
+
+def test_a_variable_without_a_value_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines write them so: `docker run -e NAME`, committed."""
+    saved = as_tar(classic_of([BASE, STACK], Env=["NAME", *ENV]))
+    export = Export([saved], "amd64")
+    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(export))
+    subject = audited("demo:1", tmp_path)
+    assert subject.system
+    assert subject.system.preloaded == ("/opt/lib",)
+
+
+def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is read once, so that what was left out of the copy cannot be had; those who need it are not blamed."""
+    large = make_elf(exported=["own"], soname="liblarge.so")
+    user = make_elf(["liblarge.so"], ["own"], ["PyInit__c"], runpath="$ORIGIN")
+    stack = {**STACK, **below(SITE, site_of(demo={"demo/_c.so": user, "demo/liblarge.so": large}))}
+    parts = [sparse.Part(64, len(large) - 600, searched=False)]
+    monkeypatch.setattr(layers, "_WHOLE", 0)
+    monkeypatch.setattr(collect, "IN_MEMORY", 0)
+    monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
+    saved = as_tar(classic_of([BASE, stack], Env=ENV))
+    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(Export([saved], "amd64")))
+    (told,) = (each for each in check.audit(audited("demo:1", tmp_path)).findings if each.package == "demo 1.0")
+    assert (told.severity, told.id, told.path) == (Severity.WARNING, "unreadable", "demo/liblarge.so")
+    assert "lies in a part that was not kept" in told.evidence
 
 
 @pytest.mark.parametrize(

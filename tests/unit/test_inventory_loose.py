@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import Target
-from imagegen.errors import WheelError
+from imagegen.errors import UsageError, WheelError
 from imagegen.inventory import loose
 from imagegen.matrix.model import Gpu
 from tests.elf_samples import make_elf, make_fatbin
@@ -54,6 +54,14 @@ def test_wheels_are_packages_on_no_system(tmp_path: Path) -> None:
 def test_wheels_for_several_pythons_name_none(tmp_path: Path) -> None:
     paths = [wheel(tmp_path, name, python, python, {}) for name, python in (("a", "cp311"), ("b", "cp312"))]
     assert loose.subject(paths, (), None).python is None
+
+
+def test_two_wheels_of_one_package_are_no_subject(tmp_path: Path) -> None:
+    """No environment has both: they would clash in every file, and each would have what the other lacks."""
+    paths = [wheel(tmp_path, "demo", python, python, {"demo.py": python.encode()}) for python in ("cp311", "cp312")]
+    with pytest.raises(UsageError, match="demo") as raised:
+        loose.subject(paths, (), None)
+    assert all(path.name in str(raised.value) for path in paths)
 
 
 def test_what_is_no_wheel_is_named(tmp_path: Path) -> None:

@@ -128,7 +128,24 @@ def test_editable_installs_are_named(tmp_path: Path) -> None:
 def test_the_python_is_known_by_the_path_or_by_the_modules(
     tree: Things, directory: str, python: str | None, tmp_path: Path
 ) -> None:
-    assert audited(tmp_path, {**tree, **below(directory, site_of(demo={"demo.py": b""}))}, directory).python == python
+    demo = site_of(("py3-none-any",), demo={"demo.py": b""})
+    assert audited(tmp_path, {**tree, **below(directory, demo)}, directory).python == python
+
+
+def test_modules_for_another_python_do_not_hide_which_one_it_is(tmp_path: Path) -> None:
+    """Some bring modules for 3.10 alone, whatever Python they are installed for (torchao), others one for each."""
+    modules = {f"gemm/_c.cpython-{each}-x86_64-linux-gnu.so": MODULE for each in (310, 311, 312)}
+    odd = {"ao/_c.cpython-310-x86_64-linux-gnu.so": MODULE}
+    own = {"numpy/_c.cpython-312-x86_64-linux-gnu.so": MODULE}
+    tree = below("target", site_of(("py3-none-any",), ao=odd, gemm=modules, numpy=own, six={"six.py": b""}))
+    assert audited(tmp_path / "one", tree, "target").python is None  # as many say 3.10 as say 3.12
+    tree |= below("target", site_of(("cp312-cp312-linux_x86_64",), torch={"torch.py": b""}))
+    assert audited(tmp_path / "two", tree, "target").python == "3.12"
+    tree |= below("target", site_of(("cp39-abi3-linux_x86_64",), other={"other.py": b""}))
+    tree |= below("target", site_of(("cp311-cp311-linux_x86_64",), left={"left.py": b""}))
+    assert audited(tmp_path / "three", tree, "target").python is None  # as many wheels are for 3.11
+    tree |= below("target", site_of(("cp312-cp312-linux_x86_64",), more={"more.py": b""}))
+    assert audited(tmp_path / "four", tree, "target").python == "3.12"
 
 
 def test_the_system_is_that_of_the_root_around(tmp_path: Path) -> None:

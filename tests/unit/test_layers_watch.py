@@ -71,6 +71,15 @@ def test_a_build_sees_what_the_wheel_says(
     assert assemble(lock, other, settings, Quiet()) == built
 
 
+def test_one_file_under_two_versions_is_two_packages(store: Store, tmp_path: Path) -> None:
+    """A build's local label is in the file's name alone."""
+    _, wheel = demo(store, tmp_path)
+    labelled = replace(
+        wheel, version="1.0+torch2.8", file=replace(wheel.file, filename="one-1.0+torch2.8-py3-none-any.whl")
+    )
+    assert [watch.facts_of(store, each, "3.11").version for each in (wheel, labelled)] == ["1.0", "1.0+torch2.8"]
+
+
 @pytest.mark.usefixtures("_a_base")
 def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)

@@ -78,8 +78,9 @@ class Machine:
         engine = cast("Engine", self.engine)
         return pipeline.to_engine(lock, {}, engine, self.store, self.settings, Quiet(), gate, test=False)
 
-    def audited(self, lock: Lock, progress: Progress | None = None) -> None:
-        cell = cast("Cell", SimpleNamespace(requirements=(), gpus=(), cuda_version=None))
+    def audited(self, lock: Lock, progress: Progress | None = None, imports: tuple[str, ...] = ()) -> None:
+        needs = (SimpleNamespace(component=SimpleNamespace(package="demo", imports=imports)),)
+        cell = cast("Cell", SimpleNamespace(requirements=needs, gpus=(), cuda_version=None))
         pipeline.audited(lock, cell, self.store, self.settings, progress or Quiet())
 
 
@@ -254,3 +255,11 @@ def test_another_edition_of_the_audit_asks_again(machine: Machine, monkeypatch: 
     monkeypatch.setattr(pipeline, "_edition", lambda: "another")
     with pytest.raises(AuditError):
         machine.build(lock, machine.audited)
+
+
+def test_a_module_that_the_matrix_promises_since_is_asked_for_again(machine: Machine) -> None:
+    """No lock holds it, and none is stale by it."""
+    lock = machine.lock(b"x = 1\n")
+    machine.audited(lock, imports=("demo",))
+    with pytest.raises(AuditError, match="import-missing"):
+        machine.audited(lock, imports=("demo", "demo.more"))
