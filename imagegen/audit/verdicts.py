@@ -25,7 +25,11 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
     A package that holds nothing for a GPU stops the whole only where the check calls it an error.
     """
     coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
-    judged = tuple(each for each in subject.packages if str(each) in coded and not coded[str(each)].loose)
+    judged = tuple(
+        replace(each, files={path: file for path, file in each.files.items() if file.elf})
+        for each in subject.packages
+        if str(each) in coded and not coded[str(each)].loose
+    )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
     for each in gpus if coded else ():
