@@ -17,6 +17,7 @@ _TEXT_KINDS = """
 .txt .md .rst .json .jsonl .yaml .yml .toml .cfg .ini .csv .tsv .xml .html .htm .ipynb .typed .mo .po .svg .png .jpg
 .gif .ttf .woff .woff2 .gz .zip .npz .npy .whl
 """
+_DIRECTORY = Directory()
 _TEXT = frozenset(_TEXT_KINDS.split())
 
 
@@ -52,18 +53,26 @@ class Disk:
         return content if len(content) <= limit else None
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        found = {path: File(node.size, executable=node.executable) for path, node in files.items()}
-        told = [(path, node) for path, node in files.items() if node.size and os.path.splitext(path)[1] not in _TEXT]
-        read = examined([(self._root + path, node) for path, node in told])
-        found.update((path, read[self._root + path]) for path, _ in told)
-        return found
+        told = [
+            (self._root + path, node)
+            for path, node in files.items()
+            if node.size and path[path.rfind(".", path.rfind("/")) :] not in _TEXT
+        ]
+        read = examined(told)
+        return {
+            path: read.get(self._root + path) or File(node.size, executable=node.executable)
+            for path, node in files.items()
+        }
 
 
 def _entry(entry: os.DirEntry[str]) -> Node | None:
     try:
         if entry.is_dir(follow_symlinks=False):
-            return Directory()
-        return _node(entry.path, entry.stat(follow_symlinks=False))
+            return _DIRECTORY
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(mode := status.st_mode):  # nearly all
+            return Regular(status.st_size, mode & 0o111 != 0)
+        return _node(entry.path, status)
     except OSError:
         return None
 
