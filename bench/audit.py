@@ -2,10 +2,11 @@
 
     python bench/audit.py SITE_PACKAGES [--rounds 5] [--threads 4] [--readelf] [--cuobjdump PROGRAM]
 
-Runs `imagegen audit --site-packages SITE_PACKAGES --gpu sm_120`, with byte-code as an installed imagegen has it, and reads the same files without judging them. Cold: the kernel drops the files'
-pages first (posix_fadvise), which other programs that use the files can prevent. With the options, NVIDIA's lister and
-binutils' readelf run over the same files once, one file after the other, for scale; what readelf says of symbols is
-compared with what the audit read, and the program ends with 1 where it differs. Prints medians as Markdown.
+Runs `imagegen audit --site-packages SITE_PACKAGES --gpu sm_120`, with byte-code as an installed imagegen has it, and
+reads the same files without judging them. Cold: the kernel drops the files' pages first (posix_fadvise), which other
+programs that use the files can prevent. With the options, NVIDIA's lister and binutils' readelf run over the same files
+once, one file after the other, for scale; what readelf says of symbols is compared with what the audit read, and the
+program ends with 1 where it differs. Prints medians as Markdown.
 """
 
 from __future__ import annotations
