@@ -2,10 +2,11 @@
 
     python bench/audit.py SITE_PACKAGES [--rounds 5] [--threads 4] [--readelf] [--cuobjdump PROGRAM]
 
-Runs `imagegen audit --site-packages`, and reads the same files without judging them. Cold: the kernel drops the files'
-pages first (posix_fadvise), which other programs that use the files can prevent. With the options, NVIDIA's lister and
-binutils' readelf run over the same files once, one file after the other, for scale; what readelf says of symbols is
-compared with what the audit read, and the program ends with 1 where it differs. Prints medians as Markdown.
+Runs `imagegen audit --site-packages SITE_PACKAGES --gpu sm_120`, with byte-code as an installed imagegen has it, and
+reads the same files without judging them. Cold: the kernel drops the files' pages first (posix_fadvise), which other
+programs that use the files can prevent. With the options, NVIDIA's lister and binutils' readelf run over the same files
+once, one file after the other, for scale; what readelf says of symbols is compared with what the audit read, and the
+program ends with 1 where it differs. Prints medians as Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ CUDA = 190
 
 def audit(folder: Path) -> None:
     command = [sys.executable, "-c", "from imagegen.cli import main; main()", "audit", "--site-packages", str(folder)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command += ["--gpu", "sm_120", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     try:
         json.loads(done.stdout)
     except ValueError:

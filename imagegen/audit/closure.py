@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from imagegen.audit.known import is_driver
+from imagegen.audit.known import is_driver, is_module
 from imagegen.audit.model import Elf, Subject, System
 from imagegen.audit.tags import MACHINES, for_another_python
 
@@ -112,7 +112,6 @@ class Loader:
         self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._answers: dict[tuple[Library, str, tuple[str, ...]], Found] = {}
         self._closures: dict[Library, Closure] = {}
-        self._modules: dict[Library, bool] = {}
         self._steps = 0
         self.loaded: Mapping[str, Library] = {}
         self.loaded = self._loaded_by_torch()
@@ -162,9 +161,7 @@ class Loader:
 
     def module(self, library: Library) -> bool:
         """Whether Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
-        if library not in self._modules:
-            self._modules[library] = any(symbol.startswith("PyInit_") for symbol in library.elf.exported)
-        return self._modules[library]
+        return is_module(library.elf.exported)
 
     def imported(self, library: Library) -> bool:
         """Whether importing some extension module maps the file."""

@@ -12,6 +12,7 @@ no real file comes near, whatever the file says.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from imagegen.audit.dynamic import MOST_STRINGS, Dynamic, Load
@@ -94,7 +95,7 @@ def read(data: Data, holes: Holes = ()) -> Elf:
     window = Window(data, holes)
     machine, ours = kind(window)
     if not ours or machine == CUDA:
-        return Elf(machine)
+        return _bare(machine)
     header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
     segments = _segments(window, header)
     described = next((each for each in segments if each[0] == _PT_DYNAMIC), None)
@@ -132,6 +133,11 @@ def code_ranges(data: Data, holes: Holes = ()) -> tuple[tuple[int, int], ...]:
         if row.offset + row.size > window.size:
             raise Unreadable(f"its GPU code ({row.size} bytes at {row.offset:#x}) ends beyond the file's {window.size}")
     return tuple((row.offset, row.offset + row.size) for row in found)
+
+
+@lru_cache(16)  # stacks hold 15,000 cubins
+def _bare(machine: int) -> Elf:
+    return Elf(machine)
 
 
 def kind(window: Window) -> tuple[int, bool]:

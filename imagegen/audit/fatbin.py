@@ -169,5 +169,11 @@ def ptx(data: Data) -> CodeGroup | None:
 
 
 def _notes(window: Window) -> bytes:
-    rows = [row for row in Sections(window).of(NOTE) if row.size < _LONGEST_NOTE]
-    return b"".join(window.take(row.offset, row.size, "a note") for row in rows[:_MOST_NOTES])
+    rows = [row for row in Sections(window).of(NOTE) if row.size < _LONGEST_NOTE][:_MOST_NOTES]
+    if not rows:
+        return b""
+    first, last = min(row.offset for row in rows), max(row.offset + row.size for row in rows)
+    if last - first < _LONGEST_NOTE:  # as ptxas puts them
+        found = window.take(first, last - first, "its notes")
+        return b"".join(found[row.offset - first :][: row.size] for row in rows)
+    return b"".join(window.take(row.offset, row.size, "a note") for row in rows)

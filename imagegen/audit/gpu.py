@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 
 from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, facts, isa_needed, runs
 from imagegen.audit.elf import CUDA
+from imagegen.audit.known import is_module
 from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
 from imagegen.audit.tags import for_another_python
 from imagegen.matrix.model import Gpu
@@ -215,7 +216,7 @@ class _Judge:
         elf = file.elf
         if elf is None:
             return False
-        module = _MODULE.search(name) or any(symbol.startswith("PyInit_") for symbol in elf.exported)
+        module = _MODULE.search(name) or is_module(elf.exported)
         for_torch = any(_TORCH.match(each) for each in elf.needed)
         return bool(module or for_torch) or not self.needed.isdisjoint({name, elf.soname or name})
 

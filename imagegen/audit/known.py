@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,12 @@ def is_standard(library: str) -> bool:
 def is_required(library: str) -> bool:
     """Whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
     return any(re.fullmatch(pattern, library) for pattern in _facts()["required"]["libraries"])
+
+
+@lru_cache(1 << 14)  # three checks ask it of every library, some for each GPU
+def is_module(exported: frozenset[str]) -> bool:
+    """Whether Python can import a library that exports these symbols. Looked for in one text: they are many."""
+    return "\0PyInit_" in "\0".join(("", *exported))
 
 
 @cache

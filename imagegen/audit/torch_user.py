@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -120,7 +120,7 @@ def user(package: Package, python: str | None, machine: int = X86_64) -> User | 
     for path, file in sorted(package.files.items()):
         elf = file.elf
         if elf and elf.machine == machine and not for_another_python(path, python):
-            symbols = frozenset(symbol for symbol in elf.undefined if owned(symbol))
+            symbols = _owned(elf.undefined)
             if symbols:
                 wanted[path] = symbols
     if not wanted:
@@ -128,6 +128,11 @@ def user(package: Package, python: str | None, machine: int = X86_64) -> User | 
     own = frozenset().union(*(file.elf.exported for file in package.files.values() if file.elf))
     wanted = {path: symbols - own for path, symbols in wanted.items() if symbols - own}
     return User(package, python, wanted) if wanted else None
+
+
+@lru_cache(1 << 14)  # the check asks, and the table of what packages run with
+def _owned(symbols: frozenset[str]) -> frozenset[str]:
+    return frozenset(filter(owned, symbols))
 
 
 def _named(text: str) -> str | None:

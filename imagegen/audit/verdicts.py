@@ -26,12 +26,16 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
     old for its CUDA stops it on all of them.
     """
     coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
+    judged = tuple(
+        replace(each, files={path: file for path, file in each.files.items() if file.elf and file.elf.machine != CUDA})
+        for each in subject.packages
+    )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
     refused = [finding for finding in driver.check(subject) if _stops([finding])]
     for each in gpus if coded else ():
         said: dict[str, list[Finding]] = {}
-        for finding in (*refused, *gpu_code.check(replace(subject, gpus=(each,)))):
+        for finding in (*refused, *gpu_code.check(replace(subject, packages=judged, gpus=(each,)))):
             said.setdefault(finding.package, []).append(finding)
         whole[each.name] = not any(_stops(some) for some in said.values())
         for package, code in coded.items():

@@ -19,18 +19,21 @@ class OnDisk:
     """An open file, of which only what is asked for is read.
 
     A file that someone shortens meanwhile is unreadable here, where a mapped one would be the end of the process.
+    `head` is its beginning where that was read already: it is not read again.
     """
 
-    __slots__ = ("_descriptor", "_size")
+    __slots__ = ("_descriptor", "_head", "_size")
 
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._descriptor, self._size = descriptor, size
+    def __init__(self, descriptor: int, size: int, head: bytes = b"") -> None:
+        self._descriptor, self._size, self._head = descriptor, size, head
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, part: slice) -> bytes:
         start, stop, _ = part.indices(self._size)
+        if stop <= len(self._head):
+            return self._head[start:stop]
         data = os.pread(self._descriptor, stop - start, start)
         while len(data) < stop - start:  # the kernel gives at most 2 GiB at once
             more = os.pread(self._descriptor, stop - start - len(data), start + len(data))

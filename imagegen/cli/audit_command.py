@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -64,6 +65,10 @@ def command(
     wanted.check()
     if sarif_file:
         check_writable(sarif_file)
+    # What is kept of hundreds of thousands of files and names holds no cycles: looking for some takes a third of the
+    # time (2.0 of 5.5 s of the processor's, 2026-11-21).
+    gc.disable()
+    ctx.call_on_close(gc.enable)
     reports: list[Report] = []
     sources: dict[str, Source] = {}
     for subject, source in subjects(app, wanted):

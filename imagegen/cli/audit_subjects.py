@@ -65,12 +65,14 @@ def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
 
 
 def _found(app: App, wanted: Wanted) -> Iterator[Audited]:
-    from imagegen.inventory import image, site
-
     if wanted.image is not None:
+        from imagegen.inventory import image
+
         known = app.matrix.gpus.values()
         yield image.subject(wanted.image, wanted.gpus, app.settings, app.progress, known=known), None
     elif wanted.site:
+        from imagegen.inventory import site
+
         yield site.subject(wanted.site, wanted.gpus, app.progress, variables=app.env), None
     elif wanted.loose:
         yield _wheels(wanted.words, wanted.gpus, wanted.torch), None
