@@ -51,12 +51,17 @@ class Sections:
             return
         if row != _SECTION.size:
             raise Unreadable(f"its sections are described in {row} bytes each instead of {_SECTION.size}")
-        first = _SECTION.unpack(window.take(at, row, "its section table"))
-        count = count or first[4]  # what does not fit 16 bits is there
+        table = window.take(at, row * max(count, 1), "its section table")
+        first = _SECTION.unpack_from(table)
+        if not count:  # what does not fit 16 bits is there
+            count = first[4]
+            table = b""
         self._labels = first[5] if self._labels == 0xFFFF else self._labels
         if count > _MOST_SECTIONS or self._labels >= max(count, 1):
             raise Unreadable(f"it claims {count} sections, with their names in number {self._labels}")
-        self._rows = list(_SECTION.iter_unpack(window.take(at, row * count, "its section table")))
+        if not table:
+            table = window.take(at, row * count, "its section table")
+        self._rows = list(_SECTION.iter_unpack(table))
 
     def __bool__(self) -> bool:
         return bool(self._rows)
