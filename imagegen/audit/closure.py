@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from imagegen.audit.known import is_driver, is_module
+from imagegen.audit.known import cuda_major, is_driver, is_module
 from imagegen.audit.model import Elf, Subject, System
 from imagegen.audit.tags import MACHINES, for_another_python
 
@@ -166,6 +166,15 @@ class Loader:
     def imported(self, library: Library) -> bool:
         """Whether importing some extension module maps the file."""
         return self.module(library) or any(self.module(user) for user in self.users.get(library, ()))
+
+    @cached_property
+    def cuda(self) -> Mapping[str, Mapping[int, str]]:
+        """CUDA's libraries that are there: stem -> major -> name, as in "cudart", 13, libcudart.so.13."""
+        found: dict[str, dict[int, str]] = {}
+        for name in (*self.system, *(library.elf.soname or library.name for library in self.libraries)):
+            if known := cuda_major(name):
+                found.setdefault(known[0], {}).setdefault(known[1], name)
+        return found
 
     @property
     def exhausted(self) -> bool:

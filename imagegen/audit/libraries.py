@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
@@ -12,6 +13,7 @@ from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.rivals import rivals
 
 _SHOWN = 20  # files in one finding
+_VARIANTS = 100  # files of one package that are held against each other; no real one has so many alike
 # "_cu13", "-cuda12", "torch24", "7", "-cpu": what tells the variants of one file from each other.
 _VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
@@ -49,7 +51,8 @@ def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> I
             absent[library] = gone
     by_stem: dict[str, list[Library]] = {}
     for library in files:
-        by_stem.setdefault(_stem(library.path), []).append(library)
+        if len(alike := by_stem.setdefault(_stem(library.path), [])) < _VARIANTS:
+            alike.append(library)
     useless = all(_lacks(loader, file, absent) for file in files if loader.module(file)) if absent else False
     judged = [_judged(loader, name, absent, library, by_stem[_stem(library.path)], useless) for library in absent]
     for id_, asks_cuda in (("cuda-major", True), ("missing-library", False)):
@@ -114,6 +117,7 @@ def _variants(names: tuple[str, ...], other: Library) -> bool:
     return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
 
 
+@lru_cache(1 << 14)
 def _stem(path: str) -> str:
     return _VERSION.sub("", path)
 
@@ -123,8 +127,7 @@ def _other_major(loader: Loader, name: str) -> str | None:
     asked = cuda_major(name)
     if asked is None:
         return None
-    there = [*loader.system, *(library.elf.soname or library.name for library in loader.libraries)]
-    return next((n for n in there if (known := cuda_major(n)) and known[0] == asked[0] and known != asked), None)
+    return next((n for major, n in loader.cuda.get(asked[0], {}).items() if major != asked[1]), None)
 
 
 def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str, files: list[_Absent]) -> Finding:

@@ -271,3 +271,11 @@ def test_a_library_that_cannot_be_read_is_there() -> None:
     base = replace(base, libraries={**base.libraries, "libGL.so.1": unread})
     assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1")}), base=base) == []
     assert list(symbols.check(subject(made))) == []
+
+
+@pytest.mark.timeout(20)
+def test_thousands_of_files_that_lack_a_library_are_judged_in_no_time() -> None:
+    """Each was held against each other one, and against all that is there: minutes."""
+    files = {f"p/m{n}.so": module(f"libcudart.so.{n}") for n in range(4000)}
+    (one,) = findings(package("p", files))
+    assert (one.severity, one.id) == (ERROR, "missing-library")
