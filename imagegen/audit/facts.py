@@ -30,7 +30,7 @@ def packed(known: Package | System) -> bytes:
 def package(data: bytes) -> Package:
     """What `packed` was given. Meant for bytes that this imagegen wrote: of others it raises anything."""
     value = _value(data)
-    files = {path: to_file(file) for path, file in value["files"].items()}
+    files = {path: _to_file(file) for path, file in value["files"].items()}
     rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports")}
     return Package(value["name"], value["version"], files, **rest)
 
@@ -38,8 +38,8 @@ def package(data: bytes) -> Package:
 def system(data: bytes) -> System:
     """As `package`."""
     value = _value(data)
-    libraries = {name: to_file(file) for name, file in value["libraries"].items()}
-    interpreter = to_file(value["interpreter"]) if value["interpreter"] else None
+    libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
+    interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
     return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter)
 
 
@@ -52,7 +52,7 @@ def _from_package(known: Package) -> dict[str, Any]:
     return {
         "name": known.name,
         "version": known.version,
-        "files": {path: from_file(file) for path, file in known.files.items()},
+        "files": {path: _from_file(file) for path, file in known.files.items()},
         "requires": known.requires,
         "tags": known.tags,
         "imports": known.imports,
@@ -61,14 +61,14 @@ def _from_package(known: Package) -> dict[str, Any]:
 
 def _from_system(known: System) -> dict[str, Any]:
     return {
-        "libraries": {name: from_file(file) for name, file in known.libraries.items()},
+        "libraries": {name: _from_file(file) for name, file in known.libraries.items()},
         "paths": dict(known.paths),
         "preloaded": known.preloaded,
-        "interpreter": from_file(known.interpreter) if known.interpreter else None,
+        "interpreter": _from_file(known.interpreter) if known.interpreter else None,
     }
 
 
-def from_file(file: File) -> list[Any]:
+def _from_file(file: File) -> list[Any]:
     """A file as plain data. Most are neither ELF files nor GPU code, and weigh three fields."""
     row = [file.size, file.sha256, file.executable]
     if (file.elf, file.code, file.unreadable) == (None, (), None):
@@ -77,8 +77,8 @@ def from_file(file: File) -> list[Any]:
     return [*row, _from_elf(file.elf) if file.elf else None, code, file.unreadable]
 
 
-def to_file(row: list[Any]) -> File:
-    """What `from_file` made plain data of."""
+def _to_file(row: list[Any]) -> File:
+    """What `_from_file` made plain data of."""
     if len(row) == 3:
         return File(*row)
     size, sha256, executable, elf, code, unreadable = row
