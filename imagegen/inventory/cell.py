@@ -7,21 +7,20 @@ read, and no layer is made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from imagegen import base, layers, lock
 from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, System
 from imagegen.config import Settings
 from imagegen.inventory import system
-from imagegen.layers import watch
-from imagegen.layers.install import absolute, site_packages
+from imagegen.layers import ownership, watch
+from imagegen.layers.install import absolute, relative, site_packages
 from imagegen.layers.plan import digest_of_json
-from imagegen.lock.model import Lock, LockedWheel, Winner
+from imagegen.lock.model import Lock, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, kept
@@ -34,9 +33,9 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
     known = _packages(locked, store, settings, progress)
     modules = promised(cell)
     packages: list[Package] = []
-    excused: dict[str, str] = {}
+    excused: frozenset[str] = frozenset()
     for wheel in locked.wheels:
-        package, left_out = _without_losers(known[wheel.name], locked.winners, site_packages(locked.python))
+        package, left_out = _without_losers(known[wheel.name], locked)
         packages.append(replace(package, imports=modules.get(wheel.name, ())))
         excused |= left_out
     return Subject(
@@ -89,15 +88,11 @@ def _read(
         pool.shutdown(cancel_futures=True)
 
 
-def _without_losers(package: Package, winners: Sequence[Winner], site: str) -> tuple[Package, dict[str, str]]:
-    """The package without the files that others' take the place of, and those files with the rule that says so."""
-    mine = [winner for winner in winners if package.name in winner.over]
-    left_out = {
-        path: winner.rule
-        for winner in mine
-        for path in package.files
-        if fnmatchcase(absolute(path, site), winner.paths)
-    }
+def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[str]]:
+    """The package without the files that others' take the place of, and the paths of those."""
+    site = site_packages(locked.python)
+    gone = ownership.left_out(locked, package.name, (absolute(path, site) for path in package.files))
+    left_out = frozenset(relative(path, site) for path in gone)
     kept_files = {path: file for path, file in package.files.items() if path not in left_out}
     return (replace(package, files=kept_files) if left_out else package), left_out
 

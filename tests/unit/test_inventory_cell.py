@@ -59,8 +59,8 @@ def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, se
         ("one", ("one", "one.deep")),
         ("two", ()),
     ]
-    assert subject.excused == {"s.so": "s-is-twos", "../../../bin/tool": "tool-is-twos"}
-    assert not subject.packages[0].files.keys() & subject.excused.keys()
+    assert subject.excused == {"s.so", "../../../bin/tool"}
+    assert not subject.packages[0].files.keys() & subject.excused
     assert "s.so" in subject.packages[1].files
     assert subject.system
     assert subject.system.paths["libc.so.6"] == "/lib/libc.so.6"
