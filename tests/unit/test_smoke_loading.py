@@ -250,12 +250,15 @@ def test_every_deed_has_an_answer_and_the_parents_state() -> None:
             raise ValueError("no luck")
         if name == "dies":
             os.kill(os.getpid(), signal.SIGBUS)
+        if name == "real time":
+            os.kill(os.getpid(), signal.SIGRTMIN + 3)
         state["n"] += 1
         return state["n"]
 
-    names = ["raises", "dies", *map(str, range(9))]
+    names = ["raises", "dies", "real time", *map(str, range(9))]
     deeds = {deed.name: deed for deed in forks.each(names, deed, abreast=3, patience=20)}
     assert set(deeds) == set(names)
     assert deeds["raises"].error == "ValueError: no luck"
     assert deeds["dies"].signal == "SIGBUS"
+    assert deeds["real time"].signal == f"signal {signal.SIGRTMIN + 3}"
     assert {deeds[str(number)].answer for number in range(9)} == {41}

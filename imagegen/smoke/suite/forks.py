@@ -74,7 +74,7 @@ def _ended(running: dict[int, _Running]) -> Deed:
     with row.answer, row.output:
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            return Deed(row.name, signal=signal.Signals(-code).name, said=_end_of(row.output))
+            return Deed(row.name, signal=signal_name(-code), said=_end_of(row.output))
         try:
             return Deed(row.name, **json.loads(_all_of(row.answer)))
         except ValueError:
@@ -89,3 +89,11 @@ def _all_of(stream: IO[bytes]) -> bytes:
 def _end_of(stream: IO[bytes]) -> str:
     lines = _all_of(stream).decode("utf-8", "replace").splitlines()
     return " / ".join([line.strip() for line in lines if line.strip()][-LINES:])[:300]
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal: "SIGBUS" for 7. Those for programs' own use have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

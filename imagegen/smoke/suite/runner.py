@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.forks import signal_name
 from suite.table import CHECKS, Check, applicable
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder that holds the package `suite`
@@ -78,7 +79,7 @@ def verdict(check: Check, code: int | None, output: str) -> dict[str, Any]:
     if code is None:
         return _no("fail", f"still running after {check.timeout} s, {when}")
     if code < 0:
-        name = _signal_name(-code)
+        name = signal_name(-code)
         return _no("crash", f"killed by {name} {when}{KILLED_HINT if name == 'SIGKILL' else ''}", {"signal": name})
     if not lines:
         return _no("fail", f"exit code {code} and no output: nothing was proven")
@@ -105,13 +106,6 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 def _no(status: str, reason: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"status": status, "reason": reason, "details": details or {}}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
