@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from imagegen.text import shown
+from imagegen.text import counted, shown
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class ErrorGroup(ImagegenError):
 
     def __init__(self, errors: list[ImagegenError]) -> None:
         self.errors = errors
-        count = f"{len(errors)} error{'s' if len(errors) != 1 else ''}"
-        super().__init__(count)
+        super().__init__(counted(len(errors), "error"))
 
     def __str__(self) -> str:
         return "\n".join([*(str(error) for error in self.errors), f"{self.what} found"])

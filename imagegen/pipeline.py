@@ -25,6 +25,7 @@ from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, refs
+from imagegen.text import counted
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,12 @@ def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: 
     if errors:
         rest = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise AuditError(
-            f"the audit of {lock.cell} found {len(errors)} error{'s' if len(errors) != 1 else ''}",
+            f"the audit of {lock.cell} found {counted(len(errors), 'error')}",
             why="\n       ".join([*errors[:_SHOWN], *rest]),
             fix=f"{more}, `imagegen audit --explain ID` what a finding means; `build --no-audit` takes no notice",
         )
     if warnings := found["warnings"]:
-        progress.say(f"the audit found no errors, and {warnings} warning{'s' if warnings != 1 else ''}: {more}")
+        progress.say(f"the audit found no errors, and {counted(warnings, 'warning')}: {more}")
 
 
 def _line(finding: Finding) -> str:

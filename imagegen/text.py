@@ -19,6 +19,11 @@ _SECRETS = (
 )
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: "1 wheel", "2 wheels"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def unprintable(text: str) -> str | None:
     """The first character that is not seen for what it is: a control (line breaks too), a direction mark, or None."""
     return next((c for c in text if not c.isprintable() and unicodedata.category(c) in _UNPRINTABLE), None)

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import yaml
+from typing import Literal, NamedTuple
 
 from imagegen.audit.model import Target
+from imagegen.audit.shipped import data
 
 Isa = tuple[int, int]
 Verdict = Literal["sass", "ptx", "no"]
@@ -28,13 +26,6 @@ class Release(NamedTuple):
     isa: Isa
     cuda: str  # "13.0"
     driver: str  # "580.65.06"
-
-
-@cache
-def facts() -> dict[str, Any]:
-    """The data file of GPU code, as it stands."""
-    data: dict[str, Any] = yaml.load((Path(__file__).parent / "data" / "gpu.yaml").read_bytes(), yaml.CSafeLoader)
-    return data
 
 
 def runs(targets: Iterable[Target], capability: str, driver_isa: Isa | None = None) -> Verdict:
@@ -86,7 +77,7 @@ def compiled_by(driver: str) -> Isa | None:
 
 def driver_for(major: int, driver: str) -> int | None:
     """The oldest branch of drivers for a major version of CUDA, if `driver` is of an older one; None: it will do."""
-    needed: int = facts()["majors"]["drivers"].get(major, 0)
+    needed: int = data("gpu")["majors"]["drivers"].get(major, 0)
     given = _branch(driver)
     return needed if given is not None and given < needed else None
 
@@ -94,12 +85,12 @@ def driver_for(major: int, driver: str) -> int | None:
 @cache
 def releases() -> tuple[Release, ...]:
     """What is known of PTX ISA versions, oldest first."""
-    rows = [Release(_isa(row["isa"]), row["cuda"], row["driver"]) for row in facts()["ptx"]["releases"]]
+    rows = [Release(_isa(row["isa"]), row["cuda"], row["driver"]) for row in data("gpu")["ptx"]["releases"]]
     return tuple(sorted(rows))
 
 
 def _fits(target: Target, here: int) -> bool:
-    made_for = facts()["renamed"]["architectures"].get(target.arch, target.arch)
+    made_for = data("gpu")["renamed"]["architectures"].get(target.arch, target.arch)
     if target.variant == "a":
         return bool(here == made_for)
     if target.kind == "ptx" and not target.variant:

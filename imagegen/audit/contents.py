@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -15,6 +13,8 @@ from imagegen.audit import tags
 from imagegen.audit.elf import CUDA
 from imagegen.audit.model import File, Finding, Package, Severity, Subject
 from imagegen.audit.ownership import clashes
+from imagegen.audit.shipped import data
+from imagegen.audit.wording import few
 
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
@@ -87,12 +87,12 @@ def _torch(subject: Subject) -> Iterator[Finding]:
 def _names(subject: Subject) -> Iterator[Finding]:
     """Packages that are another project than their name says, and such as do not go beside each other."""
     installed = {package.name: package for package in subject.packages}
-    for rule in _data("names")["mistaken"]:
+    for rule in data("names")["mistaken"]:
         package = installed.get(rule["package"])
         if package and _within(package.version, rule["versions"]):
             severity = Severity(rule["severity"])
             yield Finding(severity, "name-confusion", str(package), None, rule["because"], (rule["fix"],))
-    for rule in _data("names")["alone"]:
+    for rule in data("names")["alone"]:
         versions = rule.get("versions", {})
         found = [
             installed[name]
@@ -116,7 +116,7 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
         told = code or sorted(paths)
         severity = Severity.ERROR if code else Severity.WARNING
         more = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
-        yield Finding(severity, "file-clash", one, told[0], f"and {two}: {why}{more}", _some(told))
+        yield Finding(severity, "file-clash", one, told[0], f"and {two}: {why}{more}", few(told, _SHOWN))
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
@@ -180,11 +180,6 @@ def _stem(path: str) -> str:
     return path.rpartition("/")[2].partition(".")[0]
 
 
-def _some(lines: list[str]) -> tuple[str, ...]:
-    more = (f"and {len(lines) - _SHOWN} more",) if len(lines) > _SHOWN else ()
-    return (*lines[:_SHOWN], *more)
-
-
 def _within(version: str, specifier: str) -> bool:
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
@@ -195,11 +190,5 @@ def _within(version: str, specifier: str) -> bool:
 @cache
 def _extension_rules() -> Mapping[str, Any]:
     """Package -> the modules that it must have."""
-    rules = _data("extensions")
+    rules = data("extensions")
     return {name: rule for key, rule in rules.items() for name in (key, *rule.get("also", ()))}
-
-
-@cache
-def _data(name: str) -> Any:
-    path = Path(__file__).parent / "data" / f"{name}.yaml"
-    return yaml.load(path.read_bytes(), yaml.CSafeLoader)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from imagegen.audit.capability import driver_for
 from imagegen.audit.known import cuda_major
 from imagegen.audit.model import Finding, Package, Severity, Subject
+from imagegen.audit.wording import few
 
 _SHOWN = 12  # lines of details
 _RUNTIME = "cudart"
@@ -50,5 +51,4 @@ def _finding(subject: Subject, major: int, floor: int, paths: Mapping[str, str])
     if "/compat/" in (subject.system.paths.get("libcuda.so.1", "") if subject.system else ""):
         severity, evidence = Severity.WARNING, f"{evidence}: it runs by cuda-compat, on data-center GPUs alone"
     details = [f"{path}: asks for CUDA {major}'s libcudart" for path in paths.values()]
-    more = (f"and {len(details) - _SHOWN} more packages",) if len(details) > _SHOWN else ()
-    return Finding(severity, "driver-too-old", first, paths[first], evidence, (*details[:_SHOWN], *more))
+    return Finding(severity, "driver-too-old", first, paths[first], evidence, few(details, _SHOWN, noun="packages"))

@@ -14,12 +14,15 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import PurePosixPath
 
-from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, facts, isa_needed, runs
+from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, isa_needed, runs
 from imagegen.audit.elf import CUDA
 from imagegen.audit.known import is_module
 from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
+from imagegen.audit.shipped import data
 from imagegen.audit.tags import for_another_python
+from imagegen.audit.wording import few
 from imagegen.matrix.model import Gpu
+from imagegen.text import counted
 
 _MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
 _WORDS = re.compile(r"[^0-9A-Za-z]+")
@@ -68,8 +71,7 @@ class _Notes:
     def finding(self, severity: Severity, id_: str, package: Package, evidence: str, *more: str) -> Finding:
         only = next(iter(self.lines)) if len(self.lines) == 1 else None
         lines = [f"{path}: {line}" for path, line in self.lines.items()]
-        rest = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        return Finding(severity, id_, str(package), only, evidence, (*lines[:_SHOWN], *rest, *more))
+        return Finding(severity, id_, str(package), only, evidence, (*few(lines, _SHOWN), *more))
 
     def __str__(self) -> str:
         return ", ".join(sorted(self.gpus, key=self.gpus.__getitem__))
@@ -178,7 +180,7 @@ class _Judge:
                 floor = max(floor, needed)
                 count = self.uses[path][gpus[0].name].compiled
                 size += _ptx_size(self.libraries[path])
-                notes.add(path, gpus, f"{count} container{'s' if count != 1 else ''}, PTX of up to {_dotted(needed)}")
+                notes.add(path, gpus, f"{counted(count, 'container')}, PTX of up to {_dotted(needed)}")
         if notes.lines:
             evidence = f"runs on {notes} only after the driver has compiled it, which takes {_floor(floor)}"
             severity = Severity.WARNING if size >= _SLOW else Severity.INFO
@@ -242,7 +244,7 @@ def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
 def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
     """What is known of the releases that have code for a GPU, one line each."""
     for gpu in gpus:
-        for entry in facts()["first_builds"]:
+        for entry in data("gpu")["first_builds"]:
             if entry["package"] == package and gpu.capability in entry["gpus"]:
                 if first := entry.get("first"):
                     yield f"{gpu.name}: {package} {first} is the first on PyPI with code for it"
@@ -312,7 +314,7 @@ def _reasons(paths: Iterable[str]) -> list[str]:
 @cache
 def _rule(kind: str, path: str) -> str | None:
     """Why a library is of this kind, if the data say so: "gated" is for some GPUs alone."""
-    for entry in facts()[kind]:
+    for entry in data("gpu")[kind]:
         if any(fnmatchcase(path, pattern) for pattern in entry["paths"]):
             return str(entry["because"])
     return None

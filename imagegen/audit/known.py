@@ -6,12 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-_FILE = Path(__file__).parent / "data" / "libraries.yaml"
+from imagegen.audit.shipped import data
 
 
 @dataclass(frozen=True)
@@ -23,27 +19,21 @@ class Single:
 
 
 @cache
-def _facts() -> Any:
-    """The file as it stands. It is shipped: what is wrong with it is a bug."""
-    return yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
-
-
-@cache
 def is_driver(library: str) -> bool:
     """Whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
-    return any(re.fullmatch(pattern, library) for pattern in _facts()["driver"]["libraries"])
+    return any(re.fullmatch(pattern, library) for pattern in data("libraries")["driver"]["libraries"])
 
 
 @cache
 def is_standard(library: str) -> bool:
     """Whether every Linux with glibc has it."""
-    return re.fullmatch(_facts()["standard"]["libraries"], library) is not None
+    return re.fullmatch(data("libraries")["standard"]["libraries"], library) is not None
 
 
 @cache
 def is_required(library: str) -> bool:
     """Whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
-    return any(re.fullmatch(pattern, library) for pattern in _facts()["required"]["libraries"])
+    return any(re.fullmatch(pattern, library) for pattern in data("libraries")["required"]["libraries"])
 
 
 @lru_cache(1 << 14)  # three checks ask it of every library, some for each GPU
@@ -54,19 +44,19 @@ def is_module(exported: frozenset[str]) -> bool:
 
 @cache
 def driver_symbols() -> re.Pattern[str]:
-    return re.compile(_facts()["driver"]["symbols"])
+    return re.compile(data("libraries")["driver"]["symbols"])
 
 
 @cache
 def cuda_major(library: str) -> tuple[str, int] | None:
     """The stem and CUDA's major of a library that is named by it: ("cudart", 13) of libcudart.so.13."""
-    match = re.fullmatch(_facts()["cuda-major"]["libraries"], library)
+    match = re.fullmatch(data("libraries")["cuda-major"]["libraries"], library)
     return (match[1], int(match["major"])) if match else None
 
 
 @cache
 def singles() -> tuple[Single, ...]:
-    return tuple(Single(entry["name"], re.compile(entry["pattern"])) for entry in _facts()["single"])
+    return tuple(Single(entry["name"], re.compile(entry["pattern"])) for entry in data("libraries")["single"])
 
 
 def optional(package: str, path: str) -> str | None:
@@ -74,7 +64,7 @@ def optional(package: str, path: str) -> str | None:
     return next(
         (
             entry["because"]
-            for entry in _facts()["optional"]
+            for entry in data("libraries")["optional"]
             if re.fullmatch(entry["package"], package) and re.fullmatch(entry["files"], path)
         ),
         None,
@@ -93,7 +83,7 @@ def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
             return None
         wanted[match[1]] = max(wanted.get(match[1], ()), _numbers(match[2]))
     found: dict[str, str] = {}
-    for release in _facts()["releases"]["nodes"]:
+    for release in data("libraries")["releases"]["nodes"]:
         if all(_numbers(release[family]) >= least for family, least in wanted.items()):
             found.setdefault(release["name"].split()[0], release["name"])
     return tuple(sorted(found.values()))

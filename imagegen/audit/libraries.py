@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
-from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.model import Finding, Severity, Subject, required_name
 from imagegen.audit.rivals import rivals
+from imagegen.audit.wording import few
 
 _SHOWN = 20  # files in one finding
 _VARIANTS = 100  # files of one package that are held against each other; no real one has so many alike
@@ -143,9 +144,7 @@ def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str,
         evidence += f" ({len(files)} files)"
     if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
         evidence += f"; {reasons[0]}"
-    details = [f"{file.library.path}: asks for {', '.join(file.names)}" for file in files[:_SHOWN]]
-    if len(files) > _SHOWN:
-        details.append(f"and {len(files) - _SHOWN} more files")
+    details = list(few(files, _SHOWN, lambda file: f"{file.library.path}: asks for {', '.join(file.names)}", "files"))
     details += [f"searched for {first}: {place}" for place in _places(loader, files[0].library)]
     return Finding(severity, id_, package, files[0].library.path, evidence, tuple(details))
 
@@ -191,11 +190,9 @@ def _version_finding(
     if releases is not None:
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
     details = [f"{library.path}: {', '.join(sorted(there, key=_by_number))}" for library, there in lacking.items()]
-    more = [f"and {len(details) - _SHOWN} more files"] if len(details) > _SHOWN else []
     owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
-    return Finding(
-        severity, "library-too-old", package, file.path, evidence, (*details[:_SHOWN], *more, f"the library: {owner}")
-    )
+    told = (*few(details, _SHOWN, noun="files"), f"the library: {owner}")
+    return Finding(severity, "library-too-old", package, file.path, evidence, told)
 
 
 def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
@@ -241,8 +238,7 @@ def _depended(subject: Subject, package: str) -> frozenset[str]:
     seen = set(queue)
     for name in queue:
         for requirement in by_name[name].requires:
-            match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
-            other = re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+            other = required_name(requirement)
             if other in by_name and other not in seen:
                 seen.add(other)
                 queue.append(other)

@@ -5,6 +5,7 @@ Paths of a package's files are relative to site-packages, as in RECORD: "torch/l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,3 +122,9 @@ class Subject:
     torch: str | None = None  # of loose wheels: the release that they are to run with
     cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
     excused: frozenset[str] = frozenset()  # paths that packages leave out for a winner
+
+
+def required_name(requirement: str) -> str:
+    """The name of the distribution that a Requires-Dist names, normalised (PEP 503); "" where none can be read."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""

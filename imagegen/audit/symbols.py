@@ -16,12 +16,13 @@ from imagegen.audit.demangle import demangle
 from imagegen.audit.known import driver_symbols, is_standard
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.torch_rule import owned
+from imagegen.audit.wording import few, listed
+from imagegen.text import counted
 
 _OF_PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # A C++ name in a namespace or class that is neither the standard library's nor the compiler's.
 _OF_NOBODY_ELSE = re.compile(r"_ZNK?\d+(?!__|std)[A-Za-z]")
-_SHOWN = 3  # symbols of a file; files of a package
-_FILES = 20
+_FILES = 20  # of a package
 
 
 @dataclass(frozen=True)
@@ -139,18 +140,6 @@ def _finding(
     count = len(frozenset().union(*(there for _, there in files)))
     evidence = says.format(demangle(symbols[0]))
     if count > 1 or len(files) > 1:
-        evidence += f" ({_counted(count, 'symbol')} in {_counted(len(files), 'file')})"
-    details = [f"{library.path}: {_listed(there)}" for library, there in files[:_FILES]]
-    if len(files) > _FILES:
-        details.append(f"and {len(files) - _FILES} more files")
-    return Finding(severity, id_, package, path, evidence, tuple(details))
-
-
-def _listed(symbols: frozenset[str]) -> str:
-    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SHOWN]]
-    more = [f"{len(symbols) - _SHOWN} more"] if len(symbols) > _SHOWN else []
-    return "; ".join(shown + more)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        evidence += f" ({counted(count, 'symbol')} in {counted(len(files), 'file')})"
+    details = few(files, _FILES, lambda file: f"{file[0].path}: {listed(file[1])}", "files")
+    return Finding(severity, id_, package, path, evidence, details)

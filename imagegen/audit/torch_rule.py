@@ -14,24 +14,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Any
-
-import yaml
+from functools import cached_property
 
 from imagegen.audit import torch_exports
 from imagegen.audit.demangle import demangle
 from imagegen.audit.model import Finding, Package, Severity, Subject
+from imagegen.audit.shipped import data
 from imagegen.audit.torch_exports import minor, owned
 from imagegen.audit.torch_user import X86_64, Fit, User, user
+from imagegen.audit.wording import few, listed
+from imagegen.text import counted
 
 __all__ = ["Fit", "check", "fits", "owned"]
 
-_FACTS = Path(__file__).parent / "data" / "torch.yaml"
 _LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
-_SHOWN = 3  # symbols of a file
 _FILES = 8
 
 
@@ -146,14 +143,12 @@ def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -
         id_, first = "torch-mismatch", min(next(iter(missing.values())))
         why = f"{_built(one)}, this is {torch.version}"
     path = next(path for path, lacks in missing.items() if first in lacks)
-    evidence = f"{why}; {_counted(len(every), 'symbol')} missing, first {demangle(first)}"
-    details = [f"{path}: {_listed(lacks)}" for path, lacks in list(missing.items())[:_FILES]]
-    if len(missing) > _FILES:
-        details.append(f"and {len(missing) - _FILES} more files")
+    evidence = f"{why}; {counted(len(every), 'symbol')} missing, first {demangle(first)}"
+    details = few(list(missing.items()), _FILES, lambda file: f"{file[0]}: {listed(file[1])}", "files")
     if one.fit.declared is None:
-        details.append(_says(one))
-    severity = Severity.WARNING if one.package.name in _facts()["go-on"] else Severity.ERROR
-    return Finding(severity, id_, str(one.package), path, evidence, tuple(details))
+        details += (_says(one),)
+    severity = Severity.WARNING if one.package.name in data("torch")["go-on"] else Severity.ERROR
+    return Finding(severity, id_, str(one.package), path, evidence, details)
 
 
 def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
@@ -195,7 +190,7 @@ def _evidence(one: User) -> str:
     """What its symbols say."""
     count = len(frozenset().union(*one.wanted.values()))
     if one.minors:
-        return f"fits torch {_there(one)} ({_counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
+        return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
     lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
     if not lacks:
         return f"has nothing for torch {_known()}"
@@ -229,18 +224,3 @@ def _runs(minors: tuple[str, ...]) -> str:
 def _known() -> str:
     releases = torch_exports.shipped().releases
     return f"{minor(releases[0])} to {minor(releases[-1])}"
-
-
-def _listed(symbols: frozenset[str]) -> str:
-    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SHOWN]]
-    return "; ".join(shown + ([f"{len(symbols) - _SHOWN} more"] if len(symbols) > _SHOWN else []))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
-
-
-@cache
-def _facts() -> Any:
-    """The file as it stands. It is shipped: what is wrong with it is a bug."""
-    return yaml.load(_FACTS.read_bytes(), Loader=yaml.CSafeLoader)

@@ -18,6 +18,7 @@ from imagegen.lock.indexes import DEFAULT
 from imagegen.matrix import metadata
 from imagegen.matrix.metadata import Package
 from imagegen.matrix.model import Component, Index
+from imagegen.text import counted
 
 _NAMED = 5  # versions that one line names
 
@@ -110,7 +111,7 @@ def _keep(app: App, found: Package, before: Package) -> dict[str, Any]:
         "gone": [version for version in old if version not in new],
     }
     told = ", ".join(f"{len(versions)} {what}{_some(versions)}" for what, versions in news.items() if versions)
-    app.progress.say(f"{found.name}: {len(new)} release{'s' if len(new) != 1 else ''}, {told or 'nothing new'}")
+    app.progress.say(f"{found.name}: {counted(len(new), 'release')}, {told or 'nothing new'}")
     return {"package": found.name, "path": str(path), "written": changed, "releases": len(new), **news}
 
 

@@ -24,6 +24,7 @@ from imagegen.lock.model import Lock, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, kept
+from imagegen.text import counted
 
 _SYSTEM = "system"  # records of the store: what is known of a base
 
@@ -70,9 +71,9 @@ def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress
     missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
     found = {name: package for name, package in known.items() if package}
     if missing:
-        wanted, noun = replace(locked, wheels=missing), "wheels" if len(missing) > 1 else "wheel"
+        wanted = replace(locked, wheels=missing)
         with closing(lock.fetch_each(wanted, store, settings, progress)) as arrivals:
-            found |= _read(arrivals, locked.python, store, f"reading {len(missing)} {noun}", progress)
+            found |= _read(arrivals, locked.python, store, f"reading {counted(len(missing), 'wheel')}", progress)
     return found
 
 

@@ -20,7 +20,7 @@ from email.message import Message
 
 from packaging.utils import canonicalize_name
 
-from imagegen.audit.model import File, Package
+from imagegen.audit.model import File, Package, required_name
 from imagegen.audit.tags import one_python, python_of_module
 from imagegen.inventory.environment import Environment
 from imagegen.inventory.tree import Node, Regular, Tree, join, parent, place, walk
@@ -260,14 +260,9 @@ def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> 
             own, others = found[winner].sizes, found[loser].sizes
             telling = [path for path in paths if own.get(path) != others.get(path)]
             over = telling and all(own.get(path) == sizes.get(path) for path in telling)
-            if over and loser in map(_required, found[winner].requires):
+            if over and loser in map(required_name, found[winner].requires):
                 given.append((found[loser], paths))
     return given
-
-
-def _required(requirement: str) -> str:
-    match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
-    return canonicalize_name(match[0]) if match else ""
 
 
 def _package(distribution: _Distribution, file_at: Callable[[str], File | None], site: str) -> Package:

@@ -14,6 +14,7 @@ from imagegen.lock.sources import Finder, Wanted, in_parallel, missing
 from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
+from imagegen.text import counted
 
 
 def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
@@ -39,7 +40,7 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
     total = sum(wanted.file.size for wheel in absent for wanted in _parts(wheel))
     with (
         Client(settings) as client,
-        progress.meter(f"fetching {len(absent)} wheel{'s' if len(absent) != 1 else ''}", total) as meter,
+        progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
     ):
         finder = Finder(client, store, settings, meter)
         yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)

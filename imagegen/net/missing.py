@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.errors import FetchError
+from imagegen.text import counted
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class MissingFiles(FetchError):
             f"or copy into {store} what another machine's store has",
         ]
         super().__init__(
-            f"{len(self.files)} file{'s' if len(self.files) > 1 else ''} of the lock cannot be had",
+            f"{counted(len(self.files), 'file')} of the lock cannot be had",
             why="tried for each:" + "".join(f"\n    {line}" for line in lines),
             fix="\n       ".join(fixes),
         )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import matrix
-from imagegen.audit import contents
+from imagegen.audit import contents, shipped
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
 from imagegen.audit.tags import for_another_python
 from tests.unit.matrix_samples import SHIPPED
@@ -286,6 +286,6 @@ def test_no_tag_and_no_version_is_a_crash(tags: list[str], version: str) -> None
 
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
-    names = contents._data("names")
+    names = shipped.data("names")
     for entry in [*contents._extension_rules().values(), *names["mistaken"], *names["alone"]]:
         assert all(entry[key] for key in ("because", "fix", "source", "date")), entry

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import matrix
-from imagegen.audit import capability, gpu
+from imagegen.audit import gpu, shipped
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
 from imagegen.matrix.model import Gpu
 from tests.unit.matrix_samples import SHIPPED
@@ -256,7 +256,7 @@ def test_each_container_is_counted_once(groups: list[CodeGroup], name: str) -> N
 
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
-    facts = capability.facts()
+    facts = shipped.data("gpu")
     for entry in [facts["ptx"], facts["renamed"], *facts["gated"], *facts["hidden"]]:
         assert entry["because"] and entry["source"] and entry["date"], entry
     assert facts["first_builds_source"]

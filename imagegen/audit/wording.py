@@ -1,0 +1,24 @@
+"""How findings list what they found: the first few, and how many more there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from imagegen.audit.demangle import demangle
+
+T = TypeVar("T")
+_SYMBOLS = 3  # of a file
+
+
+def few(items: Sequence[T], limit: int, line: Callable[[T], str] = str, noun: str = "") -> tuple[str, ...]:
+    """A line for each of the first `limit` items; a last one counts the others."""
+    rest = len(items) - limit
+    more = (f"and {rest} more {noun}".rstrip(),) if rest > 0 else ()
+    return (*map(line, items[:limit]), *more)
+
+
+def listed(symbols: frozenset[str]) -> str:
+    """The first symbols, demangled, in one line."""
+    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SYMBOLS]]
+    return "; ".join(shown + ([f"{len(symbols) - _SYMBOLS} more"] if len(symbols) > _SYMBOLS else []))
