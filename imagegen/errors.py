@@ -177,3 +177,10 @@ class SmokeError(ImagegenError):
 
     exit_code = 1
     title = "smoke"
+
+
+class BuildError(ImagegenError):
+    """A source build cannot start, failed, or made something that is not what was asked for."""
+
+    exit_code = 78
+    title = "source build"

@@ -17,16 +17,22 @@ from imagegen.matrix.model import GitSource
 from imagegen.matrix.rule import WinnerRule
 
 __all__ = [
+    "BUILT",
     "GIT",
+    "LINKS",
     "LOCK_VERSION",
+    "URL",
     "Deb",
     "File",
     "Lock",
     "LockedBase",
+    "LockedBuild",
     "LockedEnv",
     "LockedGit",
     "LockedGpus",
+    "LockedPatch",
     "LockedSdist",
+    "LockedSubmodule",
     "LockedWheel",
     "Record",
     "RecordedLayer",
@@ -37,6 +43,9 @@ __all__ = [
 
 LOCK_VERSION = 1
 GIT = "git"  # in place of an index's alias: the file is made of a commit
+URL = "url"  # in place of an index's alias: the file has an address of its own
+LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
+BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class File:
     size: int
     index: str  # index alias
     path: str | None = None  # hint: the file's path below the index's file host, without the host
+    url: str | None = None  # of a direct download, as release assets are; then `index` is URL
 
     @property
     def digest(self) -> str:
@@ -93,12 +103,54 @@ class LockedWheel:
     because: str | None = None  # the matrix's reason, for a requirement of the cell
     sdist: LockedSdist | None = None
     misrecorded: str | None = None  # why its RECORD is not believed; None: it is, as it should be
+    choice: str | None = None  # of a component that needs a compiler: why this file, and not another
+    build: str | None = None  # key of the source build that made it; such a wheel stands in no lock file
 
     @property
     def release(self) -> str:
         """Its version; of a commit with a label that says so, since others may share the version."""
         commit = self.sdist.git if self.sdist else None
         return f"{self.version}+git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}" if commit else self.version
+
+
+@dataclass(frozen=True)
+class LockedPatch:
+    """A patch by its file name below wheels/ and its hash."""
+
+    filename: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class LockedSubmodule:
+    """What must be at `path` of a commit's tree."""
+
+    path: str
+    url: str
+    commit: str
+    tree: str
+
+
+@dataclass(frozen=True)
+class LockedBuild:
+    """A component that is compiled for this image, since no wheel fits: all that decides the wheel."""
+
+    name: str  # normalised (PEP 503)
+    version: str
+    because: str | None  # the matrix's reason
+    via: tuple[str, ...]  # who asks for it besides
+    choice: str  # why it is compiled
+    source: File  # an sdist of an index; of a commit or a directory: the archive that imagegen packs
+    git: LockedGit | None
+    submodules: tuple[LockedSubmodule, ...]
+    patches: tuple[LockedPatch, ...]
+    requires: tuple[str, ...]  # PEP 508, what the resolution counted on; the wheel may ask for nothing else
+    build_requires: tuple[LockedWheel, ...]  # complete and exact; no part of the image
+    against: tuple[str, ...]  # wheels of this lock that are in place while it is built, complete, sorted
+    env: Mapping[str, str]  # the build's own variables, the architectures among them; not its jobs
+    architectures: tuple[str, ...]  # compute capabilities, ascending
+    modules: tuple[str, ...]  # extension modules that the wheel must hold
+    key: str  # "sha256:...", of all that decides the wheel
 
 
 @dataclass(frozen=True)
@@ -162,6 +214,7 @@ class Lock:
     record: Record | None = None
     winners: tuple[Winner, ...] = ()  # sorted by rule
     gpu: LockedGpus | None = None
+    builds: tuple[LockedBuild, ...] = ()  # sorted by name; `realised` turns each into a wheel
 
     @property
     def platform(self) -> str:

@@ -206,6 +206,16 @@ class Store:
             path.parent.mkdir(exist_ok=True)
             self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body, sync=False)
 
+    def keys(self, kind: str) -> list[str]:
+        """The keys under which something of this kind is remembered, sorted."""
+        folder = self.root / "records" / kind
+        return sorted(f"sha256:{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
+
+    def forget(self, kind: str, key: str) -> None:
+        """Undo `remember`."""
+        with self.explained():
+            self._record(kind, key).unlink(missing_ok=True)
+
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """A lock between threads and processes, held around work that two builds must not do at once."""

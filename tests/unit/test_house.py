@@ -15,8 +15,21 @@ PACKAGE = ROOT / "imagegen"
 # From the ground up; a room may import what comes before it.
 ORDER = [
     *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "registry", "git", "sandbox"),
-    *("preflight", "matrix", "compat", "audit", "base", "lock", "harvest", "layers", "recipe", "engine", "doctor"),
-    *("inventory", "smoke", "pipeline", "cli"),
+    *(
+        "preflight",
+        "matrix",
+        "compat",
+        "audit",
+        "wheels",
+        "base",
+        "lock",
+        "harvest",
+        "layers",
+        "recipe",
+        "engine",
+        "doctor",
+    ),
+    *("inventory", "builds", "smoke", "pipeline", "cli"),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 

@@ -1,0 +1,1 @@
+"""Wheels that no index serves: finding one that fits a cell, keeping what was built, planning a build's memory."""
