@@ -49,7 +49,7 @@ def exact(inputs: list[Tensor], *, causal: bool) -> list[Tensor]:
 
 
 def fused(inputs: list[Tensor], *, causal: bool, packed: bool) -> list[Tensor]:
-    """The same by flash-attn; packed: one sequence after the other with their bounds, as trainers without padding do."""
+    """The same by flash-attn; packed: one sequence after the other with their bounds, as trainers do it."""
     from flash_attn import flash_attn_func, flash_attn_varlen_func
 
     *leaves, gradient = (tensor.cuda().requires_grad_() for tensor in inputs)
