@@ -8,8 +8,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from imagegen import preflight
-from imagegen.matrix.model import Cell, Component
+from imagegen.matrix.model import Cell, Component, Requirement
+from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 from imagegen.matrix.rule import Rule
 
 
@@ -35,6 +38,11 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     }
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
+    parts |= {
+        f"recipe {each.component.name}": _build(recipe, each, cell)
+        for each in cell.requirements
+        if (recipe := cell.recipes.get(each.component.package))
+    }
     wanted = {each.component.name for each in cell.requirements}
     parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in wanted}
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
@@ -55,6 +63,36 @@ def _essence(component: Component, cell: Cell) -> list[Any]:
     """What this cell's resolution sees of the component: its entries for other CUDA versions are not among it."""
     sdist = component.sdist and dataclasses.asdict(component.sdist)
     return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
+
+
+def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
+    """What of the recipe decides the wheels of this cell: releases that it may take, its own GPUs.
+
+    Reasons, costs and the variables for jobs decide nothing that is built.
+    """
+    allowed = SpecifierSet(requirement.specifier)
+    releases = {
+        version: _origin(source)
+        for version, source in recipe.releases.items()
+        if allowed.contains(version, prereleases=True)
+    }
+    return [
+        releases,
+        [recipe.requires, recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
+        [[each.path.name, each.sha256] for each in recipe.patches],
+        [[each.name, each.value] for each in recipe.env],
+        recipe.architectures and _names(recipe.architectures, cell),
+    ]
+
+
+def _origin(source: SdistFile | Commit | LocalSource) -> dict[str, Any]:
+    """A local path is where its user has it; its contents are the lock's to pin."""
+    return {"path": source.path.name} if isinstance(source, LocalSource) else dataclasses.asdict(source)
+
+
+def _names(architectures: Architectures, cell: Cell) -> list[Any]:
+    names = [[gpu.capability, architectures.names.get(gpu.capability)] for gpu in cell.gpus]
+    return [architectures.variable, architectures.separator, names]
 
 
 def _sense(rule: Rule) -> list[Any]:

@@ -44,6 +44,7 @@ def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
     """Every name in an entry that no entry defines, with the entry that uses it."""
     known = _Known(entries)
     checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
+    checks["recipes"] = _recipe
     for section, check in checks.items():
         for found in entries[section].values():
             yield from ((found, error) for error in check(found, known))
@@ -51,6 +52,12 @@ def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
 
 def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
     return _name(found, "system", known)
+
+
+def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
+    if found.name not in known.names["components"]:
+        fix = did_you_mean(found.name, known.names["components"]) or "say under components what it is"
+        yield found.error(f'there is no component "{found.name}"', fix=fix)
 
 
 def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
