@@ -104,11 +104,11 @@ class Recipe:
     own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
 
     def of(self, version: str) -> Recipe:
-        """The recipe of this release alone, one of `releases`."""
+        """The recipe of this release alone; of one that it does not know, it has no sources."""
         own = self.own.get(version, Own(None, None))
         return replace(
             self,
-            releases={version: self.releases[version]},
+            releases={each: source for each, source in self.releases.items() if each == version},
             requires=self.requires if own.requires is None else own.requires,
             patches=self.patches if own.patches is None else own.patches,
             own={},

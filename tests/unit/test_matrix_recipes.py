@@ -126,6 +126,7 @@ def test_a_release_may_differ_from_its_recipe(tmp_path: Path) -> None:
     assert (plain.requires, plain.patches) == (recipe.requires, recipe.patches)
     assert (other.requires, other.patches) == (("torch", "einops"), ())
     assert (list(other.releases), other.of("1.1")) == (["1.1"], other)
+    assert (recipe.of("2.0").releases, recipe.of("2.0").requires) == ({}, recipe.requires)
 
 
 def test_a_cell_has_the_recipes_of_its_own_components(tmp_path: Path) -> None:
