@@ -51,12 +51,11 @@ class App:
 
     @cached_property
     def directories(self) -> list[Path]:
-        """Those of the matrices: the shipped one, and the project's own on top where it has some."""
-        directories = [shipped("matrices")]
-        own = self.project / "matrices"
-        if _there(own) and own.resolve() != directories[0].resolve():
-            directories.append(own)
-        return directories
+        """Those of the matrices and recipes: the shipped ones, and the project's own on top where it has some."""
+        directories = [shipped("matrices"), shipped("wheels")]
+        theirs = {directory.resolve() for directory in directories}
+        own = (self.project / directory.name for directory in directories)
+        return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
     @cached_property
     def matrix(self) -> matrix.Matrix:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from imagegen.errors import Location, UsageError
 from imagegen.matrix.model import Cell, Component, Gpu, System
+from imagegen.matrix.recipe import Recipe
 from imagegen.matrix.rule import Rule
 from imagegen.text import did_you_mean
 
@@ -24,6 +25,7 @@ class Matrix:
     systems: Mapping[str, System]  # by name
     axes: Mapping[str, tuple[str, ...]]  # axis -> its values
     places: Mapping[str, Location]  # id of a rule -> where it stands
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by component
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

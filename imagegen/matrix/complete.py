@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from packaging.version import Version
 
@@ -25,6 +26,8 @@ from imagegen.matrix.model import (
     System,
     cuda_version,
 )
+from imagegen.matrix.recipe import Recipe
+from imagegen.matrix.recipes import recipe
 from imagegen.matrix.references import Entries, Found, check_references
 from imagegen.matrix.rule import Rule, WinnerRule
 from imagegen.matrix.schema import AxisEntry, ImageEntry, SdistEntry
@@ -34,15 +37,24 @@ _LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash 
 SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
 
 
-def complete(entries: Entries, errors: list[MatrixError]) -> Matrix:
-    """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial."""
+def complete(entries: Entries, directories: Sequence[Path], errors: list[MatrixError]) -> Matrix:
+    """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial.
+
+    `directories` are those of the entries' layers, each below its project's own.
+    """
     unresolved = list(check_references(entries))
     errors += (error for _, error in unresolved)
-    return _Completion(entries, errors, {found.path for found, _ in unresolved}).matrix()
+    return _Completion(entries, directories, errors, {found.path for found, _ in unresolved}).matrix()
 
 
 class _Completion:
-    def __init__(self, entries: Entries, errors: list[MatrixError], unresolved: set[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        directories: Sequence[Path],
+        errors: list[MatrixError],
+        unresolved: set[tuple[str, str]],
+    ) -> None:
         self.entries = entries
         self.errors = errors
         self.unresolved = unresolved  # entries that name what does not exist
@@ -61,6 +73,7 @@ class _Completion:
         self._check_axes()
         self.indexes = self._indexes()
         self.components = self._components()
+        self.recipes = self._recipes(directories)
         self.rules = tuple(self._rule(found) for found in self._sound("rules"))
         self.winners = tuple(_winner(found) for found in self._sound("winners"))
         self.misrecorded = {found.entry.sha256: found.entry.because for found in self._sound("misrecorded")}
@@ -89,6 +102,7 @@ class _Completion:
             self.systems,
             {name: tuple(axis.values) for name, axis in self.axes.items()},
             {found.name: found.where() for found in self._sound("rules")},
+            self.recipes,
         )
 
     def _sound(self, section: str) -> list[Found]:
@@ -137,6 +151,9 @@ class _Completion:
             if package in owner:
                 self._fail(found, f'the package "{package}" already belongs to the component "{owner[package]}"')
             owner[package] = name
+            if entry.compiled and (entry.git or entry.sdist):
+                key = "git" if entry.git else "sdist"
+                self._fail(found, "the sources of a compiled component stand in its recipe, under `recipes`", key)
             result[name] = Component(
                 name=name,
                 package=package,
@@ -153,6 +170,16 @@ class _Completion:
                 },
                 compiled=entry.compiled,
             )
+        return result
+
+    def _recipes(self, directories: Sequence[Path]) -> dict[str, Recipe]:
+        result = {}
+        for found in self._sound("recipes"):
+            if found.name in self.components:
+                project = directories[found.layer].parent
+                made, errors = recipe(found, self.components[found.name], self.gpus, project)
+                result[found.name] = made
+                self.errors += errors
         return result
 
     def _rule(self, found: Found) -> Rule:
@@ -214,6 +241,7 @@ class _Completion:
                 use.index or component.index.get(axes["cuda"], "pypi"),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
+                use.from_source,
             )
             for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
         )
@@ -235,6 +263,11 @@ class _Completion:
             inputs={},
             misrecorded=self.misrecorded,
             winners=self.winners,
+            recipes={
+                self.components[name].package: self.recipes[name]
+                for name in sorted(made.components)
+                if name in self.recipes
+            },
         )
         return inputs(draft, self.rules)
 

@@ -25,6 +25,11 @@ SURROUNDINGS = (*NAMED, *VERSIONED)
 ENV = "env."  # begins the name of an environment variable in a rule
 NO_CUDA = "cpu"  # the cuda axis's value for stacks without it
 RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
+# What whoever runs a build says, so that no recipe can: how much at a time, and where things are.
+BUILD_ENV = {
+    *("CMAKE_BUILD_PARALLEL_LEVEL", "MAKEFLAGS", "MAX_JOBS", "NINJAFLAGS", "NVCC_THREADS"),
+    *("CUDA_HOME", "HOME", "LANG", "PYTHONPATH", "SOURCE_DATE_EPOCH", "TMPDIR"),
+}
 
 
 def is_surrounding(name: str) -> bool:
@@ -52,6 +57,14 @@ def _env_name(name: str) -> str:
     if name in RESERVED_ENV:
         raise ValueError(f"{name} is set by the image's own layout")
     return name
+
+
+def _build_env_name(name: str) -> str:
+    if name in BUILD_ENV:
+        raise ValueError(
+            f"{name} is for whoever runs the build to say: it depends on the machine, and never on the cell"
+        )
+    return _env_name(name)
 
 
 def specifier_set(text: str) -> SpecifierSet:
@@ -122,6 +135,12 @@ def _exact_pin(text: str) -> str:
     return text
 
 
+def _canonical_version(text: str) -> str:
+    if str(Version(_version(text))) != text:
+        raise ValueError(f'write the normalised version "{Version(text)}"')
+    return text
+
+
 def _distribution(name: str) -> str:
     if name != canonicalize_name(name):
         raise ValueError(f'write the normalised name "{canonicalize_name(name)}"')
@@ -175,7 +194,18 @@ ImageReference = Annotated[
     ),
 ]
 GpuName = Annotated[str, string(r"sm_[1-9][0-9]{1,2}")]
+GitRef = Annotated[str, string(r"[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*")]
+Sha256 = Annotated[str, string(r"[0-9a-f]{64}")]
 GitName = Annotated[str, string(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", 60)]
 VersionText = Annotated[str, AfterValidator(_version)]
+Release = Annotated[str, StringConstraints(max_length=60), AfterValidator(_canonical_version)]
 RequirementText = Annotated[str, AfterValidator(_pep508)]
 ExactPin = Annotated[str, AfterValidator(_exact_pin)]
+BuildEnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_build_env_name)]
+SdistName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.tar\.gz", 200)]
+# Numbers are text here: YAML's own have too many spellings.
+Count = Annotated[str, string(r"[1-9][0-9]{0,9}")]
+Seconds = Annotated[str, string(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")]
+Gigabytes = Annotated[str, string(r"[0-9]{1,3}(?:\.[0-9]{1,3})? GB")]
+PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
+RelativePath = Annotated[str, string(r"(?:\.\./)*[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 300)]

@@ -8,8 +8,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from imagegen import preflight
-from imagegen.matrix.model import Cell, Component
+from imagegen.matrix.model import Cell, Component, Requirement
+from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 from imagegen.matrix.rule import Rule
 
 
@@ -19,10 +22,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them.
     """
-    requirements = [
-        [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
-        for each in cell.requirements
-    ]
+    requirements = [_asked(each) for each in cell.requirements]
     packages = frozenset(each.component.package for each in cell.requirements)
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
@@ -35,6 +35,11 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     }
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
+    parts |= {
+        f"recipe {each.component.name}": _build(recipe, each, cell)
+        for each in cell.requirements
+        if (recipe := cell.recipes.get(each.component.package))
+    }
     wanted = {each.component.name for each in cell.requirements}
     parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in wanted}
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
@@ -51,10 +56,44 @@ def sha256(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _asked(each: Requirement) -> list[Any]:
+    asked = [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
+    return [*asked, "from source"] if each.from_source else asked
+
+
 def _essence(component: Component, cell: Cell) -> list[Any]:
     """What this cell's resolution sees of the component: its entries for other CUDA versions are not among it."""
     sdist = component.sdist and dataclasses.asdict(component.sdist)
     return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
+
+
+def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
+    """What of the recipe decides the wheels of this cell: releases that it may take, its own GPUs.
+
+    Reasons, costs and the variables for jobs decide nothing that is built.
+    """
+    allowed = SpecifierSet(requirement.specifier)
+    releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]
+    return [
+        [
+            [version, _origin(source), each.requires, [[patch.path.name, patch.sha256] for patch in each.patches]]
+            for each in releases
+            for version, source in each.releases.items()
+        ],
+        [recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
+        [[each.name, each.value] for each in recipe.env],
+        recipe.architectures and _names(recipe.architectures, cell),
+    ]
+
+
+def _origin(source: SdistFile | Commit | LocalSource) -> dict[str, Any]:
+    """A local path is where its user has it; its contents are the lock's to pin."""
+    return {"path": source.path.name} if isinstance(source, LocalSource) else dataclasses.asdict(source)
+
+
+def _names(architectures: Architectures, cell: Cell) -> list[Any]:
+    names = [[gpu.capability, architectures.names.get(gpu.capability)] for gpu in cell.gpus]
+    return [architectures.variable, architectures.separator, names]
 
 
 def _sense(rule: Rule) -> list[Any]:

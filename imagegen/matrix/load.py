@@ -1,4 +1,4 @@
-"""matrices/**/*.yaml -> Matrix: parse, validate, complete. All errors of all files are raised at once."""
+"""matrices/**/*.yaml, wheels/**/*.yaml -> Matrix: parse, validate, complete. All errors of all files come at once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from imagegen.matrix.references import Entries, Found
 from imagegen.matrix.schema import SECTIONS, MatrixFile
 from imagegen.text import did_you_mean
 
+RECIPES = "wheels"  # a directory of this name may hold other things too
+CATALOGUE = "catalogue"  # below it: data of another language, which imagegen.wheels reads
+
 
 def load(directories: Sequence[Path]) -> Matrix:
     """Read every YAML file below the directories; later directories add to earlier ones, or override entries openly.
@@ -38,7 +41,7 @@ def load(directories: Sequence[Path]) -> Matrix:
                     _add(entries[section], found, errors)
             _remember_broken(entries, document, parsed, layer)
     _check_overrides(entries, errors)
-    matrix = complete(entries, errors)
+    matrix = complete(entries, directories, errors)
     if errors:
         errors.sort(key=_order)
         raise MatrixErrors(list(errors))
@@ -48,7 +51,9 @@ def load(directories: Sequence[Path]) -> Matrix:
 def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
     unreadable: list[OSError] = []
     files: list[Path] = []
-    for folder, _, names in os.walk(directory, onerror=unreadable.append):
+    for folder, below, names in os.walk(directory, onerror=unreadable.append):
+        if Path(folder) == directory and directory.name == RECIPES and CATALOGUE in below:
+            below.remove(CATALOGUE)
         files += (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
     files.sort()
     errors += (
@@ -56,7 +61,7 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
         for error in unreadable
         if not isinstance(error, FileNotFoundError)
     )
-    if not files and not (directory / metadata.FOLDER).is_dir():
+    if not files and directory.name != RECIPES and not (directory / metadata.FOLDER).is_dir():
         errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
     return files
 
@@ -126,7 +131,7 @@ def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError | 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     """The keys that the schema knows where `path` ends."""
     model: Any = MatrixFile
-    parts = iter(path[:-1])
+    parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
     for part in parts:
         annotation = model.model_fields[part].annotation
         model = _inner(annotation)

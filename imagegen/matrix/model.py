@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from imagegen.matrix.rule import WinnerRule
+
+if TYPE_CHECKING:
+    from imagegen.matrix.recipe import Recipe  # which is made of this module's EnvVar
 
 
 def cuda_version(label: str) -> str | None:
@@ -96,6 +100,7 @@ class Requirement:
     index: str  # index alias in this cell
     git: GitSource | None = None  # in place of a release of the index
     extras: tuple[str, ...] = ()  # sorted
+    from_source: bool = False  # compiled by its recipe, even where a wheel would fit
 
     @property
     def pep508(self) -> str:
@@ -146,6 +151,7 @@ class Cell:
     misrecorded: Mapping[str, str] = field(default_factory=dict)  # sha256 of a wheel whose RECORD is wrong -> because
     winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
     gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
 
     @property
     def python(self) -> str:

@@ -44,6 +44,7 @@ def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
     """Every name in an entry that no entry defines, with the entry that uses it."""
     known = _Known(entries)
     checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
+    checks["recipes"] = _recipe
     for section, check in checks.items():
         for found in entries[section].values():
             yield from ((found, error) for error in check(found, known))
@@ -51,6 +52,12 @@ def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
 
 def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
     return _name(found, "system", known)
+
+
+def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
+    if found.name not in known.names["components"]:
+        fix = did_you_mean(found.name, known.names["components"]) or "say under components what it is"
+        yield found.error(f'there is no component "{found.name}"', fix=fix)
 
 
 def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -69,6 +76,10 @@ class _Known:
         written = self._axes[axis].written if axis in self._axes else None
         values = written.get("values") if isinstance(written, dict) else None
         return {value for value in values if isinstance(value, str)} if isinstance(values, list) else set()
+
+    def is_compiled(self, component: str) -> bool:
+        written = self._components[component].written
+        return isinstance(written, dict) and written.get("compiled") is True
 
     def commits(self, component: str) -> set[str]:
         return set(_mapping(self._components[component].written, "git"))
@@ -97,9 +108,12 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         here = (*inside, "components", name)
         yield from _missing(found, "component", name, known.names["components"], *here)
         yield from _name(found, "index", known, use, *here)
-        commit = use.get("git") if isinstance(use, dict) else None
-        if commit is not None and name in known.names["components"]:
-            yield from _missing(found, f"commit of {name}", commit, known.commits(name), *here, "git")
+        if not isinstance(use, dict) or name not in known.names["components"]:
+            continue
+        if "git" in use:
+            yield from _missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
+        if use.get("from_source") is True and not known.is_compiled(name):
+            yield found.error(f'the component "{name}" needs no compiler', *here, "from_source")
     for position, variant in enumerate(_list(written, "variants")):
         here = (*inside, "variants", position)
         yield from _axes(found, _mapping(variant, "when"), known, *here, "when")
