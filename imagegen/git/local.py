@@ -42,7 +42,7 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
     root = path.resolve()
     left_out: list[str] = []
     try:
-        names = sorted(_names(root, b"", left_out.append))
+        names = list(_names(root, b"", left_out.append))
         if not names:
             raise FetchError(f"{where} holds no source", why="it is empty, or git ignores all that is in it")
         entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]

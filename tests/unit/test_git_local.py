@@ -195,7 +195,7 @@ def test_another_machine_takes_what_the_store_has(folder: Path, store: Store) ->
     assert git.unchanged(away, "x-1", locked.digest, store) == locked
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.dictionaries(
         st.text("abAB.é -", min_size=1, max_size=4).filter(lambda t: t.strip(".")), st.binary(max_size=9), min_size=1
