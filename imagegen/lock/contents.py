@@ -7,7 +7,7 @@ from imagegen.lock.model import Lock
 
 
 def contents(lock: Lock) -> dict[str, str]:
-    """Digest -> what it is: files of the indexes, sources and patches of builds, Debian packages, recorded layers packed and unpacked."""
+    """Digest -> what it is: files of the indexes, what is compiled, Debian packages, recorded layers (packed and not)."""
     wheels = [lock.uv, *lock.wheels]
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
     wheels += [needed for made in (*sdists, *lock.builds) for needed in made.build_requires]
