@@ -241,6 +241,7 @@ class _Completion:
                 use.index or component.index.get(axes["cuda"], "pypi"),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
+                use.from_source,
             )
             for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
         )

@@ -22,10 +22,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them.
     """
-    requirements = [
-        [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
-        for each in cell.requirements
-    ]
+    requirements = [_asked(each) for each in cell.requirements]
     packages = frozenset(each.component.package for each in cell.requirements)
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
@@ -57,6 +54,11 @@ def sha256(value: Any) -> str:
     """Hex sha256 of the value as canonical JSON (sorted keys, no white space, UTF-8)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _asked(each: Requirement) -> list[Any]:
+    asked = [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
+    return [*asked, "from source"] if each.from_source else asked
 
 
 def _essence(component: Component, cell: Cell) -> list[Any]:

@@ -100,6 +100,7 @@ class Requirement:
     index: str  # index alias in this cell
     git: GitSource | None = None  # in place of a release of the index
     extras: tuple[str, ...] = ()  # sorted
+    from_source: bool = False  # compiled by its recipe, even where a wheel would fit
 
     @property
     def pep508(self) -> str:

@@ -122,6 +122,7 @@ class ComponentUse(_Strict):
     extras: list[f.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
     index: f.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
     git: f.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
+    from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
     because: f.Text
 
 
