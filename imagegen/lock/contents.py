@@ -7,10 +7,11 @@ from imagegen.lock.model import Lock
 
 
 def contents(lock: Lock) -> dict[str, str]:
-    """Digest -> what it is: files of the indexes, what is compiled, Debian packages, recorded layers (packed and not)."""
+    """Digest -> what it is: files of the indexes, of builds, Debian packages, recorded layers packed and unpacked."""
     wheels = [lock.uv, *lock.wheels]
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    wheels += [needed for made in (*sdists, *lock.builds) for needed in made.build_requires]
+    wheels += [needed for sdist in sdists for needed in sdist.build_requires]
+    wheels += [needed for build in lock.builds for needed in build.build_requires]
     files = [*(wheel.file for wheel in wheels), *(sdist.file for sdist in sdists)]
     files += [build.source for build in lock.builds]
     found = {file.digest: file.filename for file in files}

@@ -1,0 +1,122 @@
+"""The compiled components of a lock: for each a wheel that was found, or the build that makes one, and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from imagegen.config import Settings
+from imagegen.errors import BuildError, FetchError, LockError
+from imagegen.lock import recipes
+from imagegen.lock.build_sources import commit_of, patches_of, source_of
+from imagegen.lock.builds import BUILDER, builder, keyed
+from imagegen.lock.choosing import COMPILED, Chooser, Need, wheel_of
+from imagegen.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.lock.recipes import Compiled
+from imagegen.lock.target import Target
+from imagegen.matrix.model import Cell
+from imagegen.matrix.rule import Rule
+from imagegen.progress import Progress
+from imagegen.store import Store
+
+_ASKED = "the cell asks for one that is compiled for it"
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """Completes a lock whose other wheels are chosen already."""
+
+    cell: Cell
+    target: Target
+    rules: tuple[Rule, ...]
+    compiled: Mapping[str, Compiled]  # by package
+    chooser: Chooser
+    build_requires: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]  # pins -> wheels, resolved
+    store: Store
+    settings: Settings
+    progress: Progress
+
+    def completed(self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Iterable[LockedBuild]) -> Lock:
+        """The lock with the compiled components; `via` says who asks for them, `settled` are builds of before.
+
+        A build that would be the same as before is not asked about again. Raises BuildError or LockError for one that
+        no wheel serves, and that cannot be compiled; FetchError.
+        """
+        whole = replace(lock, inputs={**lock.inputs, BUILDER: builder()})
+        before = {build.name: build for build in settled}
+        wheels, builds = list(lock.wheels), []
+        for name, each in sorted(self.compiled.items()):
+            made = self._made(each, whole, via[name], before.get(name))
+            if isinstance(made, LockedBuild):
+                builds.append(made)
+            else:
+                wheels.append(replace(made, misrecorded=self.cell.misrecorded.get(made.file.sha256)))
+        return replace(
+            whole if builds else lock,
+            wheels=tuple(sorted(wheels, key=lambda wheel: wheel.name)),
+            builds=tuple(builds),
+        )
+
+    def _made(
+        self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedBuild | None
+    ) -> LockedWheel | LockedBuild:
+        draft, obstacle = self._attempt(each, lock, via)
+        if draft and each.requirement.from_source:
+            return replace(draft, choice=_ASKED)
+        if draft and before and draft.key == before.key:
+            return replace(draft, choice=before.choice)
+        if obstacle and each.requirement.from_source:
+            raise obstacle
+        found = self.chooser.choose(self._need(each, lock, draft))
+        if found.place not in COMPILED:
+            return wheel_of(each, found, via)
+        if obstacle:
+            raise obstacle
+        assert draft  # noqa: S101 - there is one, or an obstacle
+        return replace(draft, choice=f"{found.place}: {found.reason}")
+
+    def _attempt(
+        self, each: Compiled, lock: Lock, via: tuple[str, ...]
+    ) -> tuple[LockedBuild | None, BuildError | FetchError | LockError | None]:
+        """The build, or why there can be none: a wheel may make it unnecessary."""
+        try:
+            return self._draft(each, lock, via), None
+        except (BuildError, FetchError, LockError) as error:
+            return None, error
+
+    def _draft(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
+        recipes.require_release(each)
+        env = recipes.environment(each, self.cell)
+        recipes.require_tools(each, self.cell, lock.base, lock.wheels, self.rules)
+        git, submodules = commit_of(each)
+        draft = LockedBuild(
+            name=each.package,
+            version=each.version,
+            because=each.requirement.because,
+            via=via,
+            choice="",
+            source=source_of(each, self.store, self.settings, self.progress),
+            git=git,
+            submodules=submodules,
+            patches=patches_of(each.recipe),
+            requires=each.recipe.requires,
+            build_requires=self.build_requires(each.recipe.build_requires),
+            against=recipes.against(each, self.cell, lock.wheels),
+            env=env,
+            architectures=tuple(gpu.capability for gpu in self.cell.gpus) if each.recipe.architectures else (),
+            modules=each.recipe.modules,
+            key="",
+        )
+        return keyed(draft, lock)
+
+    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | None) -> Need:
+        return Need(
+            package=each.package,
+            version=each.version,
+            target=self.target,
+            torch=next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None),
+            cuda=self.cell.cuda_version,
+            index=each.requirement.index,
+            key=draft.key if draft else None,
+            source=draft.source.filename if draft else None,
+        )
