@@ -16,6 +16,7 @@ from imagegen.errors import UsageError
 
 REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
+GIT_MIRROR_VARIABLE = "IMAGEGEN_GIT_MIRROR"  # of all hosts that have no variable of their own
 
 
 def mirror_name(name: str) -> str:
@@ -40,6 +41,7 @@ class Settings:
     debian_mirrors: Mapping[str, str]  # "debian" / "debian-security" -> URL of the archive's root
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
     git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
+    git_mirror: str | None = None  # address or directory that serves the repositories of all other hosts
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
@@ -74,7 +76,8 @@ class Settings:
             ca_bundle=Path(ca_bundle) if ca_bundle else None,
             debian_mirrors=mirrors,
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
-            git_mirrors=_mirrors(env, GIT_VARIABLE),
+            git_mirrors=_mirrors({**env, GIT_MIRROR_VARIABLE: ""}, GIT_VARIABLE),
+            git_mirror=env.get(GIT_MIRROR_VARIABLE) or None,
         )
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 
 from imagegen.config import Settings
 from imagegen.epoch import EPOCH
-from imagegen.git import tree
-from imagegen.git.repository import Repository, fetched
+from imagegen.errors import FetchError
+from imagegen.git import tree as trees
+from imagegen.git.repository import check_ref, fetched
 from imagegen.git.tree import Entry
+from imagegen.net import UnreachableError
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
 
@@ -24,13 +27,36 @@ _LFS = b"version https://git-lfs.github.com/spec/v1\n"  # how a pointer begins, 
 LARGEST_POINTER = 1024  # bytes (Git LFS specification)
 
 
+Read = Callable[[str], bytes]  # gives a blob by its name
+
+
+@dataclass(frozen=True)
+class Submodule:
+    """What must be at `path` of a commit's tree: a commit of another repository, and its tree."""
+
+    path: str
+    url: str
+    commit: str
+    tree: str
+
+
 @dataclass(frozen=True)
 class Source:
-    """A commit, and the tree that it is known to have; both 40 hex digits."""
+    """A commit, and the tree that it is known to have; both 40 hex digits.
+
+    With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
+    in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
+    """
 
     url: str
     commit: str
     tree: str
+    ref: str | None = None
+    submodules: tuple[Submodule, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return f"{self.url} at {self.commit}"
 
 
 @dataclass(frozen=True)
@@ -39,25 +65,34 @@ class Archive:
 
     digest: str
     size: int
-    submodules: tuple[str, ...] = ()  # empty folders, as in a checkout without them
+    submodules: tuple[str, ...] = ()  # empty folders
     pointers: tuple[str, ...] = ()  # files that stand for large ones, which Git LFS keeps elsewhere
 
 
 def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
     """The tree below one folder, as an sdist has it; from the store where it was made before.
 
-    Raises FetchError: the commit cannot be had, has another tree, or holds what no archive should.
+    Raises FetchError: the commit cannot be had, has another tree or other submodules, is no longer what `ref` leads to,
+    or holds what no archive should. Where nobody can be asked for `ref` and the commit is here, that is said.
     """
-    key = digest_of(json.dumps([_FORMAT, source.commit, source.tree, folder]).encode())
+    decides = [_FORMAT, source.commit, source.tree, folder]
+    if source.submodules:
+        decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
+    key = digest_of(json.dumps(decides).encode())
     with store.lock(f"git-{key}"):
-        known = store.recall(_RECORD, key)
-        if known and store.intact(known["digest"], known["size"]):
+        record = store.recall(_RECORD, key)
+        known = record if record and store.intact(record["digest"], record["size"]) else None
+        if source.ref:
+            try:
+                check_ref(source.url, source.ref, source.commit, store, settings)
+            except UnreachableError as error:
+                if not known:
+                    raise
+                progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
+        if known:
             return Archive(known["digest"], known["size"], tuple(known["submodules"]), tuple(known["pointers"]))
-        with (
-            timed(progress, f"fetching {source.url} at {source.commit[:12]}"),
-            fetched(source.url, source.commit, source.tree, store, settings) as repository,
-        ):
-            made = _pack(repository, source, folder, store)
+        with ExitStack() as rooms:
+            made = tarred(_gathered(source, rooms, store, settings, progress), source.where, folder, store)
         store.remember(_RECORD, key, asdict(made))
     return made
 
@@ -67,21 +102,68 @@ def is_pointer(data: bytes) -> bool:
     return len(data) <= LARGEST_POINTER and data.startswith(_LFS)
 
 
-def _pack(repository: Repository, source: Source, folder: str, store: Store) -> Archive:
-    where = f"{source.url} at {source.commit}"
-    entries = tree.checked(tree.listed(repository.listing(source.tree), where), where)
-    pointers: list[str] = []
-    with repository.blobs() as read, store.writer() as blob:
-        for entry in entries:
+def _gathered(
+    source: Source, rooms: ExitStack, store: Store, settings: Settings, progress: Progress
+) -> dict[str, tuple[Entry, Read]]:
+    """All that goes into the archive, by path, with where its bytes are; readable as long as `rooms` is open."""
+
+    def one(url: str, commit: str, tree: str) -> tuple[list[Entry], Read]:
+        with timed(progress, f"fetching {url} at {commit[:12]}"):
+            repository = rooms.enter_context(fetched(url, commit, tree, store, settings))
+        where = f"{url} at {commit}"
+        entries = trees.checked(trees.listed(repository.listing(tree), where), where)
+        return entries, rooms.enter_context(repository.blobs())
+
+    entries, read = one(source.url, source.commit, source.tree)
+    found = {entry.path: (entry, read) for entry in entries}
+    for each in sorted(source.submodules, key=lambda submodule: submodule.path):
+        _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)
+        try:
+            inside, read = one(each.url, each.commit, each.tree)
+        except FetchError as error:
+            what = f"submodule {each.path} of {source.url}: {error.what}"
+            raise type(error)(what, why=error.why, fix=error.fix) from error
+        del found[each.path]
+        for entry in inside:
+            path = f"{each.path}/{entry.path}"
+            found[path] = replace(entry, path=path), read
+    return found
+
+
+def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> None:
+    """Raise FetchError unless this submodule stands where it should, at its commit."""
+    commits = {entry.path: entry.object for entry in recorded}
+    commit = commits.get(wanted.path)
+    if commit is None:
+        raise FetchError(
+            f"{where} has no submodule {wanted.path}",
+            why=f"its submodules: {', '.join(sorted(commits))}" if commits else "it has none at all",
+            fix="correct the path, or leave it out",
+        )
+    if commit != wanted.commit:
+        raise FetchError(
+            f"submodule {wanted.path} is not what {where} records",
+            why=f"the tree records commit {commit}, the matrix names {wanted.commit}",
+            fix="name the commit that the tree records, and that commit's own tree",
+        )
+
+
+def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, store: Store) -> Archive:
+    """A tar of the entries, each read as it says, below one folder. Raises FetchError for links that lead out."""
+    submodules, pointers = [], []
+    with store.writer() as blob:
+        for path in sorted(found, key=str.encode):
+            entry, read = found[path]
             data = b"" if entry.is_submodule else read(entry.object)
-            if entry.is_link:
-                tree.check_target(entry, data, where)
+            if entry.is_submodule:
+                submodules.append(path)
+            elif entry.is_link:
+                trees.check_target(entry, data, where)
             elif is_pointer(data):
-                pointers.append(entry.path)
+                pointers.append(path)
             _write(entry, data, folder, blob.write)
         blob.write(bytes(tarfile.BLOCKSIZE * 2))
-        submodules = tuple(entry.path for entry in entries if entry.is_submodule)
-        return Archive(blob.commit(), blob.size, submodules, tuple(pointers))
+        return Archive(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
 
 
 def _write(entry: Entry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:

@@ -6,8 +6,10 @@ Source of the formats: git-ls-tree(1) with -l -z; gitformat-index(5) for modes.
 from __future__ import annotations
 
 import posixpath
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from imagegen.errors import FetchError
 from imagegen.text import unprintable
@@ -24,7 +26,7 @@ _GROUP_WRITABLE = "100664"  # as old versions of git wrote it
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, link or submodule of a tree; `size` in bytes, 0 for a submodule."""
+    """A file, link or submodule of a tree; `size` in bytes, 0 for a submodule; `object` is what to read it by."""
 
     mode: str
     object: str
@@ -52,9 +54,36 @@ def listed(rows: Iterable[bytes], where: str) -> Iterator[Entry]:
         mode, _, name, size = fields.decode("ascii").split()
         entry = Entry(mode, name, 0 if size == "-" else int(size), _path(raw, where))
         total += entry.size
-        if count > MAX_ENTRIES or total > MAX_SIZE or entry.size > _MAX_FILE:
-            raise _refused(where, "it holds more than any source does", f"{entry.path} is the one too many")
+        _require_bounded(entry, count, total, where)
         yield entry
+
+
+def on_disk(root: Path, names: Iterable[bytes], where: str) -> Iterator[Entry]:
+    """Files and links below a directory, by their paths there; `object` is the path. Raises FetchError as `listed`."""
+    total = 0
+    for count, raw in enumerate(names, 1):
+        path = _path(raw, where)
+        kind = (root / path).lstat()
+        if stat.S_ISLNK(kind.st_mode):
+            mode = _LINK
+        elif stat.S_ISREG(kind.st_mode):
+            mode = _EXECUTABLE if kind.st_mode & stat.S_IXUSR else _FILE
+        else:
+            raise _refused(where, f"{path} is neither a file nor a link")
+        total += kind.st_size
+        entry = Entry(mode, path, kind.st_size, path)
+        _require_bounded(entry, count, total, where)
+        yield entry
+
+
+def left_out(path: str) -> Entry:
+    """A submodule that is not there."""
+    return Entry(_SUBMODULE, "", 0, path)
+
+
+def _require_bounded(entry: Entry, count: int, total: int, where: str) -> None:
+    if count > MAX_ENTRIES or total > MAX_SIZE or entry.size > _MAX_FILE:
+        raise _refused(where, "it holds more than any source does", f"{entry.path} is the one too many")
 
 
 def checked(entries: Iterable[Entry], where: str) -> list[Entry]:
@@ -99,4 +128,4 @@ def _path(raw: bytes, where: str) -> str:
 
 
 def _refused(where: str, what: str, why: str | None = None) -> FetchError:
-    return FetchError(f"{where} is no source to build from: {what}", why=why, fix="choose another commit")
+    return FetchError(f"{where} is no source to build from: {what}", why=why, fix="choose another commit or folder")

@@ -57,7 +57,7 @@ class House:
 def house(tmp_path: Path) -> Iterator[House]:
     bare = Bare(tmp_path / "x.git")
     server = GitServer(tmp_path)
-    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
+    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
     yield House(tmp_path, bare, server, Store(tmp_path / "store"), env)
     server.close()
 
@@ -111,16 +111,12 @@ def test_a_commit_that_no_branch_holds_is_fetched(house: House) -> None:
 
 
 def test_nothing_of_the_users_git_takes_part(house: House) -> None:
+    """But where copies of repositories are: tests/unit/test_git_places.py."""
     home = house.root / "home"
     home.mkdir()
-    (home / ".gitconfig").write_text(f'[url "http://127.0.0.1:1/"]\n\tinsteadOf = {house.server.url}/\n')
+    (home / ".gitconfig").write_text("[http]\n\tproxy = http://127.0.0.1:1\n[fetch]\n\tunpackLimit = nonsense\n")
     house.env |= {"HOME": str(home), "GIT_DIR": "/nonexistent", "GIT_SSH_COMMAND": "false"}
     assert house.archive(house.bare.tree(FILES))
-
-
-def test_a_mirror_stands_for_a_host(house: House) -> None:
-    house.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = house.server.url
-    assert house.archive(house.bare.tree(FILES), url="https://git.example.com/x.git")
 
 
 @pytest.mark.fault(

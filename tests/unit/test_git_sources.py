@@ -1,0 +1,165 @@
+"""A commit as a recipe names it: with the tag that leads to it, and with submodules, on real git on loopback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from imagegen import git
+from imagegen.config import Settings
+from imagegen.errors import FetchError
+from imagegen.net import UnreachableError
+from tests.gitserver import LINK, SUBMODULE, Bare
+from tests.unit.test_git_archive import FILES, House, house
+
+__all__ = ["house"]
+NOWHERE = "http://127.0.0.1:1/x.git"
+
+
+class Saying:
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def meter(self, label: str, total: int) -> None:
+        raise AssertionError(label)
+
+
+@pytest.fixture
+def source(house: House) -> git.Source:
+    """A commit under the annotated tag v1 and the branch main."""
+    tree = house.bare.tree(FILES)
+    commit = house.bare.commit(tree)
+    house.bare.git("tag", "-a", "-m", "x", "v1", commit)
+    return git.Source(house.url, commit, tree)
+
+
+def archive(house: House, source: git.Source) -> git.Archive:
+    return git.archive(source, "x-1", house.store, Settings.from_environment(house.env), Saying())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ref", ["v1", "main", "refs/tags/v1", "refs/heads/main"])
+def test_a_name_that_leads_to_the_commit(ref: str, house: House, source: git.Source) -> None:
+    plain = archive(house, source)
+    assert archive(house, replace(source, ref=ref)) == plain
+
+
+def test_a_tag_goes_before_a_branch_of_its_name(house: House, source: git.Source) -> None:
+    house.bare.commit(house.bare.tree({"other": b""}), branch="v1")
+    assert archive(house, replace(source, ref="v1"))
+
+
+@pytest.mark.fault("Network", "a tag or branch of a git server leads to another commit", "refused: from what to what")
+@pytest.mark.parametrize(("ref", "kind"), [("v1", "tag"), ("main", "branch")])
+def test_a_name_that_moved(ref: str, kind: str, house: House, source: git.Source) -> None:
+    """Though the commit is still there, and here."""
+    archive(house, source)
+    moved = house.bare.commit(house.bare.tree({"other": b""}))
+    house.bare.git("tag", "-f", "v1", moved)
+    with pytest.raises(FetchError, match=f"{kind} {ref} of {house.url} has moved") as caught:
+        archive(house, replace(source, ref=ref))
+    assert f"from {source.commit}, which the matrix names, to {moved}" in str(caught.value)
+    assert archive(house, source)
+
+
+def test_a_name_that_is_gone(house: House, source: git.Source) -> None:
+    for ref in ("v2", "1", "refs/tags/main", "*"):
+        with pytest.raises(FetchError, match="has no tag or branch"):
+            archive(house, replace(source, ref=ref))
+
+
+def test_a_name_that_nobody_can_be_asked_for(house: House, source: git.Source) -> None:
+    """Unknown is not moved: what was fetched before is taken, and that is said."""
+    away = replace(source, url=NOWHERE, ref="v1")
+    with pytest.raises(UnreachableError):
+        archive(house, away)
+    made, progress = archive(house, source), Saying()
+    assert git.archive(away, "x-1", house.store, Settings.from_environment(house.env), progress) == made  # type: ignore[arg-type]
+    assert progress.said == [
+        f"{NOWHERE} cannot be reached: whether v1 still leads to {source.commit[:12]} was not asked"
+    ]
+
+
+class Nested:
+    """x has submodules at lib/a and b; the one at lib/a has one at deep."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        deep = self._repository("deep", {"d.h": b"4"})
+        a = self._repository("a", {"a.h": b"1", "deep": (SUBMODULE, deep.commit.encode()), "l": (LINK, b"../../top")})
+        b = self._repository("b", {"b.h": b"2"})
+        submodules = {"lib/a": (SUBMODULE, a.commit.encode()), "b": (SUBMODULE, b.commit.encode())}
+        tree = house.bare.tree({"top": b"0", "lib/z": b"", **submodules})
+        self.a, self.b, self.deep = replace(a, path="lib/a"), replace(b, path="b"), replace(deep, path="lib/a/deep")
+        self.plain = git.Source(house.url, house.bare.commit(tree), tree)
+
+    def _repository(self, name: str, files: dict[str, bytes | tuple[str, bytes]]) -> git.Submodule:
+        bare = Bare(self.house.root / f"{name}.git")
+        tree = bare.tree(files)
+        return git.Submodule(name, f"{self.house.server.url}/{name}.git", bare.commit(tree), tree)
+
+    def archive(self, *submodules: git.Submodule) -> git.Archive:
+        return archive(self.house, replace(self.plain, submodules=submodules))
+
+    def names(self, archive: git.Archive) -> list[str]:
+        return [member.name.removeprefix("x-1/") for member in self.house.members(archive)]
+
+
+@pytest.fixture
+def nested(house: House) -> Nested:
+    return Nested(house)
+
+
+def test_submodules_come_along_at_their_paths(nested: Nested) -> None:
+    whole = nested.archive(nested.deep, nested.b, nested.a)
+    assert nested.names(whole) == ["b/b.h", "lib/a/a.h", "lib/a/deep/d.h", "lib/a/l", "lib/z", "top"]
+    assert whole.submodules == ()
+    assert nested.archive(nested.a, nested.b, nested.deep) == whole
+
+
+def test_submodules_that_are_not_named_stay_empty(nested: Nested) -> None:
+    part = nested.archive(nested.a)
+    assert nested.names(part) == ["b", "lib/a/a.h", "lib/a/deep", "lib/a/l", "lib/z", "top"]
+    assert part.submodules == ("b", "lib/a/deep")
+    assert nested.archive().submodules == ("b", "lib/a")
+    assert len({nested.archive(*which).digest for which in ((), (nested.a,), (nested.b,))}) == 3
+
+
+@pytest.mark.fault(
+    "Network", "a submodule's commit or tree is not the one that is named, or its server is away", "refused: says which"
+)
+def test_submodules_that_drifted(nested: Nested) -> None:
+    drifted = replace(nested.a, commit=nested.b.commit)
+    with pytest.raises(FetchError, match="submodule lib/a is not what") as caught:
+        nested.archive(drifted)
+    assert f"records commit {nested.a.commit}, the matrix names {nested.b.commit}" in str(caught.value)
+    with pytest.raises(FetchError, match=r"submodule lib/a of .* is not what the matrix says") as caught:
+        nested.archive(replace(nested.a, tree="2" * 40))
+    assert nested.a.tree in str(caught.value)
+    with pytest.raises(FetchError, match=r"submodule lib/a of .* does not exist, or may not be read"):
+        nested.archive(replace(nested.a, url=f"{nested.house.server.url}/none.git"))
+    with pytest.raises(UnreachableError, match=r"submodule lib/a of .* cannot be reached") as caught:
+        nested.archive(replace(nested.a, url=NOWHERE))
+    assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
+    with pytest.raises(FetchError, match=r"has no submodule lib/z\n.*its submodules: b, lib/a"):
+        nested.archive(replace(nested.a, path="lib/z"))
+    with pytest.raises(FetchError, match="has no submodule lib/a/deep"):
+        nested.archive(nested.deep)
+    assert not list((nested.house.store.root / "tmp").iterdir())
+
+
+def test_what_is_refused_before_a_submodule_is_fetched(nested: Nested) -> None:
+    with pytest.raises(FetchError, match="is not what"):
+        nested.archive(replace(nested.a, commit="1" * 40))
+    assert not [path for path in nested.house.server.seen if "/a.git" in path]
+
+
+def test_archives_without_submodules_are_what_they_were(house: House) -> None:
+    """Locks hold this digest: another one means that `_FORMAT` was forgotten, and all of them to be made anew."""
+    made = archive(house, git.Source(house.url, house.bare.commit(tree := house.bare.tree(FILES)), tree))
+    assert made.digest == "sha256:2074b964c44a6efe6f5640eb005174adb02a5c4fa1c0d070e2c5c6d47d8e9f06"
