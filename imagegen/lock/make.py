@@ -109,8 +109,9 @@ def make(
 
 def _released(requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str]) -> Compiled | None:
     package = requirement.component.package
-    recipe = cell.recipes.get(package)
-    return recipe and released(requirement, recipe, chooser.versions(package), kept.get(package))
+    if recipe := cell.recipes.get(package):
+        return released(requirement, recipe, chooser.versions(package), kept.get(package))
+    return None
 
 
 def _gpus(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
@@ -163,8 +164,8 @@ def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
 def _sizes(previous: Lock | None) -> dict[str, int]:
     wheels = previous.wheels if previous else ()
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    made = (*sdists, *(previous.builds if previous else ()))
-    parts = [wheel for each in made for wheel in each.build_requires]
+    parts = [wheel for each in sdists for wheel in each.build_requires]
+    parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
     files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
     return {file.sha256: file.size for file in files}
 
@@ -302,9 +303,8 @@ class _Maker:
 
 
 def _no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
-    if pinned.sdist and any(
-        each.component.compiled for each in cell.requirements if each.component.package == pinned.name
-    ):
+    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
+    if pinned.sdist and pinned.name in compiled:
         return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
     wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
     offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
