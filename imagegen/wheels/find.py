@@ -151,7 +151,8 @@ class _Search:
     def _refusal(self, told: Told) -> str | None:
         if not self._is_wanted(told):
             return f"it is {told.version}, the cell has {self.need.version}"
-        return naming.mismatch(told, self.need)
+        compiled = "the matrix asks for one that is compiled here (from_source)" if self.need.from_source else None
+        return naming.mismatch(told, self.need) or compiled
 
     def _looked_at(self, candidate: Candidate, told: Told, offer: Offer) -> Candidate:
         """The candidate, by its file; untouched where an earlier one serves already."""
@@ -209,8 +210,11 @@ class _Search:
         if self.need.source is None:
             what = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
             return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
-        earlier = any(each.fits for each in self.found)
-        reason = "could be compiled for this cell" if earlier else "compiled for this cell: no wheel fits"
+        reason = "compiled for this cell, since no wheel fits"
+        if self.need.from_source:
+            reason = "compiled for this cell, as the matrix asks (from_source)"
+        elif any(each.fits for each in self.found):
+            reason = "could be compiled for this cell"
         return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
 
 
