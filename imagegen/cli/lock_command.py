@@ -11,8 +11,10 @@ import click
 from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import AuditError, UsageError
+from imagegen.inventory import loose
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
+from imagegen.wheels import catalogue
 
 
 @click.command("lock")
@@ -80,10 +82,18 @@ def _outdated(previous: Lock, cell: Cell) -> bool:
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
     app.judge(cell, compat.facts_of_cell(cell))
+    settings = app.sources(cell)
     made = lock.make(
         cell,
         previous=previous,
-        settings=app.sources(cell),
+        settings=settings,
+        chooser=lock.Places(
+            catalogue.load([each for each in app.directories if each.name == "wheels"]),
+            lambda path, torch: loose.examined(path, cell.gpus, torch),
+            settings,
+            app.store,
+            app.progress,
+        ),
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,

@@ -1,35 +1,27 @@
-"""Where the wheel of a compiled component comes from: who is asked, and what stands in the lock for the answer."""
+"""Where the wheel of a compiled component comes from: the places of this machine, and what a lock holds of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from packaging.utils import parse_wheel_filename
 
-from imagegen.errors import LockError
-from imagegen.lock import indexes
+from imagegen.audit.model import Finding
+from imagegen.config import Settings
+from imagegen.lock import candidates, indexes
 from imagegen.lock.model import LINKS, URL, File, LockedWheel
 from imagegen.lock.recipes import Compiled
-from imagegen.lock.target import Target
+from imagegen.net import Client
+from imagegen.progress import Progress
+from imagegen.store import Store
+from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.find import Need, choice, find
 from imagegen.wheels.model import Candidate, Place
 
 COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose wheels stand in a lock as builds
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a wheel of a compiled component has to fit."""
-
-    package: str
-    version: str
-    target: Target
-    torch: str | None  # its release in the cell, "2.11.0"; None: it has none
-    cuda: str | None  # of the cell: "13.0"
-    index: str  # alias of the index that the component comes from
-    key: str | None  # of the source build; None: there can be none
-    source: str | None  # what that begins with: "flash_attn-2.8.3.tar.gz"
 
 
 class Chooser(Protocol):
@@ -38,14 +30,35 @@ class Chooser(Protocol):
     def versions(self, package: str) -> Iterable[str]:
         """Releases of which there may be a wheel, besides those that a recipe knows."""
 
-    def choose(self, need: Need) -> Candidate:
-        """The first that fits; the source build where none does. Raises FetchError."""
+    def choose(self, need: Need, index: str) -> Candidate:
+        """The first that fits, or the source build; `index` is the component's own. Raises LockError for neither."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The chooser of this machine. `examine` is the audit of one wheel, for the cell's GPUs and a release of torch."""
+
+    catalogue: Catalogue
+    examine: Callable[[Path, str | None], Sequence[Finding]]
+    settings: Settings
+    store: Store
+    progress: Progress
+
+    def versions(self, package: str) -> Iterable[str]:
+        return self.catalogue.versions(package)
+
+    def choose(self, need: Need, index: str) -> Candidate:
+        with Client(self.settings) as client:
+            listing = candidates.index(index, need.package, self.settings, client)
+            places = candidates.places(self.catalogue, listing, self.settings, self.store, client, self.progress)
+            found = choice(find(need, places, lambda path: self.examine(path, need.torch)))
+        self.progress.say(f"{need.package} {need.version}: {found.place}, {found.reason}")
+        return found
 
 
 def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:
-    """What stands in the lock for a wheel that was found. Raises LockError where nobody has told its hash."""
-    if found.sha256 is None or found.size is None:
-        raise LockError(f"{found.filename} cannot be locked", why=f"{found.where} does not tell its hash and size")
+    """What stands in the lock for a wheel that was found."""
+    assert found.sha256 and found.size is not None  # noqa: S101 - its file was examined
     index = {Place.CATALOGUE: URL, Place.LINKS: LINKS}.get(found.place, each.requirement.index)
     file = File(
         found.filename,
@@ -56,4 +69,5 @@ def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWh
         found.where if found.place is Place.CATALOGUE else None,
     )
     name, version, _, _ = parse_wheel_filename(found.filename)
-    return LockedWheel(name, str(version), file, via, each.requirement.because, choice=f"{found.place}: {found.reason}")
+    why = f"{found.place}: {found.reason}"
+    return LockedWheel(name, str(version), file, via, each.requirement.because, choice=why)

@@ -10,7 +10,7 @@ from imagegen.errors import BuildError, FetchError, LockError
 from imagegen.lock import recipes
 from imagegen.lock.build_sources import commit_of, patches_of, source_of
 from imagegen.lock.builds import BUILDER, builder, keyed
-from imagegen.lock.choosing import COMPILED, Chooser, Need, wheel_of
+from imagegen.lock.choosing import COMPILED, Chooser, wheel_of
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.lock.recipes import Compiled
 from imagegen.lock.target import Target
@@ -18,6 +18,7 @@ from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
 from imagegen.progress import Progress
 from imagegen.store import Store
+from imagegen.wheels.find import Need
 
 _ASKED = "the cell asks for one that is compiled for it"
 
@@ -67,7 +68,7 @@ class Drafter:
             return replace(draft, choice=before.choice)
         if obstacle and each.requirement.from_source:
             raise obstacle
-        found = self.chooser.choose(self._need(each, lock, draft))
+        found = self.chooser.choose(self._need(each, lock, draft), each.requirement.index)
         if found.place not in COMPILED:
             return wheel_of(each, found, via)
         if obstacle:
@@ -113,10 +114,11 @@ class Drafter:
         return Need(
             package=each.package,
             version=each.version,
-            target=self.target,
+            python=self.cell.python,
+            platform=self.target.uv_platform,
+            ranks=self.target.ranks,
             torch=next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None),
             cuda=self.cell.cuda_version,
-            index=each.requirement.index,
             key=draft.key if draft else None,
             source=draft.source.filename if draft else None,
         )
