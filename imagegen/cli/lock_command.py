@@ -120,4 +120,5 @@ def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     below = (
         f"{len(content.layers)} layers of {made.base.image}" if content else f"{len(made.base.debs)} Debian packages"
     )
-    app.progress.say(f"{path}: {len(made.wheels)} packages, {below}")
+    compiled = f", {len(made.builds)} of them to be compiled" if made.builds else ""
+    app.progress.say(f"{path}: {len(made.packages)} packages{compiled}, {below}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -117,11 +117,3 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
 def misbuilt(lock: Lock) -> tuple[str, ...]:
     """Builds whose key is not that of what the lock says of them: only an edit can have done that."""
     return tuple(build.name for build in lock.builds if build.key != key_of(build, lock))
-
-
-def decides(build: LockedBuild) -> dict[str, object]:
-    """What a recipe and a cell say of a build, for comparing two of them; what a lock finds out is not among it."""
-    source = {"source": (build.source.filename, build.source.sha256)} if build.source.index == "pypi" else {}
-    said = ("name", "version", "because", "git", "submodules", "patches", "requires", "env", "architectures", "modules")
-    table = asdict(build)
-    return source | {name: table[name] for name in said}

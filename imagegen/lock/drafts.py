@@ -104,7 +104,7 @@ class Drafter:
             build_requires=self.build_requires(each.recipe.build_requires),
             against=recipes.against(each, self.cell, lock.wheels),
             env=env,
-            architectures=tuple(gpu.capability for gpu in self.cell.gpus) if each.recipe.architectures else (),
+            architectures=recipes.architectures(each, self.cell),
             modules=each.recipe.modules,
             key="",
         )

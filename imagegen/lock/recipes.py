@@ -95,6 +95,11 @@ def environment(each: Compiled, cell: Cell) -> dict[str, str]:
     return found
 
 
+def architectures(each: Compiled, cell: Cell) -> tuple[str, ...]:
+    """The compute capabilities that it is compiled for; none where nothing in it is for a GPU."""
+    return tuple(gpu.capability for gpu in cell.gpus) if each.recipe.architectures else ()
+
+
 def _names(each: Compiled, cell: Cell) -> list[str]:
     """What the recipe calls the cell's GPUs, each once, in the order of their capabilities."""
     told = each.recipe.architectures
