@@ -51,14 +51,12 @@ class _Distribution(_Table):
 
     @model_validator(mode="after")
     def _same_release(self) -> _Distribution:
-        if self.index in (GIT, LOCAL) and not self.file.endswith(".whl"):
-            if self.file == archive_name(self.name, self.version):
-                return self
-        else:
-            name, version = _release(self.file)
-            if name == self.name and version == Version(self.version):
-                return self
-        raise ValueError(f"{self.file} is not a file of {self.name} {self.version}")
+        if self.index in (GIT, LOCAL) and self.file == archive_name(self.name, self.version):
+            return self  # what is packed of a tree has a name of its own
+        name, version = _release(self.file)
+        if name != self.name or version != Version(self.version):
+            raise ValueError(f"{self.file} is not a file of {self.name} {self.version}")
+        return self
 
     @model_validator(mode="after")
     def _one_address(self) -> _Distribution:
