@@ -69,7 +69,7 @@ class UsageError(ImagegenError):
 
 
 class MatrixError(ImagegenError):
-    """A file under matrices/ is malformed or contradicts itself."""
+    """A file under matrices/ or wheels/ is malformed or contradicts itself."""
 
     exit_code = 65
     title = "matrix"

@@ -83,7 +83,8 @@ def _label(requirement: Requirement, cuda: str) -> str | None:
     if requirement.git:
         return f"git.{requirement.git.name}".lower()
     component = requirement.component
-    return component.local.get(cuda, "" if requirement.index == "pypi" and not component.compiled else None)
+    foreign = component.compiled and not requirement.from_source  # from wherever a wheel is
+    return component.local.get(cuda, "" if requirement.index == "pypi" and not foreign else None)
 
 
 def _required(asked: Requirement, cuda: str) -> Fact:

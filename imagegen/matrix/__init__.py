@@ -1,4 +1,4 @@
-"""What users write under matrices/: loading, cells and their selection."""
+"""What users write under matrices/ and wheels/: loading, cells and their selection."""
 
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.load import load

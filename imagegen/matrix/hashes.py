@@ -73,15 +73,14 @@ def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
     Reasons, costs and the variables for jobs decide nothing that is built.
     """
     allowed = SpecifierSet(requirement.specifier)
-    releases = {
-        version: _origin(source)
-        for version, source in recipe.releases.items()
-        if allowed.contains(version, prereleases=True)
-    }
+    releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]
     return [
-        releases,
-        [recipe.requires, recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
-        [[each.path.name, each.sha256] for each in recipe.patches],
+        [
+            [version, _origin(source), each.requires, [[patch.path.name, patch.sha256] for patch in each.patches]]
+            for each in releases
+            for version, source in each.releases.items()
+        ],
+        [recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
         [[each.name, each.value] for each in recipe.env],
         recipe.architectures and _names(recipe.architectures, cell),
     ]

@@ -131,7 +131,7 @@ def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError | 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     """The keys that the schema knows where `path` ends."""
     model: Any = MatrixFile
-    parts = iter(path[:-1])
+    parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
     for part in parts:
         annotation = model.model_fields[part].annotation
         model = _inner(annotation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagegen.matrix.model import EnvVar
@@ -76,8 +76,16 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Own:
+    """What one release has in place of what its recipe says; None: nothing."""
+
+    requires: tuple[str, ...] | None
+    patches: tuple[Patch, ...] | None
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """How one component is compiled, whichever the cell."""
+    """How one component is compiled, whichever the cell. `of` says how it is for one release."""
 
     component: str
     releases: Mapping[str, SdistFile | Commit | LocalSource]  # version -> its source
@@ -93,3 +101,15 @@ class Recipe:
     toolkit: str  # PEP 440 specifier of the CUDA toolkits that it takes, may be empty
     cost: Cost | None  # None: nobody has measured it
     source: str  # where the facts come from
+    own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
+
+    def of(self, version: str) -> Recipe:
+        """The recipe of this release alone; of one that it does not know, it has no sources."""
+        own = self.own.get(version, Own(None, None))
+        return replace(
+            self,
+            releases={each: source for each, source in self.releases.items() if each == version},
+            requires=self.requires if own.requires is None else own.requires,
+            patches=self.patches if own.patches is None else own.patches,
+            own={},
+        )

@@ -12,9 +12,9 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from imagegen import data
 from imagegen.errors import MatrixError
 from imagegen.matrix.model import Component, EnvVar, Gpu
-from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, Recipe, SdistFile, Submodule
+from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Own, Patch, Recipe, SdistFile, Submodule
 from imagegen.matrix.references import Found
-from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, RecipeEntry, ReleaseEntry
+from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, PatchEntry, RecipeEntry, ReleaseEntry
 
 
 def recipe(
@@ -23,18 +23,16 @@ def recipe(
     """The recipe and what is wrong with it; `project` is where its local paths begin."""
     entry: RecipeEntry = found.entry
     errors = [*_contradictions(found, entry, component), *_unknown_gpus(found, entry, gpus)]
-    patches = []
-    for position, each in enumerate(entry.patches):
-        patch = Patch(found.document.file.parent / each.file, each.sha256, each.because)
-        errors += _patch_errors(found, position, patch)
-        patches.append(patch)
+    errors += _patch_errors(found, entry.patches)
+    for version, release in entry.releases.items():
+        errors += _patch_errors(found, release.patches or (), "releases", version)
     made = Recipe(
         component=component.name,
         releases={version: _source(release, project) for version, release in entry.releases.items()},
         requires=tuple(entry.requires),
         build_requires=tuple(entry.build_requires),
         against=tuple(sorted(entry.against)),
-        patches=tuple(patches),
+        patches=_patches(found, entry.patches),
         env=tuple(EnvVar(name, each.value, each.because) for name, each in sorted(entry.env.items())),
         architectures=_architectures(entry.architectures) if entry.architectures else None,
         modules=tuple(entry.modules),
@@ -43,6 +41,7 @@ def recipe(
         toolkit=entry.toolkit,
         cost=_cost(entry.cost) if entry.cost else None,
         source=entry.source,
+        own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
     )
     return made, errors
 
@@ -89,18 +88,35 @@ def _unknown_gpus(found: Found, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> 
             yield found.error(what, "architectures", "names", capability, fix=fix)
 
 
-def _patch_errors(found: Found, position: int, patch: Patch) -> Iterator[MatrixError]:
-    try:
-        content = data.read(patch.path)
-    except OSError as error:
-        where = found.where("patches", position, "file", key=False)
-        yield MatrixError(f"the patch {patch.path} cannot be read", where=where, why=error.strerror)
-        return
-    actual = hashlib.sha256(content).hexdigest()
-    if actual != patch.sha256:
-        where = found.where("patches", position, "sha256", key=False)
-        fix = f'if the change is wanted, write "{actual}"'
-        yield MatrixError(f"the patch {patch.path} has another hash", where=where, why="it was edited", fix=fix)
+def _patches(found: Found, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
+    return tuple(Patch(found.document.file.parent / each.file, each.sha256, each.because) for each in entries)
+
+
+def _patch_errors(found: Found, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
+    for position, patch in enumerate(_patches(found, entries)):
+        here: tuple[str | int, ...] = (*inside, "patches", position)
+        try:
+            content = data.read(patch.path)
+        except OSError as error:
+            where = found.where(*here, "file", key=False)
+            yield MatrixError(f"the patch {patch.path} cannot be read", where=where, why=error.strerror)
+            continue
+        actual = hashlib.sha256(content).hexdigest()
+        if actual != patch.sha256:
+            where = found.where(*here, "sha256", key=False)
+            what, why = f"the patch {patch.path} is another than the recipe's", f"its sha256 is {actual}"
+            yield MatrixError(what, where=where, why=why, fix=f'if that is wanted, write "{actual}"')
+
+
+def _differs(release: ReleaseEntry) -> bool:
+    return release.requires is not None or release.patches is not None
+
+
+def _own(found: Found, release: ReleaseEntry) -> Own:
+    return Own(
+        None if release.requires is None else tuple(release.requires),
+        None if release.patches is None else _patches(found, release.patches),
+    )
 
 
 def _source(release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:

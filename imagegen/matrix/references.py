@@ -77,6 +77,10 @@ class _Known:
         values = written.get("values") if isinstance(written, dict) else None
         return {value for value in values if isinstance(value, str)} if isinstance(values, list) else set()
 
+    def is_compiled(self, component: str) -> bool:
+        written = self._components[component].written
+        return isinstance(written, dict) and written.get("compiled") is True
+
     def commits(self, component: str) -> set[str]:
         return set(_mapping(self._components[component].written, "git"))
 
@@ -104,9 +108,12 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         here = (*inside, "components", name)
         yield from _missing(found, "component", name, known.names["components"], *here)
         yield from _name(found, "index", known, use, *here)
-        commit = use.get("git") if isinstance(use, dict) else None
-        if commit is not None and name in known.names["components"]:
-            yield from _missing(found, f"commit of {name}", commit, known.commits(name), *here, "git")
+        if not isinstance(use, dict) or name not in known.names["components"]:
+            continue
+        if "git" in use:
+            yield from _missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
+        if use.get("from_source") is True and not known.is_compiled(name):
+            yield found.error(f'the component "{name}" needs no compiler', *here, "from_source")
     for position, variant in enumerate(_list(written, "variants")):
         here = (*inside, "variants", position)
         yield from _axes(found, _mapping(variant, "when"), known, *here, "when")

@@ -243,26 +243,28 @@ class CommitEntry(_Strict):
     submodules: list[SubmoduleEntry] = []
 
 
-class ReleaseEntry(_Strict):
-    """Where the sources of a version are: in an sdist, a commit, or a file or directory of the project."""
-
-    sdist: SdistFileEntry | None = None
-    git: CommitEntry | None = None
-    path: f.RelativePath | None = Field(default=None, description="From the project's directory.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if [self.sdist, self.git, self.path].count(None) != 2:
-            raise ValueError("a release has either `sdist` or `git` or `path`")
-        return self
-
-
 class PatchEntry(_Strict):
     """A unified diff below the recipe's own directory, applied with -p1."""
 
     file: f.PathBelow
     sha256: f.Sha256
     because: f.Text
+
+
+class ReleaseEntry(_Strict):
+    """Where the sources of a version are, and what is so for this version alone."""
+
+    sdist: SdistFileEntry | None = None
+    git: CommitEntry | None = None
+    path: f.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
+    requires: list[f.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
+    patches: list[PatchEntry] | None = Field(default=None, description="In place of the recipe's.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if [self.sdist, self.git, self.path].count(None) != 2:
+            raise ValueError("a release has either `sdist` or `git` or `path`")
+        return self
 
 
 class ArchitecturesEntry(_Strict):

@@ -76,6 +76,16 @@ def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
     assert "[red]as this one is[/red]" in ended.out
 
 
+def test_a_project_has_recipes_of_its_own(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "mine.yaml").write_text("recipes:\n  flash-attn:\n    modules: []\n")
+    ended = run("list", "odd")
+    assert ended.code == 65
+    assert "wheels/mine.yaml:3:14: recipes.flash-attn.modules: List should have at least 1 item" in ended.err
+    (tmp_path / "wheels" / "mine.yaml").unlink()
+    assert run("list", "odd").code == 0  # people keep wheels in a directory of this name
+
+
 def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
     lines = run("list", "*").out.splitlines()
     assert len(lines) == 1 + len(json.loads(run("list", "*", "--json").out))

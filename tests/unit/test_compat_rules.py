@@ -96,3 +96,9 @@ def test_a_commit_is_told_from_the_release_that_calls_itself_the_same() -> None:
     cells = {each.id: facts_of_cell(each) for each in MATRIX.cells() if each.image == "blackwell-vllm"}
     mbridge = [facts.packages["mbridge"] for facts in cells.values() if "mbridge" in facts.packages]
     assert {each.local for each in mbridge} == {"", "git.641a5a0"}
+
+
+def test_a_wheel_of_somebody_else_may_have_a_label_and_one_that_is_compiled_here_has_none() -> None:
+    cells = {each.axes["attention"]: each for each in MATRIX.cells() if each.image == "blackwell-vllm"}
+    labels = {name: facts_of_cell(cell).packages["flash-attn"].local for name, cell in cells.items() if name != "sdpa"}
+    assert labels == {"flash-attn": None, "flash-attn-source": ""}

@@ -94,6 +94,7 @@ def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        ("        base: other", "        bass: other", '1.yaml:41:9: unknown key "bass"'),
         ("stacks: [first, second]", "stacks: [first, sekond]", 'there is no stack "sekond"'),
         ("set: [newest]}\n        components", "sett: [newest]}\n        components", 'there is no axis "sett"'),
         ('python: ["3.12"]}\n        base', 'python: ["3.13"]}\n        base', 'value of the python axis "3.13"'),
