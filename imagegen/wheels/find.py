@@ -92,7 +92,7 @@ class _Search:
         self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
 
     def candidates(self) -> Iterator[Candidate]:
-        yield self._kept(Place.WHEELHOUSE, "here", self.places.wheelhouse)
+        yield self._kept(Place.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
         if self.places.team:
             yield self._kept(Place.TEAM, self.places.team_name, self.places.team)
         for listing in self.places.links:
@@ -107,7 +107,7 @@ class _Search:
 
     def _kept(self, place: Place, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
         if self.need.key is None:
-            return Candidate(place, "", where, fits=False, reason="not asked: the build's key is not known")
+            return Candidate(place, "", where, fits=False, reason="not asked: only a lock tells the build's key")
         try:
             wheel = ask(self.need.key)
         except FetchError as error:
@@ -138,14 +138,14 @@ class _Search:
         """The place's files: those whose name fits first, the best tags before others."""
         judged = [(self._refusal(told), told, each) for each in offers if (told := naming.read(each.filename))]
 
-        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, int, int, str, str]:
+        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
             why, told, offer = item
-            build = told.build[0] if told.build else 0
-            return why is not None, told.rank(self.need) or 0, -build, offer.filename, offer.url
+            rank, build = told.rank(self.need), told.build[0] if told.build else 0
+            return why is not None, rank is None, why or "", rank or 0, -build, offer.filename, offer.url
 
         for why, told, offer in sorted(judged, key=order):
             where = redact(offer.url)
-            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)
+            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)  # noqa: FBT003
             yield refused if why else self._looked_at(refused, told, offer)
 
     def _refusal(self, told: Told) -> str | None:
