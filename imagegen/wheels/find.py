@@ -145,7 +145,7 @@ class _Search:
 
         for why, told, offer in sorted(judged, key=order):
             where = redact(offer.url)
-            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)  # noqa: FBT003
+            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)
             yield refused if why else self._looked_at(refused, told, offer)
 
     def _refusal(self, told: Told) -> str | None:
