@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import click
+from packaging.version import Version
 from rich.table import Table
 
 from imagegen import lock
@@ -102,7 +103,8 @@ def _need(app: App, component: Component, cell: Cell, known: catalogue.Catalogue
 def _locked_version(component: Component, locked: Lock | None) -> str | None:
     versions = {each.name: each.version for each in locked.wheels} if locked else {}
     versions |= {each.name: each.version for each in locked.builds} if locked else {}
-    return versions.get(component.package)
+    found = versions.get(component.package)
+    return Version(found).public if found else None  # a label says which file it was
 
 
 def _asked(component: Component, cell: Cell) -> Requirement | None:
@@ -149,14 +151,14 @@ def _print(
     has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
     click.echo(f"{component.name} {need.version} for {cell.id}: {has}")
     table = Table("fits", "place", "file", "why", box=None, pad_edge=False)
-    for each in found:
-        table.add_row(
-            "yes" if each.fits else "no", each.place.value, shown(each.filename or each.where), shown(each.reason)
-        )
+    # Files of one place that are refused for one reason share a row; JSON has each.
+    for (fits, place, why), group in groupby(found, lambda each: (each.fits, each.place.value, each.reason)):
+        first, *others = [each.filename or each.where for each in group]
+        more = f" and {len(others)} more" if others else ""
+        table.add_row("yes" if fits else "no", place, shown(first + more), shown(why))
     app.out.print(table)
     if chosen:
         click.echo(shown(f"choice: {chosen.place.value}, {chosen.filename}: {chosen.reason}"))
-        if chosen.place.value not in chosen.where:
-            click.echo(shown(f"  {chosen.where}"))
+        click.echo(shown(f"  {chosen.where}"))
     else:
         click.echo("choice: none, so the cell cannot have it; a recipe under wheels/ would compile it")

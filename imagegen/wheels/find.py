@@ -29,6 +29,7 @@ __all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "choice
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
+_OTHER_MINOR = "torch-other-minor"  # of an environment a warning, since it may be meant; a wheel is still to be chosen
 _KIND = "address"  # records of the store: what an address without a known hash last gave
 
 
@@ -171,7 +172,7 @@ class _Search:
             with self.places.store.room("wheel") as room:
                 link = room / candidate.filename
                 link.symlink_to(path)
-                errors = [each for each in self.examine(link) if each.severity is Severity.ERROR]
+                errors = [each for each in self.examine(link) if _disqualifies(each)]
         except WheelError as error:
             return replace(candidate, reason=f"{error.what}: {error.why}" if error.why else error.what)
         if errors:
@@ -216,6 +217,10 @@ class _Search:
         elif any(each.fits for each in self.found):
             reason = "could be compiled for this cell"
         return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
+
+
+def _disqualifies(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR or finding.id == _OTHER_MINOR
 
 
 class _Counting:

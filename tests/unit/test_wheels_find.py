@@ -85,9 +85,9 @@ def offering(places: Places, *offers: Offer | Candidate) -> Places:
     return replace(places, catalogue=lambda _: offers)
 
 
-def wheel(directory: Path, name: str = NAME, files: dict[str, bytes] | None = None) -> Path:
+def wheel(directory: Path, name: str = NAME, files: dict[str, bytes] | None = None, requires: str = "") -> Path:
     directory.mkdir(exist_ok=True)
-    metadata = {"METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"}
+    metadata = {"METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n" + requires}
     return make_wheel(directory, files or {"demo.py": b""}, filename=name, info="demo-1.0.dist-info", metadata=metadata)
 
 
@@ -244,6 +244,23 @@ def test_the_audit_disqualifies_a_file_with_its_words(places: Places, tmp_path: 
     found = choice(find(on_old, there, partial(loose.examined, gpus=(), torch="2.8.0")))
     assert (found.place, found.filename) == (Place.LINKS, path.name)
     assert found.reason == "its name says nothing of torch or CUDA, and the audit finds no error"
+
+
+def test_a_wheel_whose_metadata_names_another_torch_does_not_fit(places: Places, tmp_path: Path) -> None:
+    """Nothing is missing, so the loader would not say it: such a module can abort while it is loaded."""
+    index = torch_exports.shipped()
+    every = (1 << len(index.releases)) - 1
+    name = next(name for name, bits in sorted(index.names.items()) if bits == every and name.startswith("_ZN2at"))
+    path = wheel(
+        tmp_path / "links",
+        f"demo-1.0-{TAGS}",
+        {"demo/_c.so": make_elf(undefined=[name])},
+        "Requires-Dist: torch==2.8.0\n",
+    )
+    there = replace(places, links=(Listing("links", lambda: [Offer(path.name, path.as_uri())]),))
+    found = find(SOURCE, there, partial(loose.examined, gpus=(), torch="2.11.0"))
+    assert found[1].reason.startswith("the audit: built for torch 2.8, ")
+    assert choice(found).place is Place.SOURCE
 
 
 def test_several_errors_are_counted(places: Places, tmp_path: Path) -> None:
