@@ -21,7 +21,7 @@ from imagegen.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.net import Client
 from imagegen.progress import Progress
 from imagegen.store import Store
-from imagegen.wheels import wheelhouse
+from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Listing, Need, Offer, Places
 
@@ -32,11 +32,15 @@ def places(
     """All places in their order; `index` is what the component's own index has of it."""
     # Whoever looks for a wheel wants to hear soon that a host is gone: it is one place of many.
     quick = client.impatient()
+    named = artifacts.place(settings)
+    team = artifacts.Team(named, client, settings) if named else None
     return Places(
         store=store,
         client=client,
         progress=progress,
         wheelhouse=partial(wheelhouse.known, store),
+        team=team.lookup if team else None,
+        team_name=str(team) if team else "",
         links=tuple(
             Listing(place, _offered(partial(indexes.find_links, quick, place))) for place in settings.find_links
         ),

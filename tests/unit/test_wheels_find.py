@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,17 @@ from imagegen.inventory import loose
 from imagegen.lock import candidates
 from imagegen.net import Client, UnreachableError
 from imagegen.progress import Quiet
+from imagegen.registry import parse
 from imagegen.store import Store
+from imagegen.wheels.artifacts import Team
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Listing, Offer, Places, choice, find
 from imagegen.wheels.model import BuiltWheel, Place
 from tests.elf_samples import make_elf
 from tests.loopback import Loopback
+from tests.registry_writes import Writable
 from tests.unit.test_wheels_naming import NEED, TAGS
+from tests.unit.test_wheels_wheelhouse import built
 from tests.wheels import make_wheel
 
 KEY = "sha256:" + "1" * 64
@@ -329,3 +334,28 @@ def test_a_machines_find_links_directories_are_places(store: Store, tmp_path: Pa
         (Place.WHEELHOUSE, False), (Place.LINKS, True), (Place.LINKS, False), (Place.INDEX, False), (Place.SOURCE, True)
     ]  # fmt: skip
     assert "cannot be reached" in found[3].reason
+
+
+def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_path: Path) -> None:
+    registry = Writable()
+    env = {"HOME": str(tmp_path), "IMAGEGEN_WHEELHOUSE": f"{registry.host}/team/wheels", "PIP_CONFIG_FILE": os.devnull}
+    settings = Settings.from_environment(env)
+    try:
+        with Client(settings) as client:
+            asked = candidates.places(Catalogue(), None, settings, store, client, Quiet())
+            assert verdicts(find(SOURCE, asked, clean)) == [
+                ("wheelhouse", False), ("team wheelhouse", False), ("source build", True)
+            ]  # fmt: skip
+            elsewhere = Store(tmp_path / "elsewhere")
+            wheel = built(elsewhere)
+            Team(parse(env["IMAGEGEN_WHEELHOUSE"]), client, settings).push(wheel, elsewhere, Quiet())
+            found = choice(find(replace(SOURCE, key=wheel.key), asked, clean))
+    finally:
+        registry.close()
+    assert (found.place, found.filename, found.sha256) == (Place.TEAM, wheel.filename, wheel.sha256)
+    assert found.where == f"{registry.host}/team/wheels"
+    with Client(settings, attempts=1) as client:
+        asked = candidates.places(Catalogue(), None, settings, store, client, Quiet())
+        gone = find(replace(SOURCE, key=wheel.key), asked, clean)[1]
+    assert (gone.place, gone.fits) == (Place.TEAM, False)
+    assert gone.reason.startswith("cannot be reached: ")
