@@ -158,7 +158,7 @@ class _Search:
     def _looked_at(self, candidate: Candidate, told: Told, offer: Offer) -> Candidate:
         """The candidate, by its file; untouched where an earlier one serves already."""
         if earlier := next((each for each in self.found if each.fits), None):
-            return replace(candidate, reason=f"not looked at: the {earlier.place} comes first")
+            return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")
         says = naming.sayings(told)
         named = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
         try:

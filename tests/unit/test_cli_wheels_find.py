@@ -96,7 +96,7 @@ def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: P
     *_, last, where = ended.out.splitlines()
     assert last == f"choice: find-links, {name}: its name says torch 2.11, CUDA 13.0, and the audit finds no error"
     assert where == f"  {path.as_uri()}"
-    assert "not looked at: the find-links comes first" in ended.out
+    assert f"not looked at: {name} (find-links) comes first" in ended.out
 
 
 def flash_attn(directory: Path, name: str, files: dict[str, bytes]) -> Path:

@@ -131,7 +131,7 @@ def test_places_are_asked_in_order_and_the_first_that_fits_serves(places: Places
         assert [each.place for each in found] == sorted((each.place for each in found), key=list(Place).index)
         for each in found[found.index(choice(found)) + 1 :]:
             if each.place in (Place.LINKS, Place.INDEX, Place.CATALOGUE):
-                assert each.reason == f"not looked at: the {order[gone]} comes first"
+                assert each.reason == f"not looked at: {choice(found).filename} ({order[gone]}) comes first"
     assert choice(find(SOURCE, everywhere, clean)).reason == "compiled for this cell, since no wheel fits"
 
 

@@ -49,7 +49,16 @@ def test_a_name_with_two_labels_becomes_one_that_installers_take() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x.whl", "flash_attn-2.8.3.tar.gz", "flash_attn-2.8.3-cp311-cp311.whl", "a-+-b-c-d.whl"]
+    "text",
+    [
+        "",
+        "x.whl",
+        "flash_attn-2.8.3.tar.gz",
+        "flash_attn-2.8.3-cp311-cp311.whl",
+        "a-+-b-c-d.whl",
+        "a-1-py3-none-any.x/../y.whl",
+        "a-1-py3-none-any.\x1b[m.whl",
+    ],
 )
 def test_what_is_no_wheel_is_none(text: str) -> None:
     assert read(text) is None
