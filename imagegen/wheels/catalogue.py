@@ -199,7 +199,10 @@ def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError:
     if detail["type"] == "missing":
         return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
     name = ".".join(str(part) for part in path) or "the file"
-    return MatrixError(f"{name}: {detail['msg'].removeprefix('Value error, ')}", where=document.where(path))
+    what = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "string_pattern_mismatch":
+        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
+    return MatrixError(f"{name}: {what}", where=document.where(path))
 
 
 def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> Release:

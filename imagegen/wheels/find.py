@@ -29,6 +29,7 @@ __all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "choice
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
+_OTHER_MINOR = "torch-other-minor"  # of an environment a warning, since it may be meant; a wheel is still to be chosen
 _KIND = "address"  # records of the store: what an address without a known hash last gave
 
 
@@ -92,7 +93,7 @@ class _Search:
         self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
 
     def candidates(self) -> Iterator[Candidate]:
-        yield self._kept(Place.WHEELHOUSE, "here", self.places.wheelhouse)
+        yield self._kept(Place.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
         if self.places.team:
             yield self._kept(Place.TEAM, self.places.team_name, self.places.team)
         for listing in self.places.links:
@@ -107,7 +108,7 @@ class _Search:
 
     def _kept(self, place: Place, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
         if self.need.key is None:
-            return Candidate(place, "", where, fits=False, reason="not asked: the build's key is not known")
+            return Candidate(place, "", where, fits=False, reason="not asked: only a lock tells the build's key")
         try:
             wheel = ask(self.need.key)
         except FetchError as error:
@@ -138,10 +139,10 @@ class _Search:
         """The place's files: those whose name fits first, the best tags before others."""
         judged = [(self._refusal(told), told, each) for each in offers if (told := naming.read(each.filename))]
 
-        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, int, int, str, str]:
+        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
             why, told, offer = item
-            build = told.build[0] if told.build else 0
-            return why is not None, told.rank(self.need) or 0, -build, offer.filename, offer.url
+            rank, build = told.rank(self.need), told.build[0] if told.build else 0
+            return why is not None, rank is None, why or "", rank or 0, -build, offer.filename, offer.url
 
         for why, told, offer in sorted(judged, key=order):
             where = redact(offer.url)
@@ -157,7 +158,7 @@ class _Search:
     def _looked_at(self, candidate: Candidate, told: Told, offer: Offer) -> Candidate:
         """The candidate, by its file; untouched where an earlier one serves already."""
         if earlier := next((each for each in self.found if each.fits), None):
-            return replace(candidate, reason=f"not looked at: the {earlier.place} comes first")
+            return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")
         says = naming.sayings(told)
         named = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
         try:
@@ -171,7 +172,7 @@ class _Search:
             with self.places.store.room("wheel") as room:
                 link = room / candidate.filename
                 link.symlink_to(path)
-                errors = [each for each in self.examine(link) if each.severity is Severity.ERROR]
+                errors = [each for each in self.examine(link) if _disqualifies(each)]
         except WheelError as error:
             return replace(candidate, reason=f"{error.what}: {error.why}" if error.why else error.what)
         if errors:
@@ -216,6 +217,10 @@ class _Search:
         elif any(each.fits for each in self.found):
             reason = "could be compiled for this cell"
         return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
+
+
+def _disqualifies(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR or finding.id == _OTHER_MINOR
 
 
 class _Counting:

@@ -24,6 +24,7 @@ _ABI = re.compile(r"abi(true|false|[01])(?![a-z0-9])")
 _OTHER = re.compile(r"(?<![a-z])(rocm|hip|xpu|cpu)(?![a-z])")
 CPU = "the CPU alone"
 _OTHERS = {"rocm": "ROCm", "hip": "ROCm", "xpu": "Intel's GPUs", "cpu": CPU}
+_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")  # nothing that a path or a terminal reads as more than a name
 _INTERPRETER = re.compile(r"(cp|py)([23])([0-9]*)")
 
 
@@ -76,6 +77,8 @@ class Told:
 
 def read(filename: str) -> Told | None:
     """What a file name says; None for one that is no wheel's."""
+    if not _NAME.fullmatch(filename):
+        return None
     name, _, rest = filename.partition("-")
     version, dash, rest = rest.partition("-")
     public, _, label = version.partition("+")
