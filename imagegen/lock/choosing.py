@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,10 +18,13 @@ from imagegen.net import Client
 from imagegen.progress import Progress
 from imagegen.store import Store
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.find import Need, choice, find
+from imagegen.wheels.find import Need, find
 from imagegen.wheels.model import Candidate, Place
 
 COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose wheels stand in a lock as builds
+
+_SILENT = "cannot be reached"  # how the finder's reason begins for a host that is not there
+_AMONG_REACHED = "compiled for this cell, since no wheel fits of those that could be reached"
 
 
 class Chooser(Protocol):
@@ -30,8 +33,8 @@ class Chooser(Protocol):
     def versions(self, package: str) -> Iterable[str]:
         """Releases of which there may be a wheel, besides those that a recipe knows."""
 
-    def choose(self, need: Need, index: str) -> Candidate:
-        """The first that fits, or the source build; `index` is the component's own. Raises LockError for neither."""
+    def choose(self, need: Need, index: str) -> Candidate | None:
+        """The first that fits, the source build after all others; `index` is the component's own."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,25 @@ class Places:
     def versions(self, package: str) -> Iterable[str]:
         return self.catalogue.versions(package)
 
-    def choose(self, need: Need, index: str) -> Candidate:
+    def choose(self, need: Need, index: str) -> Candidate | None:
         with Client(self.settings) as client:
             listing = candidates.index(index, need.package, self.settings, client)
             places = candidates.places(self.catalogue, listing, self.settings, self.store, client, self.progress)
-            found = choice(find(need, places, lambda path: self.examine(path, need.torch)))
-        self.progress.say(f"{need.package} {need.version}: {found.place}, {found.reason}")
-        return found
+            found = find(need, places, lambda path: self.examine(path, need.torch))
+        chosen = next((each for each in found if each.fits), None)
+        if chosen and chosen.place is Place.SOURCE and any(each.reason.startswith(_SILENT) for each in found):
+            chosen = replace(chosen, reason=_AMONG_REACHED)
+        self._tell(need, found, chosen)
+        return chosen
+
+    def _tell(self, need: Need, found: Sequence[Candidate], chosen: Candidate | None) -> None:
+        """What was chosen; where that is none's wheel, what the best candidate of each place lacks."""
+        answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
+        self.progress.say(f"{need.package} {need.version}: {answer}")
+        if chosen is None or chosen.place is Place.SOURCE:
+            best = {each.place: each for each in reversed(found) if not each.fits}
+            for each in reversed(best.values()):
+                self.progress.say(f"  {each.place}: {each.filename or each.where}: {each.reason}")
 
 
 def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:

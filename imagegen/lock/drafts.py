@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from imagegen.config import Settings
-from imagegen.errors import BuildError, FetchError, LockError
+from imagegen.errors import BuildError, FetchError, ImagegenError, LockError
 from imagegen.lock import recipes
 from imagegen.lock.build_sources import commit_of, patches_of, source_of
 from imagegen.lock.builds import BUILDER, builder, keyed
@@ -61,32 +61,31 @@ class Drafter:
     def _made(
         self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedBuild | None
     ) -> LockedWheel | LockedBuild:
-        draft, obstacle = self._attempt(each, lock, via)
-        if draft and each.requirement.from_source:
+        draft = self._attempt(each, lock, via)
+        if each.requirement.from_source:
+            if isinstance(draft, ImagegenError):
+                raise draft
             return replace(draft, choice=_ASKED)
-        if draft and before and draft.key == before.key:
-            return replace(draft, choice=before.choice)
-        if obstacle and each.requirement.from_source:
-            raise obstacle
-        found = self.chooser.choose(self._need(each, lock, draft), each.requirement.index)
-        if found.place not in COMPILED:
+        build = draft if isinstance(draft, LockedBuild) else None
+        if build and before and build.key == before.key:
+            return replace(build, choice=before.choice)
+        found = self.chooser.choose(self._need(each, lock, build), each.requirement.index)
+        if found and found.place not in COMPILED:
             return wheel_of(each, found, via)
-        if obstacle:
-            raise obstacle
-        assert draft  # noqa: S101 - there is one, or an obstacle
+        if isinstance(draft, ImagegenError):
+            raise draft
+        assert found  # noqa: S101 - what can be compiled is found, after all else
         return replace(draft, choice=f"{found.place}: {found.reason}")
 
-    def _attempt(
-        self, each: Compiled, lock: Lock, via: tuple[str, ...]
-    ) -> tuple[LockedBuild | None, BuildError | FetchError | LockError | None]:
+    def _attempt(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild | ImagegenError:
         """The build, or why there can be none: a wheel may make it unnecessary."""
         try:
-            return self._draft(each, lock, via), None
+            return self._draft(each, lock, via)
         except (BuildError, FetchError, LockError) as error:
-            return None, error
+            return error
 
     def _draft(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
-        recipes.require_release(each)
+        recipes.require_release(each, self.cell)
         env = recipes.environment(each, self.cell)
         recipes.require_tools(each, self.cell, lock.base, lock.wheels, self.rules)
         git, submodules = commit_of(each)

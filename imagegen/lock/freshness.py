@@ -90,6 +90,7 @@ def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
     release = recipe.releases.get(build.version) if recipe else None
     if recipe is None or release is None:
         return False
+    recipe = recipe.of(build.version)
     each = Compiled(requirement, recipe, build.version)
     try:
         env = environment(each, cell)

@@ -29,7 +29,7 @@ class Compiled:
     """A component of the cell that has a recipe, and the release that was chosen of it."""
 
     requirement: Requirement
-    recipe: Recipe
+    recipe: Recipe  # of that release alone
     version: str
 
     @property
@@ -58,17 +58,18 @@ def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str]
     if not allowed:
         raise no_recipe(f"{requirement.component.package} {requirement.specifier}", _recipes_for(recipe))
     public = Version(kept).public if kept else None
-    return Compiled(requirement, recipe, public if public in allowed else allowed[-1])
+    version = public if public in allowed else allowed[-1]
+    return Compiled(requirement, recipe.of(version), version)
 
 
 def _recipes_for(recipe: Recipe) -> str:
     return f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
 
 
-def require_release(each: Compiled) -> None:
+def require_release(each: Compiled, cell: Cell) -> None:
     """Raise LockError for a release of which only wheels are known."""
     if each.version not in each.recipe.releases:
-        raise no_recipe(f"{each.package} {each.version}", _recipes_for(each.recipe))
+        raise no_recipe(f"{each.package} {each.version}", _recipes_for(cell.recipes[each.package]))
 
 
 def no_recipe(what: str, why: str) -> LockError:

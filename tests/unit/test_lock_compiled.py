@@ -172,7 +172,7 @@ def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
 
 
 def compiled(**more: object) -> Compiled:
-    return Compiled(ASKS, replace(RECIPE, **more), "1.10")  # type: ignore[arg-type]
+    return Compiled(ASKS, replace(RECIPE, **more).of("1.10"), "1.10")  # type: ignore[arg-type]
 
 
 def test_names_that_gpus_share_are_told_once(works: Works) -> None:
