@@ -148,6 +148,10 @@ class _Git(_Commit):
         )
 
 
+class _Source(_Commit):
+    ref: f.GitRef
+
+
 class _Submodule(_Table):
     path: f.RelativePath
     url: f.GitUrl
@@ -172,7 +176,7 @@ class Build(_Distribution):
     requires: list[f.Requirement] = []
     against: list[f.Package] = []
     env: dict[f.BuildVariable, f.Text] = {}
-    git: _Commit | None = None
+    git: _Source | None = None
     submodules: list[_Submodule] = []
     patches: list[_Patch] = []
     build_requires: list[Wheel] = []

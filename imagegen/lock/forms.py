@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from imagegen import registry
+from imagegen.matrix.fields import BUILD_ENV, RESERVED_ENV
 from imagegen.text import unprintable
 
 
@@ -101,7 +102,10 @@ EnvName = Annotated[
     str, _form(r"(?!(PATH|VIRTUAL_ENV)$)[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable that a lock may set")
 ]
 BuildVariable = Annotated[
-    str, _form(r"(?!(PATH|HOME|LANG|CUDA_HOME|LD_.*|PYTHON.*)$)[A-Za-z_][A-Za-z0-9_]*", "variable that a build may set")
+    str,
+    _form(
+        rf"(?!({'|'.join(sorted(BUILD_ENV | RESERVED_ENV))})$)[A-Za-z_][A-Za-z0-9_]*", "variable that a build may set"
+    ),
 ]
 Module = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "name of a module")]
 Requirement = Annotated[str, AfterValidator(_requirement)]
@@ -110,6 +114,7 @@ Capability = Annotated[str, _form(r"[0-9]{1,2}\.[0-9]", "compute capability")]
 DriverVersion = Annotated[str, _form(r"[0-9]{1,5}(\.[0-9]{1,5}){0,3}", "version of a driver")]
 PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
 GitName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._-]*", "name of a commit")]
+GitRef = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "tag, branch or commit")]
 GitUrl = Annotated[
     str,
     _form(r"(https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(:[0-9]+)?(/[A-Za-z0-9._~+-]+)+", "address of a repository"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +15,17 @@ from imagegen import registry
 from imagegen.config import Settings
 from imagegen.errors import BuildError, ImagegenError, LockError
 from imagegen.lock import contradictions, dumps, fetch_sources, stale
+from imagegen.lock.choosing import wheel_of
 from imagegen.lock.file import loads
-from imagegen.lock.model import Deb, LockedBase
+from imagegen.lock.model import Deb, LockedBase, LockedGit
 from imagegen.lock.recipes import Compiled, against, environment, released, require_tools
 from imagegen.matrix.model import Component, EnvVar, Gpu, Requirement
-from imagegen.matrix.recipe import Architectures, LocalSource, Patch, Recipe, SdistFile
+from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile, Submodule
 from imagegen.matrix.rule import Rule
 from imagegen.net import MissingFiles
 from imagegen.progress import Quiet
 from imagegen.wheels.model import Candidate, Place
+from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.unit.test_lock_builds import wheel
 from tests.unit.test_lock_make import House
 
@@ -114,25 +118,34 @@ def test_what_no_wheel_serves_becomes_a_build(works: Works) -> None:
     assert "builder" not in works.make(lock).inputs
 
 
-PLACES = [(Place.CATALOGUE, "url"), (Place.LINKS, "find-links"), (Place.INDEX, "pypi")]
-
-
-@pytest.mark.parametrize(("place", "index"), PLACES)
-def test_a_wheel_that_fits_is_locked_with_the_reason(place: Place, index: str, works: Works) -> None:
+def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     works.chooser.known = ("1.10", "1.11")
     name = "fast-1.11+cu130-cp311-cp311-linux_x86_64.whl"
-    works.chooser.answer = Candidate(place, name, ADDRESS, True, "its name says CUDA 13", SHA, 7)
+    works.chooser.answer = Candidate(Place.CATALOGUE, name, ADDRESS, True, "its name says CUDA 13", SHA, 7)
     lock = works.make()
     fast = next(each for each in lock.wheels if each.name == "fast")
-    assert (fast.version, fast.file.index, fast.choice) == ("1.11+cu130", index, f"{place}: its name says CUDA 13")
-    assert fast.file.url == (ADDRESS if index == "url" else None)
-    assert (fast.file.path is not None) == (index == "pypi")
+    assert (fast.version, fast.file.url, fast.choice) == ("1.11+cu130", ADDRESS, "catalogue: its name says CUDA 13")
     assert (lock.builds, works.chooser.asked[0][0].key) == ((), None)
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
     assert works.make(lock) is lock
     works.recipe(RECIPE, from_source=True)
-    assert contradictions(lock, works.cell) == (() if index == "pypi" else ("wheel fast",))
+    assert contradictions(lock, works.cell) == ("wheel fast",)
+
+
+@pytest.mark.parametrize(
+    ("place", "index", "url", "path"),
+    [
+        (Place.CATALOGUE, "url", ADDRESS, None),
+        (Place.LINKS, "find-links", None, None),
+        (Place.INDEX, "pypi", None, ADDRESS.removeprefix("https://github.com/")),
+    ],
+)
+def test_where_a_wheel_comes_from_is_locked(place: Place, index: str, url: str | None, path: str | None) -> None:
+    name = "fast-1.10+cu130-cp311-cp311-linux_x86_64.whl"
+    found = wheel_of(compiled(), Candidate(place, name, ADDRESS, True, "it fits", SHA, 7), ("torch",))
+    assert (found.file.index, found.file.url, found.file.path) == (index, url, path)
+    assert (found.version, found.via, found.because) == ("1.10+cu130", ("torch",), "it is fast")
 
 
 def test_what_shall_come_from_source_does(works: Works) -> None:
@@ -140,9 +153,6 @@ def test_what_shall_come_from_source_does(works: Works) -> None:
     works.recipe(RECIPE, from_source=True)
     (build,) = works.make().builds
     assert (build.version, works.chooser.asked) == ("1.10", [])
-    works.recipe(replace(RECIPE, toolkit=">=13.1"), from_source=True)
-    with pytest.raises(BuildError, match=r"fast 1\.10 cannot be compiled in x-cpu-py311"):
-        works.make()
 
 
 def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works) -> None:
@@ -278,6 +288,45 @@ def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> Non
         fetch_sources([other], works.cell.recipes, works.store, settings(works), Quiet())
 
 
+def test_each_component_brings_what_it_requires_itself(works: Works) -> None:
+    works.shelf.wheel("onnx", "1.0")
+    other = Component("slow", "slow", "", (), compiled=True)
+    recipe = replace(RECIPE, component="slow", requires=("onnx",), build_requires=())
+    requirements = (*works.cell.requirements, Requirement(other, "==1.0", "it is slow", "pypi"))
+    works.cell = replace(works.cell, recipes={"fast": RECIPE, "slow": recipe}, requirements=requirements)
+    lock = works.make()
+    assert [(build.name, build.version) for build in lock.builds] == [("fast", "1.10"), ("slow", "1.0")]
+    via = {wheel.name: wheel.via for wheel in lock.wheels}
+    assert (via["einops"], via["onnx"]) == (("fast",), ("slow",))
+
+
+def test_a_commit_is_packed_with_its_submodules(works: Works) -> None:
+    server, kernels, bare = GitServer(works.root), Bare(works.root / "kernels.git"), Bare(works.root / "fast.git")
+    inside = kernels.tree({"gemm.cu": b"1"})
+    pinned = kernels.commit(inside)
+    tree = bare.tree({"setup.py": b"1", "third": (SUBMODULE, pinned.encode())})
+    below = Submodule("third", f"{server.url}/kernels.git", pinned, inside)
+    commit = Commit(f"{server.url}/fast.git", bare.commit(tree), tree, "main", (below,))
+    works.env["PATH"] = os.environ["PATH"]
+    works.recipe(replace(RECIPE, releases={"1.10": commit}))
+    lock = works.make()
+    (build,) = lock.builds
+    assert build.git == LockedGit("main", commit.url, commit.commit, tree)
+    assert [each.path for each in build.submodules] == ["third"]
+    assert (build.source.filename, build.source.index) == ("fast-1.10.tar", "git")
+    assert loads(dumps(lock)) == lock
+    assert contradictions(lock, works.cell) == ()
+    works.store.path(build.source.digest).unlink()
+    fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+    with tarfile.open(works.store.path(build.source.digest)) as archive:
+        assert "fast-1.10/third/gemm.cu" in archive.getnames()
+    server.close()
+    works.store.path(build.source.digest).unlink()
+    with pytest.raises(MissingFiles, match=r"fast-1\.10\.tar, http.*fast\.git at") as caught:
+        fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+    assert "cannot be reached" in str(caught.value)
+
+
 def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
     folder = works.root / "fast"
     folder.mkdir()
@@ -294,7 +343,6 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
     (folder / "setup.py").write_text("2")
     with pytest.raises(LockError, match="no longer what the lock was made of"):
         fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
-    assert works.make(lock).builds[0].key != build.key
 
 
 def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) -> None:
