@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+
+from packaging.version import Version
 
 from imagegen.config import Settings
 from imagegen.errors import BuildError, FetchError, ImagegenError, LockError
@@ -37,17 +39,18 @@ class Drafter:
     settings: Settings
     progress: Progress
 
-    def completed(self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Iterable[LockedBuild]) -> Lock:
-        """The lock with the compiled components; `via` says who asks for them, `settled` are builds of before.
+    def completed(
+        self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Mapping[str, LockedWheel | LockedBuild]
+    ) -> Lock:
+        """The lock with the compiled components, by package: who asks for them, and what they were before.
 
-        A build that would be the same as before is not asked about again. Raises BuildError or LockError for one that
-        no wheel serves, and that cannot be compiled; FetchError.
+        Of what is settled nobody is asked again: a wheel of the same release, and a build with the same key. Raises
+        BuildError or LockError for one that no wheel serves, and that cannot be compiled; FetchError.
         """
         whole = replace(lock, inputs={**lock.inputs, BUILDER: builder()})
-        before = {build.name: build for build in settled}
         wheels, builds = list(lock.wheels), []
         for name, each in sorted(self.compiled.items()):
-            made = self._made(each, whole, via[name], before.get(name))
+            made = self._made(each, whole, via[name], settled.get(name))
             if isinstance(made, LockedBuild):
                 builds.append(made)
             else:
@@ -59,15 +62,17 @@ class Drafter:
         )
 
     def _made(
-        self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedBuild | None
+        self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedWheel | LockedBuild | None
     ) -> LockedWheel | LockedBuild:
         draft = self._attempt(each, lock, via)
         if each.requirement.from_source:
             if isinstance(draft, ImagegenError):
                 raise draft
             return replace(draft, choice=_ASKED)
+        if isinstance(before, LockedWheel) and Version(before.version).public == each.version:
+            return replace(before, via=via, because=each.requirement.because)
         build = draft if isinstance(draft, LockedBuild) else None
-        if build and before and build.key == before.key:
+        if build and isinstance(before, LockedBuild) and build.key == before.key:
             return replace(build, choice=before.choice)
         found = self.chooser.choose(self._need(each, lock, build), each.requirement.index)
         if found and found.place not in COMPILED:

@@ -28,6 +28,7 @@ from imagegen.lock.model import (
     File,
     Lock,
     LockedBase,
+    LockedBuild,
     LockedEnv,
     LockedGit,
     LockedGpus,
@@ -100,7 +101,7 @@ def make(
             wheels=wheels,
             env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
         )
-        settled = previous.builds if kept and previous else ()
+        settled = _settled(previous, made, kept) if previous else {}
         made = drafter.completed(made, {each.name: each.via for each in found}, settled)
     made = replace(made, winners=winners_among(cell.winners, made.packages))
     made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
@@ -159,6 +160,20 @@ def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     if unknown:
         raise LockError(f"the lock has no {', '.join(sorted(unknown))}", fix="upgrade a package that it has")
     return {each.name: each.version for each in previous.packages if each.name not in names}
+
+
+def _settled(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
+    """What of the compiled may stay, by package: a wheel that was chosen does as long as it is for the same torch.
+
+    So a place that cannot be reached today turns no wheel into a build.
+    """
+    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
+    same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
+    return {
+        each.name: each
+        for each in previous.packages
+        if each.name in kept and (isinstance(each, LockedBuild) or (same and each.choice))
+    }
 
 
 def _sizes(previous: Lock | None) -> dict[str, int]:

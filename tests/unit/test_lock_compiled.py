@@ -128,7 +128,10 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     assert (lock.builds, works.chooser.asked[0][0].key) == ((), None)
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
+    works.chooser.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no host can be reached")
     assert works.make(lock) is lock
+    with pytest.raises(LockError, match=r"fast 1\.11 has to be compiled, and no recipe says how"):
+        works.make(lock, upgrade_packages=("fast",))
     works.recipe(RECIPE, from_source=True)
     assert contradictions(lock, works.cell) == ("wheel fast",)
 
