@@ -92,6 +92,7 @@ class Drafter:
     def _draft(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
         recipes.require_release(each, self.cell)
         env = recipes.environment(each, self.cell)
+        against = recipes.against(each, self.cell, lock.wheels)
         recipes.require_tools(each, self.cell, lock.base, lock.wheels, self.rules)
         git, submodules = commit_of(each)
         draft = LockedBuild(
@@ -106,7 +107,7 @@ class Drafter:
             patches=patches_of(each.recipe),
             requires=each.recipe.requires,
             build_requires=self.build_requires(each.recipe.build_requires),
-            against=recipes.against(each, self.cell, lock.wheels),
+            against=against,
             env=env,
             architectures=recipes.architectures(each, self.cell),
             modules=each.recipe.modules,

@@ -136,8 +136,7 @@ def require_tools(
     if not SpecifierSet(each.recipe.toolkit).contains(toolkit):
         fix = "choose a cell with another CUDA"
         raise BuildError(what, why=f"it takes a CUDA toolkit {each.recipe.toolkit}, and this is {toolkit}", fix=fix)
-    torch = _torch_cuda(cell, versions)
-    if "torch" in each.recipe.against and torch != toolkit:
+    if "torch" in each.recipe.against and (torch := _torch_cuda(cell, versions["torch"])) != toolkit:
         built = f"built with CUDA {torch}" if torch else "built without CUDA"
         why = f"its toolkit is CUDA {toolkit}, and torch {versions['torch']} is {built}"
         raise BuildError(what, why=why, fix=f"hold the toolkit's wheels at {torch or 'that of torch'}.*")
@@ -170,10 +169,10 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _torch_cuda(cell: Cell, versions: Mapping[str, str]) -> str | None:
-    """What torch's label says, else the cell: PyPI's wheels carry no label."""
-    label = Version(versions["torch"]).local
-    return cuda_version(label) if label else cell.cuda_version
+def _torch_cuda(cell: Cell, version: str) -> str | None:
+    """What torch's label says, else the cell: PyPI's wheels carry no label, and other people's others."""
+    label = Version(version).local or ""
+    return None if label == "cpu" else cuda_version(label) or cell.cuda_version
 
 
 def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:

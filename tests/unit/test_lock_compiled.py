@@ -239,6 +239,10 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
     cell = replace(works.cell, gpus=(GPUS["90"], GPUS["103"]))
     stack = [wheel(name, version) for name, version in STACK.items()]
     require_tools(each, cell, works.first.base, stack, [BLACKWELL])
+    theirs = [wheel("nvidia-cuda-nvcc", "13.0.88"), wheel("torch", "2.9.0a0+nv25.10")]
+    require_tools(each, cell, works.first.base, theirs, [BLACKWELL])
+    alone = compiled(against=(), architectures=each.recipe.architectures)
+    require_tools(alone, cell, works.first.base, stack[:1], [BLACKWELL])
     plain = compiled(architectures=None, toolkit="", against=())
     require_tools(plain, cell, works.first.base, [], [BLACKWELL])  # C++ alone
 
