@@ -23,6 +23,8 @@ _MEGATRON = frozenset({"megatron-core", "torch"})
 _TOOLKIT = frozenset({"nvidia-cuda-nvcc", "torch"})
 _TRITON = frozenset({"torch", "triton"})
 _FLASHINFER = frozenset({"flashinfer-python", "nvidia-cuda-nvcc", "torch"})
+_FLASH = frozenset({"flash-attn", "torch"})
+_CONV1D = frozenset({"causal-conv1d", "torch"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
@@ -41,6 +43,8 @@ CHECKS = (
     Check("flashinfer-cuda", "flashinfer", "FlashInfer's kernel for this GPU is right", 600, _FLASHINFER, "cuda"),
     Check("attention", "attention", "SDPA's forward and backward agree with a plain reference", 300, _TORCH),
     Check("attention-cuda", "attention", "the same with every backend that runs here", 300, _TORCH, "cuda"),
+    Check("flash-attn-cuda", "flash_attn", "flash-attn's kernels agree with a plain reference", 300, _FLASH, "cuda"),
+    Check("conv1d-cuda", "conv1d", "causal-conv1d's kernels agree with torch's convolution", 300, _CONV1D, "cuda"),
     Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
     Check("nccl", "collective", "the same on up to two GPUs", 300, _TORCH, "cuda"),
     Check("grpo", "grpo", "GRPO on a tiny language model really learns", 300, _TORCH),
