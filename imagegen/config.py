@@ -15,6 +15,7 @@ from pathlib import Path
 from imagegen.errors import UsageError
 
 REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
+WHEELHOUSE_VARIABLE = "IMAGEGEN_WHEELHOUSE"
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
 GIT_MIRROR_VARIABLE = "IMAGEGEN_GIT_MIRROR"  # of all hosts that have no variable of their own
 
@@ -42,6 +43,7 @@ class Settings:
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
     git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
     git_mirror: str | None = None  # address or directory that serves the repositories of all other hosts
+    wheelhouse: str | None = None  # "registry.example.com/team/wheels": where a team keeps the wheels that it compiled
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
@@ -78,6 +80,7 @@ class Settings:
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
             git_mirrors=_mirrors({**env, GIT_MIRROR_VARIABLE: ""}, GIT_VARIABLE),
             git_mirror=env.get(GIT_MIRROR_VARIABLE) or None,
+            wheelhouse=env.get(WHEELHOUSE_VARIABLE) or None,
         )
 
 

@@ -11,8 +11,10 @@ import click
 from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import AuditError, UsageError
+from imagegen.inventory import loose
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
+from imagegen.wheels import catalogue
 
 
 @click.command("lock")
@@ -80,10 +82,18 @@ def _outdated(previous: Lock, cell: Cell) -> bool:
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
     app.judge(cell, compat.facts_of_cell(cell))
+    settings = app.sources(cell)
     made = lock.make(
         cell,
         previous=previous,
-        settings=app.sources(cell),
+        settings=settings,
+        chooser=lock.Places(
+            catalogue.load([each for each in app.directories if each.name == "wheels"]),
+            lambda path, torch: loose.examined(path, cell.gpus, torch),
+            settings,
+            app.store,
+            app.progress,
+        ),
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,
@@ -110,4 +120,5 @@ def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     below = (
         f"{len(content.layers)} layers of {made.base.image}" if content else f"{len(made.base.debs)} Debian packages"
     )
-    app.progress.say(f"{path}: {len(made.wheels)} packages, {below}")
+    compiled = f", {len(made.builds)} of them to be compiled" if made.builds else ""
+    app.progress.say(f"{path}: {len(made.packages)} packages{compiled}, {below}")

@@ -14,7 +14,7 @@ from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import LockError
 from imagegen.layers import Size, layer_sizes, package_sizes, shared
-from imagegen.lock.model import Lock, LockedWheel
+from imagegen.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.recipe import reason
@@ -51,8 +51,10 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
     table = Table("package", "version", "size", "from", "why", box=None, pad_edge=False)
-    for wheel in lock.wheels:
-        table.add_row(wheel.name, wheel.version, human(wheel.file.size), _source(wheel), reason(wheel))
+    for each in lock.packages:
+        size = human(each.file.size) if isinstance(each, LockedWheel) else "-"
+        why = f"{reason(each)} ({each.choice})" if each.choice else reason(each)
+        table.add_row(each.name, each.version, size, _source(each), why)
     app.out.print(table)
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
@@ -110,8 +112,14 @@ def _base(lock: Lock) -> str:
     return f"{lock.base.image}@{lock.base.content.digest}{besides}"
 
 
-def _source(wheel: LockedWheel) -> str:
-    if wheel.sdist is None:
-        return wheel.file.index
-    commit = wheel.sdist.git
-    return f"{commit.url} at {commit.commit[:12]}" if commit else f"{wheel.file.index} (sdist)"
+def _source(package: LockedWheel | LockedBuild) -> str:
+    if isinstance(package, LockedBuild):
+        return f"compiled from {_commit(package.git) if package.git else package.source.filename}"
+    if package.sdist is None:
+        return package.file.url or package.file.index
+    commit = package.sdist.git
+    return _commit(commit) if commit else f"{package.file.index} (sdist)"
+
+
+def _commit(commit: LockedGit) -> str:
+    return f"{commit.url} at {commit.commit[:12]}"

@@ -106,7 +106,7 @@ class _Named(Protocol):
     def version(self) -> str: ...
 
 
-class _Wheel(Protocol):
+class _Package(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -135,7 +135,7 @@ class LockLike(Protocol):
     @property
     def base(self) -> _LockedBase: ...
     @property
-    def wheels(self) -> Iterable[_Wheel]: ...
+    def packages(self) -> Iterable[_Package]: ...
     @property
     def env(self) -> Iterable[_Variable]: ...
 
@@ -145,7 +145,7 @@ def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
 
     That is of the base's own libc6; `glibc` is for bases that do not list their packages.
     """
-    packages = {wheel.name: Fact.exactly(wheel.release) for wheel in lock.wheels}
+    packages = {each.name: Fact.exactly(each.release) for each in lock.packages}
     glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), glibc)
     env = {each.name: each.value for each in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)

@@ -35,7 +35,7 @@ def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
     """What the cell's image asks of a host, also where its lock is stale, or where there is none."""
     facts = compat.facts_of_lock(lock, cell.base.glibc) if lock else compat.facts_of_cell(cell)
     driver = compat.floor(rules, facts, "driver", cell.gpus) if cell.cuda_version else None
-    packages = {wheel.name: wheel.version for wheel in lock.wheels} if lock else {}
+    packages = {each.name: each.version for each in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from imagegen.audit.model import Package, Subject
+from imagegen.audit.check import audit
+from imagegen.audit.model import Finding, Package, Subject
 from imagegen.audit.tags import one_python
 from imagegen.errors import UsageError, WheelError
 from imagegen.layers.install import installation, relative, site_packages
@@ -43,6 +44,11 @@ def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> 
         gpus=gpus,
         torch=torch,
     )
+
+
+def examined(path: Path, gpus: tuple[Gpu, ...], torch: str | None) -> tuple[Finding, ...]:
+    """What the audit finds in one wheel that is to run on these GPUs with this torch. Raises as `subject`."""
+    return audit(subject([path], gpus, torch)).findings
 
 
 def _package(path: Path, scratch: Path) -> Package:

@@ -1,5 +1,8 @@
 """The lock: everything that decides an image's bytes, resolved, fetched by hash."""
 
+from imagegen.lock.build_sources import fetch_sources
+from imagegen.lock.builds import realised
+from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each
 from imagegen.lock.file import dumps, inputs_hash, read, write
@@ -8,15 +11,19 @@ from imagegen.lock.indexes import with_indexes
 from imagegen.lock.make import make
 
 __all__ = [
+    "Chooser",
+    "Places",
     "complete",
     "contents",
     "contradictions",
     "dumps",
     "fetch",
     "fetch_each",
+    "fetch_sources",
     "inputs_hash",
     "make",
     "read",
+    "realised",
     "stale",
     "with_indexes",
     "write",

@@ -7,12 +7,15 @@ from imagegen.lock.model import Lock
 
 
 def contents(lock: Lock) -> dict[str, str]:
-    """Digest -> what it is: files of the indexes, Debian packages, recorded layers packed and unpacked."""
+    """Digest -> what it is: files of the indexes, of builds, Debian packages, recorded layers packed and unpacked."""
     wheels = [lock.uv, *lock.wheels]
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
     wheels += [needed for sdist in sdists for needed in sdist.build_requires]
+    wheels += [needed for build in lock.builds for needed in build.build_requires]
     files = [*(wheel.file for wheel in wheels), *(sdist.file for sdist in sdists)]
+    files += [build.source for build in lock.builds]
     found = {file.digest: file.filename for file in files}
+    found |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
     found |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in lock.base.debs}
     if lock.base.content:
         found[base.key(lock.base)] = f"base {lock.base.name}, unpacked"

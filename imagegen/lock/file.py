@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from imagegen import data
 from imagegen.errors import ErrorGroup, Location, LockError
+from imagegen.lock import builds
 from imagegen.lock.model import LOCK_VERSION, Lock
 from imagegen.lock.schema import LockFile, to_table
 from imagegen.store import digest_of
@@ -68,9 +69,18 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
             fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
         )
     try:
-        return LockFile.model_validate(table).to_model()
+        lock = LockFile.model_validate(table).to_model()
     except ValidationError as error:
         raise LockErrors([_explain(text, path, fault) for fault in error.errors()[:_EXPLAINED]]) from error
+    if wrong := builds.misbuilt(lock):
+        position = [build.name for build in lock.builds].index(wrong[0])
+        raise LockError(
+            f"the key of {', '.join(wrong)} is not that of what the lock says of the build",
+            where=Location(path, _line(text, ("build", position, "key"))),
+            why="the lock was edited by hand; a key stands for all that decides a compiled wheel",
+            fix=_RELOCK,
+        )
+    return lock
 
 
 def write(lock: Lock, path: Path) -> None:

@@ -6,11 +6,14 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from imagegen import registry
+from imagegen.matrix.fields import BUILD_ENV, RESERVED_ENV
 from imagegen.text import unprintable
 
 
@@ -69,6 +72,21 @@ def relative_path(value: str) -> str:
     return value
 
 
+def _plain_path(url: str) -> str:
+    relative_path(url.partition("://")[2].partition("/")[2])
+    return url
+
+
+def _requirement(value: str) -> str:
+    try:
+        parsed = Pep508(_plain(value))
+    except InvalidRequirement as error:
+        raise ValueError(f"{value!r} is no requirement (PEP 508): {error}") from None
+    if parsed.url:
+        raise ValueError(f"{value!r} is a requirement by address, which no index can answer")
+    return value
+
+
 Sha256 = Annotated[str, _form(r"[0-9a-f]{64}", "sha256 (64 lower-case hex digits)")]
 Digest = Annotated[str, _form(r"sha256:[0-9a-f]{64}", "digest (sha256: and 64 lower-case hex digits)")]
 Size = Annotated[int, Field(ge=0, lt=1 << 50)]
@@ -83,14 +101,31 @@ FileName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,249}", "file nam
 EnvName = Annotated[
     str, _form(r"(?!(PATH|VIRTUAL_ENV)$)[A-Za-z_][A-Za-z0-9_]*", "name of an environment variable that a lock may set")
 ]
+BuildVariable = Annotated[
+    str,
+    _form(
+        rf"(?!({'|'.join(sorted(BUILD_ENV | RESERVED_ENV))})$)[A-Za-z_][A-Za-z0-9_]*", "variable that a build may set"
+    ),
+]
+Module = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "name of a module")]
+Requirement = Annotated[str, AfterValidator(_requirement)]
 Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
 Capability = Annotated[str, _form(r"[0-9]{1,2}\.[0-9]", "compute capability")]
 DriverVersion = Annotated[str, _form(r"[0-9]{1,5}(\.[0-9]{1,5}){0,3}", "version of a driver")]
 PathGlob = Annotated[str, _form(r"(\*/|/)[A-Za-z0-9_.+*/-]+", "glob over absolute paths")]
 GitName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._-]*", "name of a commit")]
+GitRef = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "tag, branch or commit")]
 GitUrl = Annotated[
     str,
     _form(r"(https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(:[0-9]+)?(/[A-Za-z0-9._~+-]+)+", "address of a repository"),
+]
+FileUrl = Annotated[
+    str,
+    _form(
+        r"(https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(:[0-9]+)?/[A-Za-z0-9._~%!$&'()+,;=@/-]+",
+        "address of a file (https, without user or query)",
+    ),
+    AfterValidator(_plain_path),
 ]
 GitObject = Annotated[str, _form(r"[0-9a-f]{40}", "hash of a git object (40 lower-case hex digits)")]
 ImageName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "name of an image")]

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen.lock.model import GIT, Lock, LockedGit, LockedWheel, winners_among
+from imagegen.errors import BuildError
+from imagegen.lock.build_sources import commit_of, patches_of
+from imagegen.lock.builds import BUILDER, builder
+from imagegen.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, winners_among
+from imagegen.lock.recipes import Compiled, architectures, environment
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement
+from imagegen.matrix.recipe import SdistFile
 
 BASE = ("name", "kind", "suite", "image", "interpreter")  # what a locked base repeats from the matrix
 
@@ -18,10 +23,10 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
 
     The matrix knows sdists that this stack never asked for: only those that the lock was made with count.
     """
-    new = {name for name in cell.inputs if not name.startswith("sdist ")}
-    names = lock.inputs.keys() | new
-    moved = {name for name in names if lock.inputs.get(name) != cell.inputs.get(name)}
-    if lock.winners != winners_among(cell.winners, lock.wheels):
+    now = {**cell.inputs, BUILDER: builder()} if lock.builds else cell.inputs
+    names = lock.inputs.keys() | {name for name in now if not name.startswith("sdist ")}
+    moved = {name for name in names if lock.inputs.get(name) != now.get(name)}
+    if lock.winners != winners_among(cell.winners, lock.packages):
         moved.add("winners")
     if any(wheel.misrecorded != cell.misrecorded.get(wheel.file.sha256) for wheel in lock.wheels):
         moved.add("misrecorded")
@@ -51,9 +56,15 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
     )
     yield from (name for name, said, meant in repeated if said != meant)
     wheels = {wheel.name: wheel for wheel in lock.wheels}
+    builds = {build.name: build for build in lock.builds}
     for requirement in cell.requirements:
-        if not _answers(wheels.get(requirement.component.package), requirement):
-            yield f"wheel {requirement.component.package}"
+        package = requirement.component.package
+        if build := builds.pop(package, None):
+            if not _compiles(build, requirement, cell):
+                yield f"build {package}"
+        elif not _answers(wheels.get(package), requirement):
+            yield f"wheel {package}"
+    yield from (f"build {name}" for name in builds)
     target = Target.of(cell.platform, cell.base, lock.base)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
@@ -66,11 +77,42 @@ def _source(wheel: LockedWheel) -> LockedGit | None:
     return wheel.sdist.git if wheel.sdist else None
 
 
+def _is_of(wheel: LockedWheel, requirement: Requirement) -> bool:
+    """Whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
+    chosen = wheel.choice is not None and not requirement.from_source
+    index = GIT if requirement.git else requirement.index
+    return wheel.file.index == index or (chosen and wheel.file.index in (URL, LINKS))
+
+
+def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
+    """Whether the build is what the recipe says, for a release that will do."""
+    recipe = cell.recipes.get(build.name)
+    release = recipe.releases.get(build.version) if recipe else None
+    if recipe is None or release is None:
+        return False
+    recipe = recipe.of(build.version)
+    each = Compiled(requirement, recipe, build.version)
+    try:
+        env = environment(each, cell)
+    except BuildError:
+        return False
+    file = build.source
+    return (
+        build.because == requirement.because
+        and SpecifierSet(requirement.specifier).contains(build.version, prereleases=True)
+        and (not isinstance(release, SdistFile) or (file.filename, file.sha256) == (release.filename, release.sha256))
+        and (build.git, build.submodules) == commit_of(each)
+        and (build.patches, build.requires, build.modules) == (patches_of(recipe), recipe.requires, recipe.modules)
+        and build.env == env
+        and build.architectures == architectures(each, cell)
+    )
+
+
 def _answers(wheel: LockedWheel | None, requirement: Requirement) -> bool:
     return (
         wheel is not None
         and wheel.because == requirement.because
-        and wheel.file.index == (GIT if requirement.git else requirement.index)
+        and _is_of(wheel, requirement)
         and _source(wheel) == (requirement.git and LockedGit.of(requirement.git))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )

@@ -17,14 +17,18 @@ from imagegen import base, compat
 from imagegen.config import Settings
 from imagegen.errors import ImagegenError, LockError
 from imagegen.lock import indexes, sdist
+from imagegen.lock.choosing import Chooser
+from imagegen.lock.drafts import Drafter
 from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
 from imagegen.lock.freshness import BASE
 from imagegen.lock.model import (
+    BUILT,
     GIT,
     File,
     Lock,
     LockedBase,
+    LockedBuild,
     LockedEnv,
     LockedGit,
     LockedGpus,
@@ -33,11 +37,12 @@ from imagegen.lock.model import (
     archive_name,
     winners_among,
 )
-from imagegen.lock.parts import Attempts, Parts, gather, must_be_compiled, pep508
+from imagegen.lock.parts import Attempts, Parts, gather, pep508
+from imagegen.lock.recipes import Compiled, no_recipe, released
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
-from imagegen.matrix.model import Cell, GitSource, Sdist
+from imagegen.matrix.model import Cell, GitSource, Requirement, Sdist
 from imagegen.matrix.rule import Rule
 from imagegen.net import Client
 from imagegen.progress import Progress, timed
@@ -57,13 +62,16 @@ def make(
     store: Store,
     rules: Iterable[Rule],
     progress: Progress,
+    chooser: Chooser,
     upgrade_base: bool = False,
 ) -> Lock:
     """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
 
-    Raises LockError when there is no answer, FetchError when an index fails, and what `base.resolve` and building
-    sdists raise; LockErrors when several parts that the cell needs cannot be had. The new lock has the record of
-    `previous` only if nothing else differs.
+    `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here.
+
+    Raises LockError when there is no answer, FetchError when an index fails, BuildError for what cannot be compiled,
+    and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be had.
+    The new lock has the record of `previous` only if nothing else differs.
     """
     rules = tuple(rules)
     time = _as_of(as_of, None if upgrade or upgrade_packages else previous)
@@ -72,26 +80,39 @@ def make(
     attempts = Attempts()
     locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
     target = Target.of(cell.platform, cell.base, locked_base)
+    released = [attempts.attempt(lambda each=each: _released(each, cell, chooser, kept)) for each in cell.requirements]  # type: ignore[misc]
+    compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
-        parts = gather(cell, target, attempts, Path(room), settings, store, progress)
+        parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
-        maker = _Maker(cell, target, locked_base, parts, time, settings, store, progress, _sizes(previous))
-        wheels = maker.wheels(tuple(compat.constraints(rules, cell)), kept)
+        maker = _Maker(cell, target, locked_base, compiled, parts, time, settings, store, progress, _sizes(previous))
+        found = maker.resolved(tuple(compat.constraints(rules, cell)), kept)
+        wheels = maker.wheels(found)
+        drafter = Drafter(cell, target, rules, compiled, chooser, maker.build_requires, store, settings, progress)
         uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
-    made = Lock(
-        cell=cell.id,
-        image=cell.image,
-        axes=dict(cell.axes),
-        inputs={name: value for name, value in cell.inputs.items() if name not in _unused(cell, wheels)},
-        uv=uv,
-        as_of=time,
-        base=locked_base,
-        wheels=wheels,
-        env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
-        winners=winners_among(cell.winners, wheels),
-    )
+        made = Lock(
+            cell=cell.id,
+            image=cell.image,
+            axes=dict(cell.axes),
+            inputs={name: value for name, value in cell.inputs.items() if name not in _unused(cell, wheels)},
+            uv=uv,
+            as_of=time,
+            base=locked_base,
+            wheels=wheels,
+            env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+        )
+        settled = _settled(previous, made, kept) if previous else {}
+        made = drafter.completed(made, {each.name: each.via for each in found}, settled)
+    made = replace(made, winners=winners_among(cell.winners, made.packages))
     made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
+
+
+def _released(requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str]) -> Compiled | None:
+    package = requirement.component.package
+    if recipe := cell.recipes.get(package):
+        return released(requirement, recipe, chooser.versions(package), kept.get(package))
+    return None
 
 
 def _gpus(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
@@ -135,16 +156,31 @@ def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progr
 
 def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     names = {canonicalize_name(name) for name in upgraded}
-    unknown = names - {wheel.name for wheel in previous.wheels}
+    unknown = names - {each.name for each in previous.packages}
     if unknown:
         raise LockError(f"the lock has no {', '.join(sorted(unknown))}", fix="upgrade a package that it has")
-    return {wheel.name: wheel.version for wheel in previous.wheels if wheel.name not in names}
+    return {each.name: each.version for each in previous.packages if each.name not in names}
+
+
+def _settled(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
+    """What of the compiled may stay, by package: a wheel that was chosen does as long as it is for the same torch.
+
+    So a place that cannot be reached today turns no wheel into a build.
+    """
+    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
+    same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
+    return {
+        each.name: each
+        for each in previous.packages
+        if each.name in kept and (isinstance(each, LockedBuild) or (same and each.choice))
+    }
 
 
 def _sizes(previous: Lock | None) -> dict[str, int]:
     wheels = previous.wheels if previous else ()
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
     parts = [wheel for each in sdists for wheel in each.build_requires]
+    parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
     files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
     return {file.sha256: file.size for file in files}
 
@@ -154,6 +190,7 @@ class _Maker:
     cell: Cell
     target: Target
     base: LockedBase
+    compiled: Mapping[str, Compiled]  # by package
     parts: Parts
     as_of: str
     settings: Settings
@@ -161,25 +198,41 @@ class _Maker:
     progress: Progress
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
 
-    def wheels(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[LockedWheel, ...]:
-        requirements = {each.component.package: each for each in self.cell.requirements}
-        commits = {name: each.git for name, each in requirements.items() if each.git}
+    def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
+        """The releases that answer the cell; of what is compiled and of commits, without their files."""
         described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
+        described += [each.described for each in self.compiled.values()]
+        known = {each.package for each in described}
         question = Question(
-            requirements=tuple(pep508(each, self.cell) for each in self.cell.requirements),
+            requirements=tuple(self._asked(each) for each in self.cell.requirements),
             target=self.target,
             as_of=self.as_of,
-            routes={name: GIT if each.git else each.index for name, each in requirements.items()},
+            routes=self._routes,
             sites=self.parts.sites,
             constraints=constraints,
-            sdists=(*(each for each in self.cell.sdists if each.package not in commits), *described),
+            sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
             preferences=kept,
         )
         with timed(self.progress, f"resolving {self.cell.id} as of {self.as_of}"):
-            found = resolve(question, self.settings)
+            return resolve(question, self.settings)
+
+    def _asked(self, requirement: Requirement) -> str:
+        compiled = self.compiled.get(requirement.component.package)
+        return compiled.pep508 if compiled else pep508(requirement, self.cell)
+
+    @property
+    def _routes(self) -> dict[str, str]:
+        routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
+        return routes | dict.fromkeys(self.compiled, BUILT)
+
+    def wheels(self, found: Iterable[Pinned]) -> tuple[LockedWheel, ...]:
+        """All but what is compiled, sorted by name."""
+        found = [each for each in found if each.name not in self.compiled]
+        requirements = {each.component.package: each for each in self.cell.requirements}
+        commits = {name: each.git for name, each in requirements.items() if each.git}
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         locked = [
-            *self._files([each for each in found if each.name not in commits], question.routes, sdists),
+            *self._files([each for each in found if each.name not in commits], self._routes, sdists),
             *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
         ]
         return tuple(
@@ -216,8 +269,7 @@ class _Maker:
             elif pinned.sdist and declared and declared.version == pinned.version:
                 chosen.append((pinned, pinned.sdist))
             else:
-                compiled = {each.component.package for each in self.cell.requirements if each.component.compiled}
-                errors.append(_no_wheel(pinned, self.target, compiled=pinned.name in compiled))
+                errors.append(_no_wheel(pinned, self.target, self.cell))
         if errors:
             raise LockErrors(errors)
         with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
@@ -233,7 +285,7 @@ class _Maker:
 
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
-        source = LockedSdist(locked.file, self._build_requires(declared))
+        source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
         return self._built(locked, source, [Wanted(locked.name, source.file)])
 
     def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
@@ -241,13 +293,14 @@ class _Maker:
         archive = self.parts.archives[pinned.name]
         sha256 = archive.digest.removeprefix("sha256:")
         file = File(archive_name(pinned.name, pinned.version), sha256, archive.size, GIT)
-        source = LockedSdist(file, self._build_requires(commit.metadata), LockedGit.of(commit))
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), LockedGit.of(commit))
         return self._built(LockedWheel(pinned.name, pinned.version, file, pinned.via), source, [])
 
-    def _build_requires(self, declared: Sdist) -> tuple[LockedWheel, ...]:
-        if not declared.build_requires:
+    def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
+        """What a build backend needs, complete and exact: no part of the image."""
+        if not pins:
             return ()
-        question = Question(declared.build_requires, self.target, self.as_of, routes={}, sites=self._default_site)
+        question = Question(pins, self.target, self.as_of, routes={}, sites=self._default_site)
         return self._files(resolve(question, self.settings), {}, {})
 
     def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:
@@ -264,9 +317,10 @@ class _Maker:
         return replace(locked, file=wheel, sdist=source)
 
 
-def _no_wheel(pinned: Pinned, target: Target, *, compiled: bool) -> LockError:
-    if pinned.sdist and compiled:
-        return must_be_compiled(pinned.name, pinned.version, f"its index has only {pinned.sdist.filename}")
+def _no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
+    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
+    if pinned.sdist and pinned.name in compiled:
+        return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
     wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
     offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
     return LockError(

@@ -20,6 +20,7 @@ __all__ = [
     "BUILT",
     "GIT",
     "LINKS",
+    "LOCAL",
     "LOCK_VERSION",
     "URL",
     "Deb",
@@ -46,6 +47,7 @@ GIT = "git"  # in place of an index's alias: the file is made of a commit
 URL = "url"  # in place of an index's alias: the file has an address of its own
 LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
 BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
+LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is packed of, is on somebody's disk
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,7 @@ class LockedWheel:
     @property
     def release(self) -> str:
         """Its version; of a commit with a label that says so, since others may share the version."""
-        commit = self.sdist.git if self.sdist else None
-        return f"{self.version}+git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}" if commit else self.version
+        return _release(self.version, self.sdist.git if self.sdist else None)
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,15 @@ class LockedBuild:
     architectures: tuple[str, ...]  # compute capabilities, ascending
     modules: tuple[str, ...]  # extension modules that the wheel must hold
     key: str  # "sha256:...", of all that decides the wheel
+
+    @property
+    def release(self) -> str:
+        """As LockedWheel's."""
+        return _release(self.version, self.git)
+
+
+def _release(version: str, commit: LockedGit | None) -> str:
+    return f"{version}+git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}" if commit else version
 
 
 @dataclass(frozen=True)
@@ -224,15 +234,22 @@ class Lock:
     def python(self) -> str:
         return self.axes["python"]
 
+    @property
+    def packages(self) -> tuple[LockedWheel | LockedBuild, ...]:
+        """All that the stack holds, sorted by name, each once: what is compiled as a build, realised or not."""
+        compiled = {build.name for build in self.builds}
+        others = [wheel for wheel in self.wheels if wheel.name not in compiled]
+        return tuple(sorted((*others, *self.builds), key=lambda each: each.name))
+
 
 def archive_name(name: str, version: str) -> str:
     """The file name of the archive that is packed of a commit."""
     return f"{name}-{version}.tar"
 
 
-def winners_among(rules: Iterable[WinnerRule], wheels: Iterable[LockedWheel]) -> tuple[Winner, ...]:
-    """What the matrix's winners mean for these wheels: those whose winner and at least one loser are there."""
-    versions = {wheel.name: wheel.version for wheel in wheels}
+def winners_among(rules: Iterable[WinnerRule], packages: Iterable[LockedWheel | LockedBuild]) -> tuple[Winner, ...]:
+    """What the matrix's winners mean for these packages: those whose winner and at least one loser are there."""
+    versions = {each.name: each.version for each in packages}
     found = []
     for rule in rules:
         over = tuple(name for name in rule.over if name in versions)

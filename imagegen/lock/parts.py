@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,8 @@ from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError, ImagegenError, LockError
 from imagegen.lock import indexes
 from imagegen.lock.file import LockErrors
-from imagegen.lock.model import GIT
+from imagegen.lock.model import BUILT, GIT
+from imagegen.lock.recipes import Compiled, no_recipe
 from imagegen.lock.resolve import Site
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement
@@ -63,11 +65,21 @@ class Parts:
 
 
 def gather(
-    cell: Cell, target: Target, attempts: Attempts, room: Path, settings: Settings, store: Store, progress: Progress
+    cell: Cell,
+    target: Target,
+    compiled: Mapping[str, Compiled],
+    attempts: Attempts,
+    room: Path,
+    settings: Settings,
+    store: Store,
+    progress: Progress,
 ) -> Parts:
-    """All of it; `room` is a directory for as long as the lock is made. Raises what `attempts` and this gathered."""
+    """All of it; `room` is a directory for as long as the lock is made. Raises what `attempts` and this gathered.
+
+    Of what is `compiled` by a recipe, the resolution needs no file.
+    """
     for requirement in cell.requirements:
-        if requirement.component.compiled:
+        if requirement.component.compiled and requirement.component.package not in cell.recipes:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
     found: dict[str, Site | None] = {}
     if indexes.DEFAULT in settings.index_urls:
@@ -75,7 +87,8 @@ def gather(
     maker = _SiteMaker(cell, target, room, settings, progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
-        if requirement.index != indexes.DEFAULT and not requirement.git:
+        ordinary = not requirement.git and requirement.component.package not in compiled
+        if requirement.index != indexes.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
         found[alias] = attempts.attempt(lambda alias=alias, each=requirements: maker.site(alias, each))  # type: ignore[misc]
@@ -87,7 +100,9 @@ def gather(
     attempts.require()
     archives = {package: archive for package, archive in packed.items() if archive}
     sites = {alias: site for alias, site in found.items() if site}
-    return Parts(sites | ({GIT: maker.commits(archives)} if archives else {}), archives)
+    sites |= {GIT: maker.commits(archives)} if archives else {}
+    sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
+    return Parts(sites, archives)
 
 
 def pep508(requirement: Requirement, cell: Cell) -> str:
@@ -102,20 +117,12 @@ def pep508(requirement: Requirement, cell: Cell) -> str:
     return requirement.pep508
 
 
-def must_be_compiled(name: str, version: str, why: str) -> LockError:
-    """The error for a component whose sources are more than Python."""
-    return LockError(
-        f"{name} {version} has to be compiled",
-        why=f"{why}; this imagegen makes wheels of pure Python only",
-        fix="choose a cell without it, or a version that has a wheel; source builds come with a later imagegen",
-    )
-
-
 def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -> None:
     """Raise LockError for a compiled component of which there is no wheel. An index that fails is told by others."""
     name, package = requirement.component.name, requirement.component.package
     if source := requirement.git:
-        raise must_be_compiled(name, source.metadata.version, f"the cell asks for {source.url} at {source.commit}")
+        asked = f"the cell asks for {source.url} at {source.commit}"
+        raise no_recipe(f"{name} {source.metadata.version}", asked)
     url = indexes.url_of(requirement.index, settings)
     try:
         links = indexes.project(Client(settings).impatient(), url, package) if url else []
@@ -126,7 +133,7 @@ def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -
     if links and target.best(wheels) is None:
         place = f"Python {target.python} on {target.uv_platform}"
         why = f"index {requirement.index} has no wheel of it for {place}"
-        raise must_be_compiled(name, requirement.specifier or "(any version)", why)
+        raise no_recipe(f"{name} {requirement.specifier}".strip(), why)
 
 
 def _version(filename: str) -> str:
@@ -178,6 +185,19 @@ class _SiteMaker:
                 digest = archive.digest.removeprefix("sha256:")
                 lines.append(_link((self.room / name).as_uri(), digest, name))
         return self._page(GIT, lines)
+
+    def recipes(self, compiled: Iterable[Compiled]) -> Site:
+        """A page that offers one sdist for each component that a recipe compiles: uv has its metadata, as for commits.
+
+        Its hash is of what we say, not of a file: a wheel that fits may make the sources unnecessary. It differs, since
+        uv takes files of one hash for one release (measured with 0.13.8).
+        """
+        lines = []
+        for each in compiled:
+            name = f"{each.package.replace('-', '_')}-{each.version}.tar.gz"
+            said = hashlib.sha256(json.dumps([name, each.recipe.requires]).encode()).hexdigest()
+            lines.append(_link((self.room / name).as_uri(), said, name))
+        return self._page(BUILT, lines)
 
     def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: FetchError) -> Site:
         files = {each.component.package: self._exact_file(each) for each in requirements}

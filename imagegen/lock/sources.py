@@ -1,4 +1,4 @@
-"""Where a file of a lock is found, by hash: the store, find-links places, extra indexes, the alias's own index.
+"""Where a file of a lock is found, by hash: the store, find-links places, extra indexes, its address or its index.
 
 A hash decides, so any source serves: a find-links directory cannot change what is built, only where it comes from.
 """
@@ -16,7 +16,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
-from imagegen.lock.model import File
+from imagegen.lock.model import BUILT, LINKS, URL, File
 from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.progress import Meter
 from imagegen.store import Store
@@ -73,6 +73,10 @@ class Finder:
         for index_url in self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), wanted.name, tried)
             yield from self._matching(links, wanted, index_url, tried)
+        if wanted.file.url:
+            yield wanted.file.url
+        if wanted.file.index in (URL, LINKS, BUILT):
+            return
         url = indexes.url_of(wanted.file.index, self._settings)
         if url is None:
             tried.append(f"index {wanted.file.index}: no address is known for it")
@@ -156,14 +160,19 @@ def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]
 
 def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
     """The file as one that the store lacks."""
-    return Missing(
-        wanted.file.filename,
-        wanted.file.sha256,
-        tuple(dict.fromkeys(tried)),
+    links = "put it into a directory that PIP_FIND_LINKS names"
+    fixes = {
+        URL: f"{links}, or reach {wanted.file.url}",
+        LINKS: f"{links}: only such places have had it",
+        BUILT: "`imagegen wheels build` makes it again",
+    }
+    other = (
         "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
         f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
-        "where an index serves other bytes than the lock names, `imagegen lock` looks again",
+        "where an index serves other bytes than the lock names, `imagegen lock` looks again"
     )
+    fix = fixes.get(wanted.file.index, other)
+    return Missing(wanted.file.filename, wanted.file.sha256, tuple(dict.fromkeys(tried)), fix)
 
 
 def _lacks(place: str) -> str:

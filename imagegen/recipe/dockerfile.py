@@ -21,7 +21,7 @@ from imagegen.layers.image import base_environment, entrypoint, environment, lab
 from imagegen.layers.install import PREFIX
 from imagegen.layers.support import ENV, OPEN, ROOT, WORKDIR, links
 from imagegen.lock import inputs_hash
-from imagegen.lock.model import Lock, LockedEnv, LockedWheel
+from imagegen.lock.model import Lock, LockedBuild, LockedEnv, LockedWheel
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -89,11 +89,11 @@ def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
     return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
 
 
-def reason(wheel: LockedWheel) -> str:
+def reason(pin: LockedWheel | LockedBuild) -> str:
     """One line: why this pin is here."""
-    if wheel.because:
-        return wheel.because
-    return "needed by " + ", ".join(wheel.via) if wheel.via else "asked for by the image"
+    if pin.because:
+        return pin.because
+    return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"
 
 
 @functools.cache

@@ -33,6 +33,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A file that a place has, as far as the place tells it."""
+
+    filename: str
+    url: str
+    sha256: str | None = None
+    size: int | None = None  # bytes
+
+
+@dataclass(frozen=True)
 class BuiltWheel:
     """A wheel of the wheelhouse. `record` tells how it was made (sources, flags, toolchain, peak memory, duration)."""
 

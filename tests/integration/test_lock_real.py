@@ -13,10 +13,12 @@ from imagegen import matrix
 from imagegen.config import Settings
 from imagegen.data import shipped
 from imagegen.errors import SandboxError
-from imagegen.lock import dumps, fetch, make, read, sdist, with_indexes, write
+from imagegen.lock import Places, contradictions, dumps, fetch, fetch_sources, make, read, sdist, with_indexes, write
 from imagegen.lock.model import File, Lock, LockedWheel
 from imagegen.matrix.model import Cell, Requirement
 from imagegen.progress import Quiet
+from imagegen.store import Store
+from imagegen.wheels.catalogue import Catalogue
 from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
@@ -36,10 +38,10 @@ def cell(debian: Debian) -> Cell:
     return replace(cell, requirements=wanted, base=debian.asked)
 
 
-def relock(cell: Cell, previous: Lock, settings: Settings, debian: Debian) -> Lock:
+def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
     return make(
-        cell, previous=previous, upgrade=False, upgrade_packages=(), as_of=None, settings=settings, store=debian.store,
-        rules=(), progress=Quiet(),
+        cell, previous=previous, upgrade=False, upgrade_packages=(), as_of=None, settings=settings, store=store,
+        rules=(), progress=Quiet(), chooser=Places(Catalogue(), lambda path, torch: (), settings, store, Quiet()),
     )  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     settings = with_indexes(replace(settings, store=debian.store.root), cell.indexes)
     old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
     based = Lock(cell.id, cell.image, cell.axes, cell.inputs, old_uv, "2026-11-20T00:00:00Z", debian.locked, (), ())
-    lock = relock(cell, based, settings, debian)
+    lock = relock(cell, based, settings, debian.store)
     assert lock.uv.version == importlib.metadata.version("uv")
     versions = {wheel.name: wheel.version for wheel in lock.wheels}
     # --only-binary would step hydra-core back by years: its parser's runtime has no wheel.
@@ -56,7 +58,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     write(lock, tmp_path / "lock.toml")
     assert read(tmp_path / "lock.toml") == lock
     assert "://" not in dumps(lock)
-    assert relock(cell, lock, settings, debian) is lock
+    assert relock(cell, lock, settings, debian.store) is lock
 
     # Another machine, whose store holds the base alone, makes the same wheel from the sdist.
     fetch(lock, debian.store, settings, Quiet())
@@ -77,3 +79,24 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     with pytest.raises(SandboxError, match=r"antlr4-python3-runtime-4\.9\.3\.tar\.gz could not be made") as caught:
         sdist.build(runtime.name, runtime.version, replace(runtime.sdist, build_requires=()), workshop)
     assert "setuptools" in str(caught.value)
+
+
+def test_a_component_that_has_no_wheel_is_locked_as_a_build(settings: Settings, tmp_path: Path) -> None:
+    """On the base of a committed lock, which nobody needs to fetch for it."""
+    cells = matrix.load([shipped("matrices"), shipped("wheels")])
+    (cell,) = cells.select("hopper-vllm-cu130-py311-flash-attn")
+    names = {"torch", "flash-attn", "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-nvvm"}
+    cell = replace(cell, requirements=tuple(each for each in cell.requirements if each.component.name in names))
+    model, store = read(shipped("locks") / "hopper-vllm-cu130-py311.toml"), Store(tmp_path / "store")
+    settings = with_indexes(replace(settings, store=store.root, find_links=()), cell.indexes)
+    lock = relock(cell, replace(model, inputs=cell.inputs), settings, store)
+    (build,) = lock.builds
+    assert (build.name, build.version, build.env["FLASH_ATTN_CUDA_ARCHS"]) == ("flash-attn", "2.8.3", "90")
+    assert {"torch", "triton", "nvidia-cuda-nvcc", "nvidia-cuda-runtime"} <= set(build.against)
+    assert "einops" in {wheel.name for wheel in lock.wheels} - set(build.against)
+    assert contradictions(lock, cell) == ()
+    write(lock, tmp_path / "lock.toml")
+    assert read(tmp_path / "lock.toml") == lock
+    assert relock(cell, lock, settings, store) is lock
+    fetch_sources(lock.builds, cell.recipes, store, settings, Quiet())
+    assert all(store.has(file.digest) for file in (build.source, *(each.file for each in build.build_requires)))

@@ -20,6 +20,8 @@ from imagegen.matrix.model import Base, Cell, Component, Gpu, Index, Requirement
 from imagegen.matrix.rule import Rule
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from imagegen.wheels.find import Need
+from imagegen.wheels.model import Candidate, Place
 from tests.unit.test_lock_resolve import NEW, Shelf
 
 LATER = "2026-11-20T00:00:00Z"
@@ -35,6 +37,22 @@ UV = LockedWheel(
 )  # the uv that runs here: a lock keeps it rather than asking an index again
 
 
+class Chooser:
+    """Plays whoever knows where wheels are; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.known: tuple[str, ...] = ()
+        self.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")
+        self.asked: list[tuple[Need, str]] = []
+
+    def versions(self, package: str) -> tuple[str, ...]:
+        return self.known
+
+    def choose(self, need: Need, index: str) -> Candidate:
+        self.asked.append((need, index))
+        return self.answer
+
+
 class House:
     """A cell, the shelves that it is resolved from, and a store."""
 
@@ -48,6 +66,7 @@ class House:
         }
         self.store = Store(root / "store")
         self.said: list[str] = []
+        self.chooser = Chooser()
         base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
         indexes = {"pypi": Index("pypi", None, ""), "pytorch-cpu": Index("pytorch-cpu", "https://unused.invalid", "")}
         wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
@@ -66,7 +85,7 @@ class House:
             say = staticmethod(self.say)
 
         options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
-        options = {"rules": ()} | options
+        options = {"rules": (), "chooser": self.chooser} | options
         settings = Settings.from_environment(self.env)
         return make(
             self.cell, previous=previous or self.first, settings=settings, store=self.store,

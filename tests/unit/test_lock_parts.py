@@ -59,6 +59,7 @@ class Wider(House):
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
     registry, server = StandIn(), GitServer(tmp_path)
     house = Wider(tmp_path, registry, server)
+    made: dict[str, bytes] = {}
 
     class Hands:
         """What a build gives depends on the archive alone, as in the real sandbox."""
@@ -70,8 +71,11 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
         def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
             source = next(path for name, path in self.files.items() if name.endswith(".tar"))
             name, info = "mbridge-0.15.1-py3-none-any.whl", "mbridge-0.15.1.dist-info"
-            wheel = make_wheel(tmp_path, {"mbridge.py": source.name.encode()}, filename=name, info=info)
-            return f"{name}\n".encode() + wheel.read_bytes()
+            if source.name not in made:  # a zip archive holds the time of its making
+                made[source.name] = make_wheel(
+                    tmp_path, {"mbridge.py": source.name.encode()}, filename=name, info=info
+                ).read_bytes()
+            return f"{name}\n".encode() + made[source.name]
 
     monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
     monkeypatch.setattr("imagegen.base.rootfs", lambda *args: tmp_path)

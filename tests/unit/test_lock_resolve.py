@@ -51,10 +51,10 @@ class Shelf:
         return Site(self.root.as_uri())
 
     def wheel(self, name: str, version: str, *requires: str, tag: str = "py3-none-any", uploaded: str = OLD) -> None:
-        filename = f"{name}-{version}-{tag}.whl"
+        filename = f"{name.replace('-', '_')}-{version}-{tag}.whl"
         body = io.BytesIO()
         with zipfile.ZipFile(body, "w") as archive:
-            info = f"{name}-{version.partition('-')[0]}.dist-info"
+            info = f"{name.replace('-', '_')}-{version.partition('-')[0]}.dist-info"
             lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version.partition('-')[0]}"]
             archive.writestr(f"{info}/METADATA", "\n".join([*lines, *(f"Requires-Dist: {each}" for each in requires)]))
             archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}")

@@ -1,0 +1,164 @@
+"""imagegen wheels find: where the wheel of a component that needs a compiler comes from, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import click
+from packaging.version import Version
+from rich.table import Table
+
+from imagegen import lock
+from imagegen.cli.app import App, pass_app
+from imagegen.errors import UsageError
+from imagegen.lock import candidates
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell, Component, Requirement
+from imagegen.net import Client
+from imagegen.text import did_you_mean, shown
+from imagegen.wheels import catalogue
+from imagegen.wheels.find import Candidate, Need, find
+
+
+@click.command("find")
+@click.argument("component")
+@click.option("--cell", "pattern", metavar="CELL", required=True, help="An image or a cell.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_app
+def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
+    """Say which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none fits.
+
+    Candidates come in the order in which they are asked; a file whose name fits is fetched, hashed and audited, until
+    one is found that serves. Nothing is compiled, and no lock is changed.
+    """
+    wanted, cell = _component(app, component), _cell(app, pattern)
+    known = catalogue.load([each for each in app.directories if each.name == "wheels"])
+    need, note = _need(app, wanted, cell, known)
+    if note:
+        app.progress.say(note)
+    settings = app.sources(cell)
+    with Client(settings) as client:
+        alias = next((each.index for each in cell.requirements if each.component.name == wanted.name), None)
+        alias = alias or wanted.index.get(cell.cuda, "pypi")
+        index = candidates.index(alias, wanted.package, settings, client)
+        places = candidates.places(known, index, settings, app.store, client, app.progress)
+        from imagegen.inventory import loose  # late: it brings the readers of wheels
+
+        found = find(need, places, partial(loose.examined, gpus=cell.gpus, torch=need.torch))
+    chosen = next((each for each in found if each.fits), None)
+    if as_json:
+        app.json(_as_dict(wanted, cell, need, found, chosen))
+    else:
+        _print(app, wanted, cell, need, found, chosen)
+    return 0 if chosen else 1
+
+
+def _component(app: App, word: str) -> Component:
+    """By its name, or its package's. Raises UsageError for others, and for one that needs no compiler."""
+    known = app.matrix.components
+    found = known.get(word) or next((each for each in known.values() if each.package == word), None)
+    compiled = sorted(each.name for each in known.values() if each.compiled)
+    if found is None:
+        fix = did_you_mean(word, known) or f"those that need a compiler are {', '.join(compiled)}"
+        raise UsageError(f'there is no component "{word}"', fix=fix)
+    if not found.compiled:
+        why = "its index has a wheel of every release, and the lock takes the one that fits"
+        raise UsageError(f"{found.name} needs no compiler", why=why, fix=f"ask about one of {', '.join(compiled)}")
+    return found
+
+
+def _cell(app: App, pattern: str) -> Cell:
+    cell, *others = app.matrix.select(pattern)
+    if others:
+        names = ", ".join(each.id for each in (cell, *others)[:4])
+        raise UsageError(f'"{pattern}" matches {len(others) + 1} cells', why=f"among them {names}", fix="name one")
+    return cell
+
+
+def _need(app: App, component: Component, cell: Cell, known: catalogue.Catalogue) -> tuple[Need, str | None]:
+    """What the cell needs, or would need if it had the component; then with a sentence that says so."""
+    locked = app.find_lock(cell)
+    if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
+        locked = None
+    recipe = app.matrix.recipes.get(component.name)
+    if cell.cuda_version is None and (recipe is None or recipe.architectures):
+        why = f"{component.name} is compiled for GPUs"
+        raise UsageError(f"{cell.id} is for the CPU alone", why=why, fix="name a cell with CUDA")
+    if version := _locked_version(component, locked):
+        return candidates.need_of(component, version, cell, locked, recipe), None
+    asked = _asked(component, cell)
+    other = None if asked else next((each for each in app.matrix.cells() if _is_sibling(each, cell, component)), None)
+    model = asked or (_asked(component, other) if other else None)
+    version = candidates.version_of(component, model.specifier if model else "", recipe, known)
+    need = candidates.need_of(component, version, cell, locked, recipe)
+    if asked:
+        return need, None
+    because = f"the version that {other.id} has" if other else "the newest that is known"
+    return need, f"{cell.id} has no {component.name}; this is what it would get with {version}, {because}"
+
+
+def _locked_version(component: Component, locked: Lock | None) -> str | None:
+    versions = {each.name: each.version for each in locked.wheels} if locked else {}
+    versions |= {each.name: each.version for each in locked.builds} if locked else {}
+    found = versions.get(component.package)
+    return Version(found).public if found else None  # a label says which file it was
+
+
+def _asked(component: Component, cell: Cell) -> Requirement | None:
+    return next((each for each in cell.requirements if each.component.name == component.name), None)
+
+
+def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
+    """Whether it is the same but for the component and one axis that brings it."""
+    differing = [axis for axis, value in cell.axes.items() if other.axes.get(axis) != value]
+    return other.image == cell.image and len(differing) <= 1 and _asked(component, other) is not None
+
+
+def _as_dict(
+    component: Component, cell: Cell, need: Need, found: Sequence[Candidate], chosen: Candidate | None
+) -> dict[str, Any]:
+    return {
+        "component": component.name,
+        "version": need.version,
+        "cell": cell.id,
+        "python": need.python,
+        "platform": need.platform,
+        "torch": need.torch,
+        "cuda": need.cuda,
+        "candidates": [_row(each) for each in found],
+        "choice": _row(chosen) if chosen else None,
+    }
+
+
+def _row(each: Candidate) -> dict[str, Any]:
+    return {
+        "place": each.place.value,
+        "file": each.filename,
+        "where": each.where,
+        "fits": each.fits,
+        "reason": each.reason,
+        "sha256": each.sha256,
+        "size": each.size,
+    }
+
+
+def _print(
+    app: App, component: Component, cell: Cell, need: Need, found: Sequence[Candidate], chosen: Candidate | None
+) -> None:
+    has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
+    click.echo(f"{component.name} {need.version} for {cell.id}: {has}")
+    table = Table("fits", "place", "file", "why", box=None, pad_edge=False)
+    # Files of one place that are refused for one reason share a row; JSON has each.
+    for (fits, place, why), group in groupby(found, lambda each: (each.fits, each.place.value, each.reason)):
+        first, *others = [each.filename or each.where for each in group]
+        more = f" and {len(others)} more" if others else ""
+        table.add_row("yes" if fits else "no", place, shown(first + more), shown(why))
+    app.out.print(table)
+    if chosen:
+        click.echo(shown(f"choice: {chosen.place.value}, {chosen.filename}: {chosen.reason}"))
+        click.echo(shown(f"  {chosen.where}"))
+    else:
+        click.echo("choice: none, so the cell cannot have it; a recipe under wheels/ would compile it")

@@ -1,0 +1,219 @@
+"""The catalogue of prebuilt wheels, wheels/catalogue/*.yaml: what release pages have, where no index serves it.
+
+Two kinds of entries: `releases`, whose files have an address that follows from the cell (nobody tells their hash, so a
+file is fetched and hashed before it is believed), and `files`, each with its address and its sha256, since third
+parties use one name for different bytes.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from imagegen import data
+from imagegen.audit.torch_exports import minor
+from imagegen.errors import MatrixError, MatrixErrors
+from imagegen.matrix import document as documents
+from imagegen.matrix import fields as f
+from imagegen.wheels import naming
+from imagegen.wheels.model import Candidate, Offer, Place
+from imagegen.wheels.naming import Need
+
+FOLDER = "catalogue"  # below a directory "wheels"
+_PLACEHOLDERS = {"torch", "cuda", "abi", "python", "machine"}
+
+
+@dataclass(frozen=True)
+class Release:
+    """Wheels of one version under addresses that follow one pattern; what is empty is not known."""
+
+    package: str  # normalised (PEP 503)
+    version: str
+    url: str  # with {torch}, {cuda}, {abi}, {python}, {machine}
+    torch: tuple[str, ...]  # "2.8"
+    cuda: tuple[str, ...]  # majors: "12"
+    python: tuple[str, ...]  # "3.11"
+    source: str
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """One file, by address and hash."""
+
+    package: str
+    version: str
+    offer: Offer
+    source: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    releases: tuple[Release, ...] = ()
+    files: tuple[KnownFile, ...] = ()
+
+    def versions(self, package: str) -> tuple[str, ...]:
+        """The versions of which it knows wheels, oldest first."""
+        known = {each.version for each in self.releases if each.package == package}
+        known |= {each.version for each in self.files if each.package == package}
+        return tuple(sorted(known, key=Version))
+
+    def offers(self, need: Need) -> Sequence[Offer | Candidate]:
+        """What may serve a cell; releases that have nothing for it as candidates that say why not."""
+        wanted = (need.package, Version(need.version))
+        computed = [_computed(each, need) for each in self.releases if (each.package, Version(each.version)) == wanted]
+        return [*computed, *(each.offer for each in self.files if (each.package, Version(each.version)) == wanted)]
+
+
+def load(directories: Sequence[Path]) -> Catalogue:
+    """Read wheels/catalogue below each of the directories called wheels. Raises MatrixErrors with all that is wrong."""
+    releases: list[Release] = []
+    files: list[KnownFile] = []
+    errors: list[MatrixError] = []
+    for path in sorted(path for directory in directories for path in (directory / FOLDER).glob("*.yaml")):
+        document, parsed = _read(path, errors)
+        for name, entry in parsed.catalogue.items():
+            source = f"{entry.source}, {entry.date}"
+            releases += (_release(entry, version, each, source) for version, each in entry.releases.items())
+            for position, file in enumerate(entry.files):
+                known = _known_file(entry, file, source)
+                if known:
+                    files.append(known)
+                else:
+                    where = document.where(("catalogue", name, "files", position, "url"))
+                    errors.append(MatrixError(f"this is no address of a wheel of {entry.package}", where=where))
+    if errors:
+        raise MatrixErrors(list(errors))
+    return Catalogue(tuple(releases), tuple(files))
+
+
+def _computed(release: Release, need: Need) -> Offer | Candidate:
+    torch = minor(need.torch) if need.torch else ""
+    values = {
+        "torch": torch,
+        "cuda": (need.cuda or "").partition(".")[0],
+        "abi": "TRUE" if need.new_abi else "FALSE",
+        "python": f"cp{need.python.replace('.', '')}",
+        "machine": need.platform.partition("-")[0],
+    }
+    url = release.url.format_map(values)
+    filename = unquote(urlsplit(url).path.rpartition("/")[2])
+    why = _outside(release, need, torch, values["cuda"])
+    if why:
+        return Candidate(Place.CATALOGUE, filename, url, fits=False, reason=why)
+    return Offer(filename, url)
+
+
+def _outside(release: Release, need: Need, torch: str, cuda: str) -> str | None:
+    """What of the cell the release has no wheel for, in one clause."""
+    told = "the wheels of this release are for {} {}, the cell has {}"
+    if not torch or not cuda:
+        return "its wheels are for torch and CUDA, the cell has none"
+    for what, has, known in (
+        ("Python", need.python, release.python),
+        ("torch", torch, release.torch),
+        ("CUDA", cuda, release.cuda),
+    ):
+        if known and has not in known:
+            return told.format(what, _span(known), has)
+    return None
+
+
+def _span(values: tuple[str, ...]) -> str:
+    return f"{values[0]} to {values[-1]}" if len(values) > 2 else " and ".join(values)
+
+
+def _placeholders(text: str) -> str:
+    if unknown := sorted({name for _, name, _, _ in string.Formatter().parse(text) if name} - _PLACEHOLDERS):
+        raise ValueError(f"unknown placeholder {{{unknown[0]}}}; known are {', '.join(sorted(_PLACEHOLDERS))}")
+    if not text.endswith(".whl"):
+        raise ValueError("must end in .whl")
+    return text
+
+
+_Pattern = Annotated[
+    str, f.string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%{}-]+)+", 300), AfterValidator(_placeholders)
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _ReleaseEntry(_Strict):
+    url: _Pattern
+    torch: list[f.Minor] = []
+    cuda: list[Annotated[str, f.string(r"[1-9][0-9]")]] = []
+    python: list[f.Minor] = []
+
+
+class _FileEntry(_Strict):
+    url: f.Url
+    sha256: Annotated[str, f.string(r"[0-9a-f]{64}")]
+    size: Annotated[str, f.string(r"[1-9][0-9]{0,11}")]
+
+
+class _Entry(_Strict):
+    """Of one publisher and one package."""
+
+    package: f.Distribution
+    description: f.Text
+    source: f.Text
+    date: f.Date
+    releases: dict[f.VersionText, _ReleaseEntry] = {}
+    files: list[_FileEntry] = []
+
+
+class _File(_Strict):
+    catalogue: dict[f.Name, _Entry] = Field(default={})
+
+
+def _read(path: Path, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
+    """A file's entries; none of a faulty one, whose faults go to `errors`."""
+    try:
+        document = documents.parse(path, data.read(path))
+    except OSError as error:
+        errors.append(MatrixError("the file cannot be read", where=str(path), why=error.strerror))
+        return documents.Document(path), _File()
+    if document.errors:
+        errors += document.errors
+        return document, _File()
+    try:
+        return document, _File.model_validate(document.data)
+    except ValidationError as invalid:
+        errors += (_error(document, detail) for detail in invalid.errors(include_url=False))
+    return document, _File()
+
+
+def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError:
+    path = tuple(part for part in detail["loc"] if part != "[key]")
+    if detail["type"] == "extra_forbidden":
+        return MatrixError(f'unknown key "{path[-1]}"', where=document.where(path, key=True))
+    if detail["type"] == "missing":
+        return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
+    name = ".".join(str(part) for part in path) or "the file"
+    what = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "string_pattern_mismatch":
+        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
+    return MatrixError(f"{name}: {what}", where=document.where(path))
+
+
+def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> Release:
+    known: Iterator[Iterable[str]] = iter((release.torch, release.cuda, release.python))
+    torch, cuda, python = (tuple(sorted(each, key=Version)) for each in known)
+    return Release(entry.package, version, release.url, torch, cuda, python, source)
+
+
+def _known_file(entry: _Entry, file: _FileEntry, source: str) -> KnownFile | None:
+    filename = unquote(urlsplit(file.url).path.rpartition("/")[2])
+    told = naming.read(filename)
+    if told is None or told.package != entry.package:
+        return None
+    return KnownFile(entry.package, str(told.version), Offer(filename, file.url, file.sha256, int(file.size)), source)

@@ -1,0 +1,256 @@
+"""Finding the wheel of a component that needs a compiler: places in order, each candidate with the reason.
+
+A name is only a first filter: of what is left, the file itself is fetched, hashed and examined, in the order of the
+places, until one fits. What comes after it is told, and not fetched. What cannot be had is a candidate that does not
+fit, and no error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from imagegen.audit.model import Finding, Severity
+from imagegen.errors import FetchError, LockError, WheelError
+from imagegen.net import Client, NotFoundError, UnreachableError, file_path, is_file
+from imagegen.progress import Meter, Progress
+from imagegen.store import Store
+from imagegen.store.layout import digest_of
+from imagegen.text import counted, redact
+from imagegen.wheels import naming
+from imagegen.wheels.model import BuiltWheel, Candidate, Offer, Place
+from imagegen.wheels.naming import Need, Told
+
+__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "choice", "find"]
+
+Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
+
+_OTHER_MINOR = "torch-other-minor"  # of an environment a warning, since it may be meant; a wheel is still to be chosen
+_KIND = "address"  # records of the store: what an address without a known hash last gave
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A find-links place, or an index: `read` gives its files of the package and may raise FetchError or OSError."""
+
+    where: str  # as the user named it: a directory, an address, or an index's alias
+    read: Callable[[], Sequence[Offer]]
+
+
+def _nothing(_: Need) -> Sequence[Offer | Candidate]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where candidates come from, as callables, so that whoever asks decides what is read."""
+
+    store: Store  # what is fetched goes there
+    client: Client
+    progress: Progress
+    wheelhouse: Callable[[str], BuiltWheel | None]  # by key
+    team: Callable[[str], BuiltWheel | None] | None = None  # by key, may raise FetchError; None: nobody has named one
+    team_name: str = ""  # "registry.example/wheels"
+    links: tuple[Listing, ...] = ()
+    index: Listing | None = None
+    catalogue: Callable[[Need], Sequence[Offer | Candidate]] = _nothing  # candidates are refused already
+
+
+def find(need: Need, places: Places, examine: Examine | None) -> tuple[Candidate, ...]:
+    """All candidates, in the order in which they are asked; of one place, those first whose names fit.
+
+    Without `examine` a name that fits is enough. Raises StoreError where the store cannot take a file.
+    """
+    search = _Search(need, places, examine)
+    for candidate in search.candidates():
+        search.found.append(candidate)
+    return tuple(search.found)
+
+
+def choice(candidates: Sequence[Candidate]) -> Candidate:
+    """The first that fits. Raises LockError where none does."""
+    fitting = next((each for each in candidates if each.fits), None)
+    if fitting is None:
+        reasons = "; ".join(f"{each.filename or each.place}: {each.reason}" for each in candidates)
+        raise LockError(
+            "no wheel fits, and none can be compiled",
+            why=reasons or "no place was asked",
+            fix="put a wheel that fits into a directory that PIP_FIND_LINKS names, or write a recipe under wheels/",
+        )
+    return fitting
+
+
+class _Search:
+    """One question on its way through the places."""
+
+    def __init__(self, need: Need, places: Places, examine: Examine | None) -> None:
+        self.need, self.places, self.examine = need, places, examine
+        self.found: list[Candidate] = []
+        self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
+
+    def candidates(self) -> Iterator[Candidate]:
+        yield self._kept(Place.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
+        if self.places.team:
+            yield self._kept(Place.TEAM, self.places.team_name, self.places.team)
+        for listing in self.places.links:
+            yield from self._listed(Place.LINKS, listing)
+        if self.places.index:
+            yield from self._listed(Place.INDEX, self.places.index)
+        offers = self.places.catalogue(self.need)
+        refused = [each for each in offers if isinstance(each, Candidate)]
+        yield from self._judged(Place.CATALOGUE, [each for each in offers if isinstance(each, Offer)])
+        yield from refused
+        yield self._source()
+
+    def _kept(self, place: Place, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
+        if self.need.key is None:
+            return Candidate(place, "", where, fits=False, reason="not asked: only a lock tells the build's key")
+        try:
+            wheel = ask(self.need.key)
+        except FetchError as error:
+            return Candidate(place, "", where, fits=False, reason=_failure(error))
+        if wheel is None:
+            return Candidate(place, "", where, fits=False, reason=f"has nothing under {self.need.key[:19]}…")
+        reason = "compiled from the same sources, for the same torch, Python and GPUs"
+        return Candidate(place, wheel.filename, where, fits=True, reason=reason, sha256=wheel.sha256, size=wheel.size)
+
+    def _listed(self, place: Place, listing: Listing) -> Iterator[Candidate]:
+        """Of a find-links place the package's wheels of all versions, of an index those of the one that is needed."""
+        try:
+            offers = listing.read()
+        except (FetchError, OSError) as error:
+            yield Candidate(place, "", redact(listing.where), fits=False, reason=_failure(error))
+            return
+        own = [each for each in offers if (told := naming.read(each.filename)) and told.package == self.need.package]
+        wanted = [each for each in own if place is Place.LINKS or self._is_wanted(naming.read(each.filename))]
+        if not wanted:
+            reason = f"has no wheel of {self.need.package} {self.need.version}"
+            yield Candidate(place, "", redact(listing.where), fits=False, reason=reason)
+        yield from self._judged(place, wanted)
+
+    def _is_wanted(self, told: Told | None) -> bool:
+        return told is not None and told.version == Version(Version(self.need.version).public)
+
+    def _judged(self, place: Place, offers: Sequence[Offer]) -> Iterator[Candidate]:
+        """The place's files: those whose name fits first, the best tags before others."""
+        judged = [(self._refusal(told), told, each) for each in offers if (told := naming.read(each.filename))]
+
+        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
+            why, told, offer = item
+            rank, build = told.rank(self.need), told.build[0] if told.build else 0
+            return why is not None, rank is None, why or "", rank or 0, -build, offer.filename, offer.url
+
+        for why, told, offer in sorted(judged, key=order):
+            where = redact(offer.url)
+            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)
+            yield refused if why else self._looked_at(refused, told, offer)
+
+    def _refusal(self, told: Told) -> str | None:
+        if not self._is_wanted(told):
+            return f"it is {told.version}, the cell has {self.need.version}"
+        compiled = "the matrix asks for one that is compiled here (from_source)" if self.need.from_source else None
+        return naming.mismatch(told, self.need) or compiled
+
+    def _looked_at(self, candidate: Candidate, told: Told, offer: Offer) -> Candidate:
+        """The candidate, by its file; untouched where an earlier one serves already."""
+        if earlier := next((each for each in self.found if each.fits), None):
+            return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")
+        says = naming.sayings(told)
+        named = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
+        try:
+            path, sha256, size = self._obtained(offer)
+        except (FetchError, OSError) as error:
+            return replace(candidate, reason=_failure(error))
+        candidate = replace(candidate, sha256=sha256, size=size)
+        if self.examine is None:
+            return replace(candidate, fits=True, reason=named)
+        try:
+            with self.places.store.room("wheel") as room:
+                link = room / candidate.filename
+                link.symlink_to(path)
+                errors = [each for each in self.examine(link) if _disqualifies(each)]
+        except WheelError as error:
+            return replace(candidate, reason=f"{error.what}: {error.why}" if error.why else error.what)
+        if errors:
+            more = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
+            return replace(candidate, reason=f"the audit: {errors[0].evidence}{more}")
+        return replace(candidate, fits=True, reason=f"{named}, and the audit finds no error")
+
+    def _obtained(self, offer: Offer) -> tuple[Path, str, int]:
+        """The file of an offer, its sha256 and its size. Raises FetchError, also for other bytes than are known."""
+        if is_file(offer.url):
+            return _hashed(file_path(offer.url), offer)
+        store = self.places.store
+        if offer.sha256 and offer.size and store.intact(f"sha256:{offer.sha256}", offer.size):
+            return store.path(f"sha256:{offer.sha256}"), offer.sha256, offer.size
+        size = self._quick.size(offer.url)  # asked at once, so that nobody waits for a host that is not there
+        sha256 = offer.sha256 or self._remembered(offer.url, size)
+        with self.places.progress.meter(f"fetching {offer.filename}", size) as meter:
+            if sha256:
+                known = offer.size or size
+                self.places.client.download(offer.url, store, sha256=sha256, size=known, meter=meter)
+            else:
+                with store.writer() as writer:
+                    self.places.client.stream(offer.url, _Counting(writer.write, meter), size=size)
+                    sha256 = writer.commit().removeprefix("sha256:")
+                store.remember(_KIND, digest_of(offer.url.encode()), {"sha256": sha256, "size": size})
+        return store.path(f"sha256:{sha256}"), sha256, size
+
+    def _remembered(self, url: str, size: int) -> str | None:
+        """What this address gave before, if it still has as many bytes and the store has them."""
+        record = self.places.store.recall(_KIND, digest_of(url.encode()))
+        if record and record["size"] == size and self.places.store.intact(f"sha256:{record['sha256']}", size):
+            return str(record["sha256"])
+        return None
+
+    def _source(self) -> Candidate:
+        if self.need.source is None:
+            what = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
+            return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
+        reason = "compiled for this cell, since no wheel fits"
+        if self.need.from_source:
+            reason = "compiled for this cell, as the matrix asks (from_source)"
+        elif any(each.fits for each in self.found):
+            reason = "could be compiled for this cell"
+        return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
+
+
+def _disqualifies(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR or finding.id == _OTHER_MINOR
+
+
+class _Counting:
+    """Bytes on their way into the store, counted on a meter."""
+
+    def __init__(self, write: Callable[[bytes], int], meter: Meter) -> None:
+        self._write, self._meter = write, meter
+        self.size = 0
+
+    def write(self, data: bytes, /) -> None:
+        self._write(data)
+        self.size += len(data)
+        self._meter.advance(len(data))
+
+
+def _hashed(path: Path, offer: Offer) -> tuple[Path, str, int]:
+    """A file of this machine where it lies."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+    if offer.sha256 not in (None, sha256):
+        raise FetchError(f"{path.name} is not the expected file", why=f"expected sha256 {offer.sha256}, got {sha256}")
+    return path.resolve(), sha256, size
+
+
+def _failure(error: FetchError | OSError) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    if isinstance(error, NotFoundError):
+        return "is not there"
+    if isinstance(error, UnreachableError):
+        return f"cannot be reached: {error.why}"
+    return redact(f"{error.what}: {error.why}" if error.why else error.what)

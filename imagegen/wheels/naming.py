@@ -1,0 +1,160 @@
+"""What a wheel's file name says of what it was built for, and whether that is what a cell has.
+
+Projects that publish wheels for several torches say which in the local version label, each in its own way:
+"+cu12torch2.8cxx11abiTRUE" (flash-attn, causal-conv1d, mamba-ssm), "+cu130torch2.11" (flash-attention-prebuild-wheels),
+"+cu13torch2.11.0+cu130cxx11abiTRUE" (TransformerEngine, whose second plus is no version of PEP 440), "+pt28cu128"
+(xformers). A name that says nothing is asked nothing: its file decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packaging.tags import Tag
+from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.audit.torch_exports import minor
+
+_CUDA = re.compile(r"cu([0-9]{2})([0-9]?)(?![0-9])")
+_TORCH = re.compile(r"(?:torch|(?<![a-z])pt)([12])\.?([0-9]{1,2})(?![0-9])")
+_ABI = re.compile(r"abi(true|false|[01])(?![a-z0-9])")
+_OTHER = re.compile(r"(?<![a-z])(rocm|hip|xpu|cpu)(?![a-z])")
+CPU = "the CPU alone"
+_OTHERS = {"rocm": "ROCm", "hip": "ROCm", "xpu": "Intel's GPUs", "cpu": CPU}
+_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")  # nothing that a path or a terminal reads as more than a name
+_INTERPRETER = re.compile(r"(cp|py)([23])([0-9]*)")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a cell needs of a component."""
+
+    package: str  # normalised (PEP 503)
+    version: str  # as the resolution chose it: "2.8.3"
+    python: str  # "3.11"
+    platform: str  # as uv calls it: "x86_64-manylinux_2_36"
+    ranks: Mapping[Tag, int]  # every tag that fits -> its rank, 0 for the most specific: `lock.target.Target.ranks`
+    torch: str | None  # the cell's release: "2.11.0", "2.8.0+cu128"; None: it has none
+    cuda: str | None  # the CUDA of torch's build: "13.0"; None: it has none
+    key: str | None = None  # of the source build, "sha256:..."; None: not known, so that no wheelhouse is asked
+    source: str | None = None  # what a source build is made of: "flash_attn-2.8.3.tar.gz"; None: there is no recipe
+    from_source: bool = False  # the matrix asks for one that is compiled here, even where another fits
+
+    @property
+    def new_abi(self) -> bool | None:
+        """Whether torch has the new C++ ABI; None where there is no torch.
+
+        Measured on PyPI's torch for x86-64: 2.6.0 has the old, 2.7 to 2.15 the new. PyTorch's own index has the new one
+        in its 2.6.0 for CUDA 12.6 as well, as its release notes say.
+        """
+        if self.torch is None:
+            return None
+        version = Version(self.torch)
+        return version.release[:2] >= (2, 7) or (version.release[:2] == (2, 6) and version.local == "cu126")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A wheel's name, read. What it does not say is None."""
+
+    filename: str  # one that PEP 427 takes
+    package: str  # normalised (PEP 503)
+    version: Version  # without its label
+    build: BuildTag
+    tags: frozenset[Tag]
+    torch: str | None = None  # "2.8"
+    cuda: str | None = None  # "12", "12.8"
+    new_abi: bool | None = None
+    other: str | None = None  # what it is for in place of CUDA: "ROCm"
+
+    def rank(self, need: Need) -> int | None:
+        """That of its best tag for the cell; None when none fits."""
+        return min((need.ranks[tag] for tag in self.tags if tag in need.ranks), default=None)
+
+
+def read(filename: str) -> Told | None:
+    """What a file name says; None for one that is no wheel's."""
+    if not _NAME.fullmatch(filename):
+        return None
+    name, _, rest = filename.partition("-")
+    version, dash, rest = rest.partition("-")
+    public, _, label = version.partition("+")
+    plain = f"{name}-{public}{dash}{rest}"
+    try:
+        package, parsed, build, tags = parse_wheel_filename(plain)
+    except InvalidWheelFilename:
+        return None
+    label = label.lower()
+    torch, abi, other = _TORCH.search(label), _ABI.search(label), _OTHER.search(label)
+    return Told(
+        filename=filename if _is_valid(filename) else plain,
+        package=package,
+        version=parsed,
+        build=build,
+        tags=tags,
+        torch=f"{int(torch[1])}.{int(torch[2])}" if torch else None,
+        cuda=max((_cuda(found) for found in _CUDA.finditer(label)), key=len, default=None),
+        new_abi=abi[1] in ("true", "1") if abi else None,
+        other=_OTHERS[other[1]] if other else None,
+    )
+
+
+def mismatch(told: Told, need: Need) -> str | None:
+    """The first thing in which the name contradicts the cell, in one clause; None where it contradicts nothing."""
+    if told.rank(need) is None:
+        return _other_tags(told, need)
+    if told.other and (need.cuda or told.other != CPU):
+        return f"for {told.other}"
+    if told.torch and told.torch != (need.torch and minor(need.torch)):
+        return f"built for torch {told.torch}, the cell has {minor(need.torch) if need.torch else 'none'}"
+    if told.cuda and _major(told.cuda) != (need.cuda and _major(need.cuda)):
+        return f"built for CUDA {told.cuda}, {f'torch is for {need.cuda}' if need.cuda else 'the cell has none'}"
+    if told.new_abi is not None and need.new_abi is not None and told.new_abi != need.new_abi:
+        return f"built with the {_abi(told.new_abi)} C++ ABI, torch has the {_abi(need.new_abi)} one"
+    return None
+
+
+def sayings(told: Told) -> str:
+    """What the name says, as a list: "torch 2.8, CUDA 12"; empty where it says nothing."""
+    parts = (told.torch and f"torch {told.torch}", told.cuda and f"CUDA {told.cuda}")
+    return ", ".join(part for part in parts if part)
+
+
+def _other_tags(told: Told, need: Need) -> str:
+    platforms = {tag.platform for tag in need.ranks}
+    if not any(tag.platform in platforms for tag in told.tags):
+        return f"for {' or '.join(sorted({tag.platform for tag in told.tags}))}, the cell is {need.platform}"
+    return f"for {' or '.join(sorted({_python(tag) for tag in told.tags}))}, the cell has {need.python}"
+
+
+def _python(tag: Tag) -> str:
+    found = _INTERPRETER.fullmatch(tag.interpreter)
+    if not found:
+        return tag.interpreter
+    version = f"{found[2]}.{found[3]}" if found[3] else found[2]
+    if tag.abi.endswith("t"):
+        return f"free-threaded Python {version}"
+    return f"Python {version}{' or newer' if tag.abi in ('abi3', 'none') else ''}"
+
+
+def _cuda(found: re.Match[str]) -> str:
+    return f"{found[1]}.{found[2]}" if found[2] else found[1]
+
+
+def _major(cuda: str) -> str:
+    return cuda.partition(".")[0]
+
+
+def _abi(new: bool) -> str:
+    return "new" if new else "old"
+
+
+def _is_valid(filename: str) -> bool:
+    try:
+        parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""imagegen wheels find, over the shipped matrix, recipes and catalogue, on a machine that reaches nobody."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from imagegen import matrix
+from imagegen.audit.model import Target
+from imagegen.cli import commands, wheels_find
+from imagegen.cli.app import App
+from imagegen.data import shipped
+from tests.elf_samples import make_elf, make_fatbin
+from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
+from tests.wheels import make_wheel
+
+CELL = "blackwell-vllm-cu130-py311"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A group that has the command, and addresses at which nobody listens."""
+    group = click.Group("wheels", commands={"find": wheels_find.command})
+    module = types.ModuleType("imagegen.cli.wheels_command")
+    module.command = group  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "imagegen.cli.wheels_command", module)
+    monkeypatch.setitem(commands.COMMANDS, "wheels", "Wheels.")
+    (tmp_path / "links").mkdir()
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setattr(App, "matrix", _matrix())
+
+
+@cache
+def _matrix() -> matrix.Matrix:
+    """Once for all of these tests: it takes a second."""
+    return matrix.load([shipped("matrices"), shipped("wheels")])
+
+
+def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    ended = run("wheels", "find", "flash-attn", "--cell", "blackwell-vllm")
+    assert ended.code == 0
+    assert ended.err == (
+        f"{CELL} has no flash-attn; this is what it would get with 2.8.3, the version that {CELL}-flash-attn has\n"
+    )
+    first, head, *rows, last, where = ended.out.splitlines()
+    assert first == f"flash-attn 2.8.3 for {CELL}: Python 3.11, torch 2.11.0, CUDA 13.0"
+    assert head.split() == ["fits", "place", "file", "why"]
+    told = [" ".join(row.split()) for row in rows]
+    assert told[0] == "no wheelhouse this machine's store not asked: only a lock tells the build's key"
+    assert told[1] == f"no find-links {tmp_path / 'links'} has no wheel of flash-attn 2.8.3"
+    assert told[2].startswith("no index pypi cannot be reached: ")
+    assert told[3].startswith("no catalogue flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
+    assert "cannot be reached: " in told[3]
+    assert any(" and 3 more for Python 3.10, the cell has 3.11" in row for row in told)
+    assert told[-1] == "yes source build flash_attn-2.8.3.tar.gz compiled for this cell, since no wheel fits"
+    assert last == "choice: source build, flash_attn-2.8.3.tar.gz: compiled for this cell, since no wheel fits"
+    assert where == "  recipe flash-attn"
+
+
+def test_json_has_every_candidate_and_the_choice(run: Run) -> None:  # noqa: F811
+    ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert (told["component"], told["version"], told["cell"]) == ("flash-attn", "2.8.3", f"{CELL}-flash-attn")
+    assert (told["python"], told["torch"], told["cuda"]) == ("3.11", "2.11.0", "13.0")
+    assert told["choice"] == told["candidates"][-1]
+    catalogued = [each for each in told["candidates"] if each["place"] == "catalogue"]
+    assert len(catalogued) == 15
+    assert sum(each["sha256"] is not None for each in catalogued) == 14
+
+
+def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    name = "flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_x86_64.whl"
+    files = {"flash_attn/__init__.py": b""}
+    flash_attn(tmp_path / "links", name, files)
+    ended = run("wheels", "find", "flash-attn", "--cell", CELL)  # as setup.py makes one when told to skip CUDA
+    assert "the audit: has no extension module flash_attn_2_cuda" in ended.out
+    assert ended.out.splitlines()[-2].startswith("choice: source build")
+    code = make_fatbin([[Target("sass", 100)], [Target("sass", 120)]])
+    path = flash_attn(tmp_path / "links", name, files | {"flash_attn_2_cuda.so": make_elf(fatbin=code)})
+    ended = run("wheels", "find", "flash-attn", "--cell", CELL)
+    assert ended.code == 0
+    *_, last, where = ended.out.splitlines()
+    assert last == f"choice: find-links, {name}: its name says torch 2.11, CUDA 13.0, and the audit finds no error"
+    assert where == f"  {path.as_uri()}"
+    assert f"not looked at: {name} (find-links) comes first" in ended.out
+
+
+def flash_attn(directory: Path, name: str, files: dict[str, bytes]) -> Path:
+    metadata = {"METADATA": "Metadata-Version: 2.1\nName: flash_attn\nVersion: 2.8.3\n"}
+    return make_wheel(directory, files, filename=name, info="flash_attn-2.8.3.dist-info", metadata=metadata)
+
+
+def test_without_a_lock_the_matrix_pins_tell_the_torch(run: Run) -> None:  # noqa: F811
+    ended = run("wheels", "find", "flash-attn", "--cell", "verl-enhanced-vllm-cu124-py310-flash-attn", "--json")
+    told = json.loads(ended.out)
+    assert (told["torch"], told["cuda"]) == ("2.6.0+cu124", "12.4")
+    assert [each["file"] for each in told["candidates"] if each["place"] == "catalogue"] == [
+        "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
+    ]
+    assert ended.code == (0 if told["choice"] else 1)
+
+
+def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: F811
+    ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn-source")
+    assert "the matrix asks for one that is compiled here (from_source)" in ended.out
+    assert ended.out.splitlines()[-2].endswith("compiled for this cell, as the matrix asks (from_source)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (("flash-atn", "blackwell-vllm"), 64, 'there is no component "flash-atn"'),
+        (("numpy", "blackwell-vllm"), 64, "numpy needs no compiler"),
+        (("flash-attn", "blakwell-vllm"), 64, 'did you mean "blackwell-vllm"?'),
+        (("flash-attn", "blackwell-*"), 64, "cells"),
+        (("flash-attn", "cpu-grpo"), 64, "cpu-grpo-cpu-py311 is for the CPU alone"),
+        (("deep-ep", "blackwell-vllm"), 67, "no version of deep-ep is known"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(run: Run, arguments: tuple[str, str], code: int, what: str) -> None:  # noqa: F811
+    ended = run("wheels", "find", arguments[0], "--cell", arguments[1])
+    assert (ended.code, ended.out) == (code, "")
+    assert what in ended.err

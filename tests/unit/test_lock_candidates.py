@@ -1,0 +1,95 @@
+"""What a cell needs of a component, from its lock or from what the matrix pins, and in which version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from imagegen import lock, matrix
+from imagegen.data import shipped
+from imagegen.errors import LockError
+from imagegen.lock import candidates
+from imagegen.lock.model import File, LockedBuild
+from imagegen.matrix.recipe import Commit, LocalSource
+from imagegen.wheels import catalogue
+
+KEY = "sha256:" + "1" * 64
+BUILD = LockedBuild(
+    name="flash-attn",
+    version="2.8.3",
+    because=None,
+    via=(),
+    choice="",
+    source=File("flash_attn-2.8.3.tar.gz", "2" * 64, 1, "pypi"),
+    git=None,
+    submodules=(),
+    patches=(),
+    requires=(),
+    build_requires=(),
+    against=("torch",),
+    env={},
+    architectures=("12.0",),
+    modules=("flash_attn_2_cuda",),
+    key=KEY,
+)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> matrix.Matrix:
+    return matrix.load([shipped("matrices"), shipped("wheels")])
+
+
+def test_the_lock_tells_the_torch_and_the_builds_key(loaded: matrix.Matrix) -> None:
+    (cell,) = loaded.select("blackwell-vllm-cu130-py311-flash-attn")
+    component, recipe = loaded.components["flash-attn"], loaded.recipes["flash-attn"]
+    bare = candidates.need_of(component, "2.8.3", cell, None, recipe)
+    assert (bare.torch, bare.cuda, bare.python, bare.key) == ("2.11.0", "13.0", "3.11", None)
+    assert (bare.package, bare.version, bare.source, bare.from_source) == (
+        "flash-attn",
+        "2.8.3",
+        "flash_attn-2.8.3.tar.gz",
+        False,
+    )
+    assert bare.platform == "x86_64-manylinux_2_36"
+    locked = lock.read(shipped("locks") / "blackwell-vllm-cu130-py311-newest.toml")
+    need = candidates.need_of(component, "2.8.3", cell, replace(locked, builds=(BUILD,)), recipe)
+    assert (need.torch, need.key) == ("2.13.0", KEY)
+    assert candidates.need_of(component, "2.8.3.post2", cell, replace(locked, builds=(BUILD,)), recipe).key is None
+    (other,) = loaded.select("blackwell-vllm-cu130-py311-flash-attn-source")
+    assert candidates.need_of(component, "2.8.3", other, None, recipe).from_source
+
+
+def test_every_kind_of_source_has_a_name(loaded: matrix.Matrix) -> None:
+    (cell,) = loaded.select("blackwell-vllm")
+    component, recipe = loaded.components["flash-attn"], loaded.recipes["flash-attn"]
+    commit = Commit("https://example.org/x", "a" * 40, "b" * 40, None, ())
+    kinds = {"1": commit, "2": LocalSource(shipped("wheels"))}
+    told = [candidates.need_of(component, each, cell, None, replace(recipe, releases=kinds)).source for each in "123"]
+    assert told == ["https://example.org/x at aaaaaaaaaaaa", str(shipped("wheels")), None]
+
+
+def test_the_version_is_the_newest_known_that_is_asked_for(loaded: matrix.Matrix) -> None:
+    component, recipe = loaded.components["flash-attn"], loaded.recipes["flash-attn"]
+    known = catalogue.load([shipped("wheels")])
+    for specifier, version in (
+        ("", "2.8.3.post2"),
+        ("<2.8.3.post2", "2.8.3.post1"),  # of which there are wheels alone
+        ("==2.8.3", "2.8.3"),
+        ("==2.5.0", "2.5.0"),
+    ):
+        assert candidates.version_of(component, specifier, recipe, known) == version
+    with pytest.raises(LockError, match=r"no version of flash-attn>=3 is known") as raised:
+        candidates.version_of(component, ">=3", recipe, known)
+    assert "2.7.4.post1" in str(raised.value)
+
+
+def test_a_torch_that_nobody_pins_needs_a_lock(loaded: matrix.Matrix) -> None:
+    (cell,) = loaded.select("blackwell-vllm")
+    free = tuple(replace(each, specifier="") if each.component.name == "torch" else each for each in cell.requirements)
+    component = loaded.components["flash-attn"]
+    with pytest.raises(LockError, match="which torch") as raised:
+        candidates.need_of(component, "2.8.3", replace(cell, requirements=free), None, None)
+    assert f"imagegen lock {cell.id}" in str(raised.value.fix)
+    without = tuple(each for each in cell.requirements if each.component.name != "torch")
+    assert candidates.need_of(component, "2.8.3", replace(cell, requirements=without), None, None).torch is None
