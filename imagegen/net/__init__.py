@@ -2,7 +2,8 @@
 
 from imagegen.net.address import file_path, is_file
 from imagegen.net.answer import DeniedError, NotFoundError
-from imagegen.net.client import Client, Growing, UnreachableError
+from imagegen.net.client import Client, Growing
+from imagegen.net.exchange import UnreachableError
 from imagegen.net.missing import Missing, MissingFiles
 from imagegen.net.page import Page
 
