@@ -184,3 +184,10 @@ class BuildError(ImagegenError):
 
     exit_code = 78
     title = "source build"
+
+
+class PublishError(ImagegenError):
+    """Something cannot be written to a registry, or is not there as it was written."""
+
+    exit_code = 79
+    title = "publish"

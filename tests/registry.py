@@ -66,6 +66,8 @@ class StandIn(Loopback):
             def do_GET(self) -> None:
                 registry.answer(self)
 
+            do_HEAD = do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
+
             def log_message(self, *args: object) -> None:
                 pass
 
@@ -156,4 +158,5 @@ def send(handler: BaseHTTPRequestHandler, status: int, data: bytes, **headers: s
         handler.send_header(name.replace("_", "-"), value)
     handler.send_header("Content-Length", str(len(data)))
     handler.end_headers()
-    handler.wfile.write(data)
+    if handler.command != "HEAD":
+        handler.wfile.write(data)

@@ -56,18 +56,25 @@ def redirected(address: Address, location: str) -> Address:
 
 
 def check_status(response: requests.Response, address: Address) -> None:
+    """Raises for an answer that is no part of the file. NotFoundError, DeniedError, TryAgainError and FetchError."""
+    status = response.status_code
+    check_willing(response, address)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
+    ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
+    if not 200 <= status < 300 and not ranged:
+        raise FetchError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
+
+
+def check_willing(response: requests.Response, address: Address) -> None:
+    """Raises TryAgainError for a server that is busy or broken, DeniedError for one that wants other credentials."""
     status = response.status_code
     if status in _RETRIED:
         asked = _retry_after(response.headers.get("Retry-After", ""))
         waiting = f"; it asks to wait {asked:.0f} s" if asked and asked > MAX_WAIT else ""
         raise TryAgainError(f"HTTP status {status}{waiting}", asked, local=status not in _BUSY)
-    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-        raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
         raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""))
-    ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
-    if not 200 <= status < 300 and not ranged:
-        raise FetchError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
 
 
 def _retry_after(value: str) -> float | None:

@@ -136,7 +136,8 @@ class Exchange:
 
         `silence` is for how many seconds the server may say nothing, where that is not the client's own.
         """
-        with Lifeline(self._patience if silence is None else silence) as line:
+        patience = self._patience if silence is None else silence
+        with Lifeline(patience) as line:
             self._lines.add(line)
             try:
                 with self._followed(method, parse(url), headers, body, line, silence) as (final, response):
@@ -148,7 +149,7 @@ class Exchange:
             finally:
                 self._lines.discard(line)
         if line.was_cut:
-            raise TryAgainError(f"less than {CHUNK >> 10} KiB came in {self._patience:.0f} s")
+            raise TryAgainError(f"less than {CHUNK >> 10} KiB came in {patience:.0f} s")
 
     def chunks(self, answer: Answer) -> Iterator[bytes]:
         """The answer's body as it comes."""

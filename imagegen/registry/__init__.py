@@ -1,4 +1,4 @@
-"""Container registries, read-only: what an image's name stands for, and its blobs by digest.
+"""Container registries: what an image's name stands for, its blobs by digest, and both on their way there.
 
 Sources: OCI distribution-spec v1.1 and image-spec v1.1; Docker Registry v2 token authentication; Docker image manifest
 version 2, schema 2.
@@ -6,6 +6,7 @@ version 2, schema 2.
 
 from imagegen.registry.image import LAYERS, Config, Image, Layer, Platform
 from imagegen.registry.pull import Repository, resolve
+from imagegen.registry.push import Target
 from imagegen.registry.reference import Reference, parse
 
-__all__ = ["LAYERS", "Config", "Image", "Layer", "Platform", "Reference", "Repository", "parse", "resolve"]
+__all__ = ["LAYERS", "Config", "Image", "Layer", "Platform", "Reference", "Repository", "Target", "parse", "resolve"]

@@ -298,7 +298,7 @@ def test_a_registry_elsewhere_sends_nobody_to_this_machine() -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent"})
     repository = Repository(parse("ghcr.io/a/b:1"), Client(settings, attempts=1), settings)
     with pytest.raises(FetchError, match="is this machine"):
-        repository._token({"realm": "http://127.0.0.1:1/token"}, None)
+        repository._session._token({"realm": "http://127.0.0.1:1/token"}, None)
 
 
 @pytest.mark.parametrize("token", ["a\r\nX: y", "", "ü", None, 5, "a b"])

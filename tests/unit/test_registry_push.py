@@ -1,0 +1,409 @@
+"""Writing to a registry: the stand-in of tests/registry_writes.py, willing and not, whole and broken off."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError, PublishError, StoreError
+from imagegen.net import Client
+from imagegen.net.send import Reply, Sender
+from imagegen.registry import Repository, Target, parse, upload
+from imagegen.registry.image import Descriptor
+from imagegen.store import Store, digest_of
+from tests.loopback import DATA
+from tests.registry import LAYER, MANIFEST, StandIn, basic
+from tests.registry_writes import Writable, answering, dropping, error, every
+from tests.unit.test_net_client import Meter
+
+PIECE = 300_000  # bytes; DATA has 1 280 000
+DIGEST = digest_of(DATA)
+BLOB = Descriptor(LAYER, DIGEST, len(DATA))
+PLACE = f"/v2/a/b/blobs/{DIGEST}"
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writable]:
+    monkeypatch.setattr(upload, "_PIECE", PIECE)
+    server = Writable()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    store.write(DATA)
+    return store
+
+
+def target(registry: StandIn, name: str = "a/b", mount: str | None = None, **env: str) -> Target:
+    settings = Settings.from_environment({"HOME": "/nonexistent", **env})
+    client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
+    source = parse(f"{registry.host}/{mount}") if mount else None
+    return Target(parse(f"{registry.host}/{name}"), client, settings, mount=source)
+
+
+def login(home: Path, host: str, user: str = "me:secret") -> dict[str, str]:
+    config = {"auths": {host: {"auth": base64.b64encode(user.encode()).decode()}}}
+    (home / "config.json").write_text(json.dumps(config))
+    return {"DOCKER_CONFIG": str(home)}
+
+
+def push(registry: Writable, store: Store, **env: str) -> Meter:
+    """The blob, seen to arrive whole and counted once."""
+    meter = Meter()
+    assert target(registry, **env).upload(BLOB, store, meter)
+    assert registry.documents[PLACE][1] == DATA
+    assert meter.total == len(DATA)
+    return meter
+
+
+def methods(registry: Writable) -> list[str]:
+    return [method for method, path in registry.asked if "/token" not in path]
+
+
+def refused(registry: Writable, store: Store, **env: str) -> str:
+    with pytest.raises(PublishError) as caught:
+        target(registry, **env).upload(BLOB, store, Meter())
+    assert PLACE not in registry.documents
+    assert "secret" not in str(caught.value) and "s3cret" not in str(caught.value)
+    assert f"{registry.host}/a/b" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_large_blob_goes_in_pieces_and_a_small_one_at_once(registry: Writable, store: Store) -> None:
+    push(registry, store)
+    assert methods(registry) == ["HEAD", "POST", *["PATCH"] * (len(DATA) // PIECE), "PUT"]
+    registry.asked.clear()
+    for data in (b"small", b""):
+        small = Descriptor(LAYER, store.write(data), len(data))
+        assert target(registry).upload(small, store, Meter())
+        assert registry.documents[f"/v2/a/b/blobs/{small.digest}"][1] == data
+    assert methods(registry) == ["HEAD", "POST", "PUT"] * 2
+
+
+def test_what_is_there_is_not_sent_again(registry: Writable, store: Store) -> None:
+    push(registry, store)
+    registry.asked.clear()
+    meter = Meter()
+    assert not target(registry).upload(BLOB, store, meter)
+    assert methods(registry) == ["HEAD"]
+    assert meter.total == len(DATA)
+
+
+def test_a_manifest_comes_last_and_can_be_read_again(registry: Writable, store: Store) -> None:
+    config = Descriptor("application/vnd.oci.empty.v1+json", store.write(b"{}"), 2)
+    blobs = [{"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size} for blob in (config, BLOB)]
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": blobs[0], "layers": blobs[1:]}).encode()
+    here = target(registry)
+    with pytest.raises(PublishError, match="MANIFEST_BLOB_UNKNOWN"):
+        here.put(manifest, MANIFEST, "1")
+    assert here.manifest("1") is None
+    assert here.upload_all([config, BLOB, BLOB], store, Meter()) == 2
+    assert here.put(manifest, MANIFEST, "1") == here.manifest("1") == digest_of(manifest)
+    reference = parse(f"{registry.host}/a/b:1")
+    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    assert Repository(reference, Client(settings), settings).manifest("1") == (
+        digest_of(manifest), manifest, MANIFEST,
+    )  # fmt: skip
+
+
+def test_a_blob_of_another_repository_is_linked(registry: Writable, store: Store) -> None:
+    registry.blob("people/base", DATA, LAYER)
+    meter = Meter()
+    assert not target(registry, mount="people/base").upload(BLOB, store, meter)
+    assert meter.total == len(DATA)
+    assert methods(registry) == ["HEAD", "POST"]
+    assert PLACE in registry.documents
+
+
+@pytest.mark.parametrize("how", ["sends all the same", "has none", "denies", "does not know mounts"])
+def test_a_mount_that_is_refused_costs_nothing_but_the_upload(how: str, registry: Writable, store: Store) -> None:
+    registry.blob("people/base", DATA, LAYER)
+    registry.mounts = False
+    if how == "has none":
+        registry.mounts = True
+        registry.documents.clear()
+    status = {"denies": 403, "does not know mounts": 400}.get(how)
+    if status:
+        fault = answering(status, "POST")
+        registry.faults.append(lambda handler: "mount=" in handler.path and fault(handler))
+        registry.token = "t0ken"
+    assert target(registry, mount="people/base").upload(BLOB, store, Meter())
+    assert registry.documents[PLACE][1] == DATA
+
+
+def test_tokens_are_asked_for_with_what_is_wanted(registry: Writable, store: Store, tmp_path: Path) -> None:
+    registry.token, registry.user = "t0ken", "me:secret"
+    login(tmp_path, registry.host)
+    target(registry, mount="people/base", DOCKER_CONFIG=str(tmp_path)).upload(BLOB, store, Meter())
+    assert registry.scopes == [["repository:a/b:pull,push", "repository:people/base:pull"]]
+    assert basic("me:secret") not in {sent for path, sent in registry.requests if "/token" not in path}
+
+
+@pytest.mark.fault("Network", "a token ends in the middle of a push", "a new one is fetched, and the upload goes on")
+@pytest.mark.parametrize("lives", [1, 2, 3])
+def test_tokens_that_end_early(lives: int, registry: Writable, store: Store) -> None:
+    registry.token, registry.lives = "t0ken", lives + 1
+    push(registry, store)
+    assert len(registry.scopes) > 1
+
+
+@pytest.mark.fault(
+    "Network", "a registry is busy, fails every third request, or asks to wait", "tried again, with what it asks for"
+)
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_answers_that_pass(method: str, status: int, registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(status, method, times=2, Retry_After="0"))
+    push(registry, store)
+
+
+@pytest.mark.parametrize("nth", [3, 4])
+def test_a_registry_that_fails_now_and_then(nth: int, registry: Writable, store: Store) -> None:
+    registry.faults.append(every(nth, 500))
+    push(registry, store)
+
+
+def test_a_registry_that_asks_for_an_hour_gets_none(registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(429, "POST", Retry_After="3600"))
+    assert "asks to wait 3600 s" in refused(registry, store)
+
+
+@pytest.mark.fault(
+    "Network", "a push breaks off in the middle of a blob",
+    "it goes on where the registry says; anew where the registry kept nothing; nothing wrong is ever completed",
+)  # fmt: skip
+@pytest.mark.parametrize("keeps", ["all", "none", "gone"])
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_what_broke_off_goes_on(keeps: str, method: str, registry: Writable, store: Store) -> None:
+    registry.keeps = keeps
+    registry.faults.append(dropping(1000, method, times=2))
+    push(registry, store)
+    begun = methods(registry).count("POST")
+    assert begun == (3 if keeps == "gone" else 1)
+
+
+def test_little_is_sent_twice(registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "_PIECE", len(DATA) + 1)
+    registry.faults.append(dropping(len(DATA) - 1000, "PUT"))
+    sent = []
+    registry.faults.append(lambda handler: bool(sent.append(int(handler.headers.get("Content-Length", "0")))))  # type: ignore[func-returns-value]
+    push(registry, store)
+    assert [size for size in sent if size] == [len(DATA), 1000]
+
+
+def test_a_registry_that_drops_every_try_is_given_up(registry: Writable, store: Store) -> None:
+    registry.faults.append(dropping(1000, "PATCH", times=1 << 30))
+    assert "cannot be written to (3 tries)" in refused(registry, store)
+
+
+def test_a_registry_that_forgets_every_try_is_given_up(registry: Writable, store: Store) -> None:
+    """Between two losses there is a piece that arrives, so no try after another fails."""
+
+    def forget(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command != "PATCH" or handler.headers["Content-Range"].startswith("0-"):
+            return False
+        handler.rfile.read(1000)
+        registry.uploads.clear()
+        return True
+
+    registry.faults.append(forget)
+    assert "does not end" in refused(registry, store)
+
+
+def test_an_answer_that_is_lost_is_asked_for(registry: Writable, store: Store) -> None:
+    """The upload was completed, and nobody told us."""
+    registry._created = lambda handler, place, digest: None  # type: ignore[method-assign]
+    push(registry, store)
+    assert methods(registry).count("PUT") == 1
+    assert methods(registry)[-2:] == ["GET", "HEAD"]
+
+
+def test_a_registry_that_takes_blobs_whole(registry: Writable, store: Store) -> None:
+    registry.chunked = False
+    push(registry, store)
+    assert methods(registry) == ["HEAD", "POST", "PATCH", "POST", "PUT"]
+
+
+def test_a_registry_that_takes_no_second_piece(registry: Writable, store: Store) -> None:
+    fault = answering(416, "PATCH")
+    registry.faults.append(lambda handler: not handler.headers.get("Content-Range", "0-").startswith("0-") and fault(handler))  # fmt: skip
+    push(registry, store)
+
+
+def test_a_registry_may_want_larger_pieces(registry: Writable, store: Store) -> None:
+    registry.minimum = 500_000
+    push(registry, store)
+    assert methods(registry).count("PATCH") == 2
+
+
+@pytest.mark.fault(
+    "Network",
+    "a registry is read-only, unknown, full, or refuses the credentials",
+    "refused with its own words, exit 79",
+)
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (405, "UNSUPPORTED", "HTTP status 405, UNSUPPORTED: it is read-only"),
+        (403, "DENIED", "may not be written to"),
+        (401, "UNAUTHORIZED", "may not be written to"),
+        (404, "NAME_UNKNOWN", "no such repository"),
+        (413, "SIZE_INVALID", "takes nothing of this size"),
+        (400, "NAME_INVALID", "HTTP status 400, NAME_INVALID"),
+        (507, "TOOMANYREQUESTS", "HTTP status 507"),
+    ],
+)
+def test_refusals(status: int, code: str, words: str, registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(status, "POST", body=error(code)))
+    assert words in refused(registry, store)
+    assert PublishError.exit_code == 79
+
+
+def test_credentials_that_are_wrong(registry: Writable, store: Store, tmp_path: Path) -> None:
+    registry.token, registry.user = "t0ken", "me:right"
+    said = refused(registry, store, **login(tmp_path, registry.host))
+    assert f"`docker login {registry.host}`" in said
+    registry.basic = True
+    assert "may not be written to" in refused(registry, store)
+
+
+def test_a_registry_that_nobody_is_at(store: Store) -> None:
+    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    here = Target(parse("127.0.0.1:1/a/b"), Client(settings, attempts=1), settings)
+    with pytest.raises(PublishError, match="cannot be written to"):
+        here.reach()
+    with pytest.raises(PublishError, match="cannot be written to"):
+        here.upload(BLOB, store, Meter())
+
+
+@pytest.mark.fault("Network", "a registry says that it keeps other bytes than were sent", "the push fails and says so")
+@pytest.mark.parametrize("what", ["blob", "manifest"])
+def test_a_digest_that_is_not_ours(what: str, registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(201, "PUT", Docker_Content_Digest="sha256:" + "0" * 64))
+    here = target(registry)
+    with pytest.raises(PublishError, match="do not trust this registry"):
+        here.upload(BLOB, store, Meter()) if what == "blob" else here.put(b"{}", MANIFEST, "1")
+
+
+def test_a_digest_that_the_registry_finds_wrong(registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(400, "PUT", body=error("DIGEST_INVALID", "other bytes")))
+    assert r"DIGEST_INVALID (other bytes)" in refused(registry, store)
+    assert methods(registry).count("POST") == 2
+
+
+def test_a_manifest_that_no_registry_takes(registry: Writable) -> None:
+    with pytest.raises(PublishError, match="registries take 4194304"):
+        target(registry).put(b" " * (1 << 23), MANIFEST)
+    assert not registry.asked
+
+
+@pytest.mark.fault(
+    "Killed and damaged", "a blob is damaged when it is pushed", "it never becomes whole in the registry; it is named"
+)
+@pytest.mark.parametrize("piece", [PIECE, 1 << 23])
+@pytest.mark.parametrize("cut", [True, False])
+def test_damage_is_not_pushed(piece: int, registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch, *, cut: bool) -> None:  # fmt: skip
+    monkeypatch.setattr(upload, "_PIECE", piece)
+    path = store.path(DIGEST)
+    path.chmod(0o644)
+    if cut:
+        with path.open("r+b") as file:
+            file.truncate(1000)
+    else:
+        path.write_bytes(b"?" + DATA[1:])
+    with pytest.raises(StoreError):
+        target(registry).upload(BLOB, store, Meter())
+    assert PLACE not in registry.documents
+
+
+@pytest.mark.fault("Secrets", "a registry sends uploads to another host", "the blob goes there, and no credentials do")
+def test_uploads_that_go_elsewhere(registry: Writable, store: Store, tmp_path: Path) -> None:
+    other = Writable()
+    try:
+        registry.token, registry.user = "t0ken", "me:secret"
+        other.uploads["7"] = b""
+
+        def begun(handler: BaseHTTPRequestHandler) -> bool:
+            if handler.command != "POST" or not handler.headers.get("Authorization"):
+                return False
+            answer = answering(202, "POST", Location=f"http://{other.host}/v2/a/b/blobs/uploads/7")
+            return answer(handler)
+
+        registry.faults.append(begun)
+        target(registry, **login(tmp_path, registry.host)).upload(BLOB, store, Meter())
+        assert other.documents[PLACE][1] == DATA
+        seen: list[str | None] = []
+        other.faults.append(lambda handler: seen.append(handler.headers.get("Authorization")))  # type: ignore[func-returns-value, arg-type]
+        other.uploads["7"] = b""
+        target(registry, **login(tmp_path, registry.host)).upload(BLOB, store, Meter())
+        assert set(seen) == {None}
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_body_is_repeated_where_a_redirect_says_so(status: int, registry: Writable, store: Store) -> None:
+    def moved(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command != "PUT" or "again" in handler.path:
+            return False
+        return answering(status, "PUT", Location=handler.path + "&again=1")(handler)
+
+    registry.faults.append(moved)
+    push(registry, store)
+
+
+def test_a_redirect_that_would_drop_the_body_is_refused(registry: Writable, store: Store) -> None:
+    registry.faults.append(answering(302, "PUT", Location="/elsewhere"))
+    assert "redirects what was sent" in refused(registry, store)
+
+
+def test_a_registry_elsewhere_sends_no_upload_to_this_machine(store: Store) -> None:
+    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    sender = Sender(Client(settings))
+    upload_ = upload.Upload(BLOB, store, sender, "https://ghcr.io/v2/a/b/blobs", None, Meter())
+    reply = Reply("https://ghcr.io/v2/a/b/blobs/uploads/", 202, {"Location": "https://127.0.0.1/x"}, b"")
+    with pytest.raises(FetchError, match="to this machine"):
+        upload_._follow(reply)
+
+
+def test_uploads_stop_when_the_run_does(registry: Writable, store: Store) -> None:
+    """Of several that are under way, the first error ends the rest."""
+    other = Descriptor(LAYER, store.write(DATA[1:]), len(DATA) - 1)
+    waiting = threading.Event()
+
+    def fault(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command == "PATCH":
+            waiting.wait(5)
+        if handler.command == "HEAD" and other.digest in handler.path:
+            waiting.set()
+            return answering(405, "HEAD")(handler)
+        return False
+
+    registry.faults.append(fault)
+    with pytest.raises(PublishError):
+        target(registry).upload_all([BLOB, other], store, Meter())
+    assert PLACE not in registry.documents
+
+
+@given(st.one_of(st.text(max_size=30), st.from_regex(r"(bytes=)?[0-9]{1,9}-[0-9]{0,12}", fullmatch=True)))
+def test_whatever_a_registry_says_of_an_upload(told: str) -> None:
+    """It is a number of bytes that leads to the same words, or nothing."""
+    came = upload.arrived(told)
+    if came is None:
+        assert not re.fullmatch(r"0-[0-9]{1,12}", told)
+    else:
+        assert came != 1
+        assert int(told.strip().rpartition("-")[2]) == max(0, came - 1)
