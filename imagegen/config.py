@@ -15,6 +15,7 @@ from pathlib import Path
 from imagegen.errors import UsageError
 
 REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
+WHEELHOUSE_VARIABLE = "IMAGEGEN_WHEELHOUSE"
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
 
 
@@ -40,6 +41,7 @@ class Settings:
     debian_mirrors: Mapping[str, str]  # "debian" / "debian-security" -> URL of the archive's root
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
     git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
+    wheelhouse: str | None = None  # "registry.example.com/team/wheels": where a team keeps the wheels that it compiled
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
@@ -75,6 +77,7 @@ class Settings:
             debian_mirrors=mirrors,
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
             git_mirrors=_mirrors(env, GIT_VARIABLE),
+            wheelhouse=env.get(WHEELHOUSE_VARIABLE) or None,
         )
 
 

@@ -15,6 +15,9 @@ from imagegen.inventory.cell import blobs
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.store import refs, upkeep
+from imagegen.wheels import wheelhouse
+
+_WHEELHOUSE = "the wheelhouse"
 
 
 @click.group("store")
@@ -39,7 +42,9 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
     if damaged and not repair:
         app.progress.say("fix: `imagegen store check --repair` removes them")
     if again:
-        commands = ", ".join(f"`imagegen build {cell}`" for cell in again)
+        commands = ", ".join(
+            "`imagegen wheels build`" if it == _WHEELHOUSE else f"`imagegen build {it}`" for it in again
+        )
         app.progress.say(f"where they are needed, they are made or fetched again by {commands}")
     if not as_json:
         app.progress.say(f"{len(damaged)} damaged")
@@ -52,9 +57,10 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 def gc(app: App, *, as_json: bool) -> None:
     """Remove what no image of the store and no lock of the project or of imagegen needs, and nobody used for a day.
 
-    Builds may run meanwhile.
+    Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` lets go of those.
     """
-    freed = upkeep.collect(app.store, [digest for cell in app.matrix.cells() for digest in _locked(app, cell)])
+    wanted = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
+    freed = upkeep.collect(app.store, [*wanted, *wheelhouse.contents(app.store)])
     if as_json:
         app.json({"freed": freed})
     else:
@@ -79,6 +85,8 @@ def _owners(app: App) -> dict[str, dict[str, str]]:
         with suppress(LockError):  # `list` tells of a broken lock
             for part, what in _locked(app, cell).items():
                 owners.setdefault(part, {})[cell.id] = what
+    for part, what in wheelhouse.contents(app.store).items():
+        owners.setdefault(part, {})[_WHEELHOUSE] = what
     return owners
 
 

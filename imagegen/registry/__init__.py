@@ -4,9 +4,22 @@ Sources: OCI distribution-spec v1.1 and image-spec v1.1; Docker Registry v2 toke
 version 2, schema 2.
 """
 
-from imagegen.registry.image import LAYERS, Config, Image, Layer, Platform
+from imagegen.registry.image import LAYERS, Artifact, Config, Image, Layer, Platform, read_artifact
 from imagegen.registry.pull import Repository, resolve
 from imagegen.registry.push import Target
 from imagegen.registry.reference import Reference, parse
 
-__all__ = ["LAYERS", "Config", "Image", "Layer", "Platform", "Reference", "Repository", "Target", "parse", "resolve"]
+__all__ = [
+    "LAYERS",
+    "Artifact",
+    "Config",
+    "Image",
+    "Layer",
+    "Platform",
+    "Reference",
+    "Repository",
+    "Target",
+    "parse",
+    "read_artifact",
+    "resolve",
+]

@@ -43,6 +43,7 @@ LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
 }
 ACCEPT = ", ".join((*_MANIFESTS, *_INDEXES))
+_TITLE = "org.opencontainers.image.title"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")  # it may become an instruction of a Dockerfile
 
 T = TypeVar("T")
@@ -114,6 +115,15 @@ class Manifest:
     layers: tuple[Descriptor, ...]
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """A manifest that is no image's: its type, what it says of itself, and its blobs with their titles."""
+
+    kind: str
+    annotations: Mapping[str, str]
+    parts: tuple[tuple[str, Descriptor], ...]
+
+
 class _Malformed(Exception):
     """A document says something that no image says."""
 
@@ -140,6 +150,25 @@ def read_document(data: bytes, media_type: str, platform: Platform, where: str) 
             return _choose(document.get("manifests"), platform, where)
         _require(declared in _MANIFESTS, f"its media type is {declared!r}")
         return _manifest(document)
+
+    return _checked(read, where)
+
+
+def read_artifact(data: bytes, media_type: str, where: str) -> Artifact:
+    """The artifact whose manifest is `data`; `media_type` is the answer's Content-Type. Raises FetchError."""
+    document = _json(data, where)
+
+    def read() -> Artifact:
+        declared = document.get("mediaType", media_type.partition(";")[0].strip())
+        _require(document.get("schemaVersion") == 2 and declared == _MANIFESTS[0], f"its media type is {declared!r}")
+        _require("manifests" not in document, "it is an index and a manifest at once")
+        config = _descriptor(document.get("config"))
+        kind = document.get("artifactType", config.media_type)  # which stands for it where there is none
+        parts = tuple(
+            (_annotations(each).get(_TITLE, ""), _descriptor(each)) for each in _list(document.get("layers"), "layers")
+        )
+        _require(all(blob.size <= _MAX_LAYER for _, blob in parts), "a part of it would be larger than any layer")
+        return Artifact(_text(kind), _annotations(document), parts)
 
     return _checked(read, where)
 
@@ -212,6 +241,11 @@ def _descriptor(value: Any) -> Descriptor:
     size = entry.get("size")
     _require(isinstance(size, int) and not isinstance(size, bool) and size >= 0, f"a size is {size!r}")
     return Descriptor(_text(entry.get("mediaType")), _digest(entry.get("digest")), int(str(size)))
+
+
+def _annotations(value: Any) -> dict[str, str]:
+    entries = _table(_table(value, "a descriptor").get("annotations") or {}, "annotations")
+    return {_text(name): _text(told) for name, told in entries.items()}
 
 
 def _json(data: bytes, where: str) -> dict[str, Any]:

@@ -40,10 +40,13 @@ def resolve(reference: Reference, platform: Platform, client: Client, settings: 
 
 
 class Repository:
-    """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials."""
+    """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials.
 
-    def __init__(self, reference: Reference, client: Client, settings: Settings) -> None:
-        self._reference, self._client = reference, client
+    `what` is what errors call it.
+    """
+
+    def __init__(self, reference: Reference, client: Client, settings: Settings, *, what: str = "image") -> None:
+        self._reference, self._client, self._name = reference, client, f"{what} {reference}"
         self._endpoint = endpoint(reference, settings)
         self._session = Session(self._endpoint, client, settings, actions="pull")
 
@@ -53,7 +56,7 @@ class Repository:
             self._session.reach()
         except UnreachableError as error:
             raise UnreachableError(
-                f"image {self._reference} cannot be reached",
+                f"{self._name} cannot be reached",
                 why=f"{error.what}: {error.why}",
                 fix=f"set {variable(self._reference.registry)} to a mirror of {self._reference.registry}, "
                 "or run this where that registry can be reached",
@@ -61,7 +64,7 @@ class Repository:
 
     def image(self, platform: Platform) -> Image:
         """The platform's image, its config read."""
-        where = f"image {self._reference}"
+        where = self._name
         asked = self._reference.digest or str(self._reference.tag)
         digest, data, kind = self.manifest(asked)
         found = read_document(data, kind, platform, where)
@@ -129,10 +132,10 @@ class Repository:
         try:
             return self._session.asking(ask)
         except NotFoundError as error:
-            raise NotFoundError(f"image {self._reference} does not exist", why=f"{error.what} ({error.why})") from error
+            raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
         except DeniedError as error:
             raise FetchError(
-                f"image {self._reference} may not be read, or does not exist",
+                f"{self._name} may not be read, or does not exist",
                 why=f"{error.what}: {error.why}",
                 fix=f"`docker login {self._session.host}` lets you in, if it is there",
             ) from error

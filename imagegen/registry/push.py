@@ -80,7 +80,7 @@ class Target:
         return not upload.mounted
 
     def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> int:
-        """`upload` for each, several at once; how many had to be sent. The first error ends the rest, and the client."""
+        """`upload` for each, several at once; how many were sent. The first error ends the rest and the client."""
         pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload")
         try:
             tasks = [pool.submit(self.upload, blob, store, meter) for blob in dict.fromkeys(blobs)]

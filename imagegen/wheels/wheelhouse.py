@@ -1,17 +1,20 @@
 """The wheelhouse: wheels that a compiler made, in the store, each under the key of everything that decides it.
 
-The file is a blob, what it is a record of the store; `store gc` leaves both alone, `wheels gc` does not.
+The file is a blob, what it is a record of the store, and so is the log that the record names; `store gc` leaves them
+alone, `wheels gc` does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from imagegen.store import Store
+from imagegen.store.layout import is_digest
 from imagegen.wheels.model import BuiltWheel
 
 KIND = "wheel"  # records of the store
+_FIELDS = {each.name for each in fields(BuiltWheel)}
 
 
 def known(store: Store, key: str) -> BuiltWheel | None:
@@ -35,6 +38,22 @@ def every(store: Store) -> Iterator[BuiltWheel]:
     yield from sorted(found, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
 
 
+def contents(store: Store) -> dict[str, str]:
+    """Digest -> what it is, of all blobs that the kept wheels are made of; asking does not count as using them."""
+    found: dict[str, str] = {}
+    for wheel in filter(None, (_recall(store, key) for key in store.keys(KIND))):
+        found[wheel.digest] = f"the wheel {wheel.filename}"
+        if log := log_of(wheel):
+            found[log] = f"the log of {wheel.filename}"
+    return found
+
+
+def log_of(wheel: BuiltWheel) -> str | None:
+    """The digest of the build's log, where the record names one."""
+    log = wheel.record.get("log")
+    return log if isinstance(log, str) and is_digest(log) else None
+
+
 def forget(store: Store, key: str) -> None:
     """Let go of a wheel; its file goes with the next collection of the store."""
     store.forget(KIND, key)
@@ -42,4 +61,6 @@ def forget(store: Store, key: str) -> None:
 
 def _recall(store: Store, key: str) -> BuiltWheel | None:
     record = store.recall(KIND, key)
-    return BuiltWheel(**record) if record else None
+    if record is None or record.keys() != _FIELDS:  # another version of imagegen may have written it
+        return None
+    return BuiltWheel(**record)

@@ -163,8 +163,7 @@ def test_tokens_that_end_early(lives: int, registry: Writable, store: Store) -> 
 @pytest.mark.fault(
     "Network", "a registry is busy, fails every third request, or asks to wait", "tried again, with what it asks for"
 )
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 503), ("POST", 500), ("PATCH", 429), ("PUT", 502)])
 def test_answers_that_pass(method: str, status: int, registry: Writable, store: Store) -> None:
     registry.faults.append(answering(status, method, times=2, Retry_After="0"))
     push(registry, store)
@@ -209,11 +208,16 @@ def test_a_registry_that_drops_every_try_is_given_up(registry: Writable, store: 
     assert "cannot be written to (3 tries)" in refused(registry, store)
 
 
+def later(handler: BaseHTTPRequestHandler) -> bool:
+    """Whether it is a piece that is not the first."""
+    return handler.command == "PATCH" and not handler.headers["Content-Range"].startswith("0-")
+
+
 def test_a_registry_that_forgets_every_try_is_given_up(registry: Writable, store: Store) -> None:
     """Between two losses there is a piece that arrives, so no try after another fails."""
 
     def forget(handler: BaseHTTPRequestHandler) -> bool:
-        if handler.command != "PATCH" or handler.headers["Content-Range"].startswith("0-"):
+        if not later(handler):
             return False
         handler.rfile.read(1000)
         registry.uploads.clear()
@@ -239,7 +243,7 @@ def test_a_registry_that_takes_blobs_whole(registry: Writable, store: Store) -> 
 
 def test_a_registry_that_takes_no_second_piece(registry: Writable, store: Store) -> None:
     fault = answering(416, "PATCH")
-    registry.faults.append(lambda handler: not handler.headers.get("Content-Range", "0-").startswith("0-") and fault(handler))  # fmt: skip
+    registry.faults.append(lambda handler: later(handler) and fault(handler))
     push(registry, store)
 
 
@@ -315,7 +319,9 @@ def test_a_manifest_that_no_registry_takes(registry: Writable) -> None:
 )
 @pytest.mark.parametrize("piece", [PIECE, 1 << 23])
 @pytest.mark.parametrize("cut", [True, False])
-def test_damage_is_not_pushed(piece: int, registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch, *, cut: bool) -> None:  # fmt: skip
+def test_damage_is_not_pushed(
+    piece: int, registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch, *, cut: bool
+) -> None:
     monkeypatch.setattr(upload, "_PIECE", piece)
     path = store.path(DIGEST)
     path.chmod(0o644)

@@ -1,0 +1,217 @@
+"""The team's wheelhouse: wheels in a repository of a registry, each an artifact under a tag that is made of its key.
+
+Sources: OCI image-spec v1.1, manifest.md (artifacts, the empty descriptor); distribution-spec v1.1 (what a tag may be).
+Whoever may write there decides what others install, so what comes from there is held to the key that was asked for, to
+its digests and to what its file is called; the audit looks into the file as into any other.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from imagegen.config import WHEELHOUSE_VARIABLE, Settings
+from imagegen.errors import FetchError, UsageError
+from imagegen.net import Client, NotFoundError
+from imagegen.progress import Progress
+from imagegen.registry import Artifact, Reference, Repository, Target, parse, read_artifact
+from imagegen.registry.image import Descriptor
+from imagegen.store import Store, digest_of
+from imagegen.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.model import BuiltWheel
+
+ARTIFACT = "application/vnd.imagegen.wheel.v1"
+_FILE = "application/vnd.imagegen.wheel.v1.file+zip"
+_RECORD = "application/vnd.imagegen.wheel.v1.record+json"
+_LOG = "text/plain"
+_NOTHING = b"{}"
+_EMPTY = Descriptor("application/vnd.oci.empty.v1+json", digest_of(_NOTHING), len(_NOTHING))
+_TITLE = "org.opencontainers.image.title"
+_OWN = "dev.imagegen.wheel."
+
+
+def place(settings: Settings, named: str | None = None, option: str = "") -> Reference | None:
+    """Where the team's wheelhouse is: what the command's `option` named, else what the environment does; None: nowhere.
+
+    Raises UsageError for what is no repository's name.
+    """
+    text, said = (named, option) if named is not None else (settings.wheelhouse, WHEELHOUSE_VARIABLE)
+    if text is None:
+        return None
+    fix = "write registry.example.com/team/wheels, say"
+    try:
+        found = parse(text)
+    except FetchError as error:
+        raise UsageError(
+            f"{said} names no repository of a registry", why=f"{error.what}: {error.why}", fix=fix
+        ) from error
+    if found.tag or found.digest:
+        why = f"{text} is one image: each wheel gets a tag of its own"
+        raise UsageError(f"{said} names no repository of a registry", why=why, fix=fix)
+    return found
+
+
+def tag(key: str) -> str:
+    """The tag of the wheel with this key ("sha256:...")."""
+    if not is_digest(key):
+        raise UsageError(f'"{key}" is no key of a wheel', fix="a key is sha256: and 64 lower-case hex digits")
+    return key.replace(":", "-")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A wheel as its manifest tells of it; `wheel.record` is empty, as the record lies in `record`."""
+
+    wheel: BuiltWheel
+    record: Descriptor
+    log: Descriptor | None
+
+
+class Team:
+    """The wheelhouse at `place`. Thread-safe."""
+
+    def __init__(self, place: Reference, client: Client, settings: Settings) -> None:
+        self._place = place
+        self._repository = Repository(place, client, settings, what="wheelhouse")
+        self._target = Target(place, client, settings)
+        self._lock, self._reached = threading.Lock(), False
+
+    def __str__(self) -> str:
+        return self._place.name
+
+    def reach(self) -> None:
+        """Raise PublishError, soon, when nobody answers there."""
+        self._target.reach()
+
+    def lookup(self, key: str) -> BuiltWheel | None:
+        """The wheel with this key, its record left out, by one small document; None where there is none.
+
+        A repository that does not exist has none. Raises FetchError, also for a manifest that says something else.
+        """
+        found = self._entry(key)
+        return found.wheel if found else None
+
+    def fetch(
+        self, key: str, store: Store, progress: Progress, *, wanted: tuple[str, str] | None = None
+    ) -> BuiltWheel | None:
+        """Bring the wheel with this key into the store's wheelhouse; None where there is none.
+
+        `wanted` is the name (normalised) and the version that it must have. Raises FetchError for a file, a record or a
+        name that is not what was asked for, StoreError.
+        """
+        found = self._entry(key)
+        if found is None:
+            return None
+        if wanted and not _called(found.wheel.filename, *wanted):
+            why = f"it is {found.wheel.filename}, and {' '.join(wanted)} was asked for"
+            raise self._wrong(key, why)
+        wheel = self._complete(found)
+        parts = [Descriptor(_FILE, wheel.digest, wheel.size), *([found.log] if found.log else [])]
+        with progress.meter(wheel.filename, sum(part.size for part in parts)) as meter:
+            for part in parts:
+                self._repository.download(part.digest, part.size, store, meter)
+        wheelhouse.keep(store, wheel)
+        return wheel
+
+    def has(self, key: str) -> bool:
+        """Whether something is under this key, as who may write there sees it. Raises PublishError."""
+        return self._target.manifest(tag(key)) is not None
+
+    def push(self, wheel: BuiltWheel, store: Store, progress: Progress) -> None:
+        """Write a wheel of the store there, its record and log with it. Raises PublishError, StoreError."""
+        record = json.dumps(asdict(wheel), sort_keys=True).encode()
+        store.write(_NOTHING)
+        parts = {
+            wheel.filename: Descriptor(_FILE, wheel.digest, wheel.size),
+            "record.json": Descriptor(_RECORD, store.write(record), len(record)),
+        }
+        log = wheelhouse.log_of(wheel)
+        if log and store.has(log):
+            parts["build.log"] = Descriptor(_LOG, log, store.path(log).stat().st_size)
+        blobs = [_EMPTY, *parts.values()]
+        with progress.meter(wheel.filename, sum(blob.size for blob in blobs)) as meter:
+            self._target.upload_all(blobs, store, meter)
+        self._target.put(_manifest(wheel, parts), MANIFEST_TYPE, tag(wheel.key))
+
+    def _entry(self, key: str) -> _Entry | None:
+        with self._lock:
+            if not self._reached:
+                self._repository.reach()  # else every try to reach it would be waited for
+                self._reached = True
+        try:
+            _, data, kind = self._repository.manifest(tag(key))
+        except NotFoundError:
+            return None
+        artifact = read_artifact(data, kind, f"{self._place.name}:{tag(key)}")
+        return self._read(artifact, key)
+
+    def _read(self, artifact: Artifact, key: str) -> _Entry:
+        if artifact.kind != ARTIFACT:
+            raise self._wrong(key, f"it is an artifact of the type {artifact.kind!r}")
+        told = artifact.annotations.get(f"{_OWN}key")
+        if told != key:
+            raise self._wrong(key, f"it is the wheel of another key: {told}")
+        parts = {blob.media_type: (title, blob) for title, blob in artifact.parts}
+        if not {_FILE, _RECORD} <= parts.keys() or len(parts) != len(artifact.parts):
+            raise self._wrong(key, "it has not one file and one record")
+        filename, file = parts[_FILE]
+        name, version = (artifact.annotations.get(f"{_OWN}{each}", "") for each in ("name", "version"))
+        if not _called(filename, name, version):
+            raise self._wrong(key, f"its file is called {filename!r}, and it says that it is {name} {version}")
+        wheel = BuiltWheel(key, name, version, filename, file.digest.removeprefix("sha256:"), file.size, {})
+        return _Entry(wheel, parts[_RECORD][1], parts[_LOG][1] if _LOG in parts else None)
+
+    def _complete(self, entry: _Entry) -> BuiltWheel:
+        """The wheel with its record, which must tell of the very same wheel."""
+        data = self._repository.document(entry.record)
+        try:
+            told = json.loads(data)
+            record: Mapping[str, Any] = told["record"]
+            same = {**told, "record": {}} == asdict(entry.wheel) and isinstance(record, dict)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self._wrong(entry.wheel.key, "its record cannot be read") from None
+        if not same:
+            raise self._wrong(entry.wheel.key, "its record is that of another wheel")
+        known = {each.name: getattr(entry.wheel, each.name) for each in fields(entry.wheel)}
+        return BuiltWheel(**{**known, "record": record})
+
+    def _wrong(self, key: str, why: str) -> FetchError:
+        return FetchError(
+            f"what {self._place.name} has under {tag(key)} is not the wheel that was asked for",
+            why=why,
+            fix="do not trust it; who may write there can push the wheel again",
+        )
+
+
+def _manifest(wheel: BuiltWheel, parts: Mapping[str, Descriptor]) -> bytes:
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "artifactType": ARTIFACT,
+        "config": _described(_EMPTY),
+        "layers": [_described(blob) | {"annotations": {_TITLE: title}} for title, blob in parts.items()],
+        "annotations": {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")},
+    }
+    return json.dumps(document, sort_keys=True).encode()
+
+
+def _described(blob: Descriptor) -> dict[str, Any]:
+    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
+
+
+def _called(filename: str, name: str, version: str) -> bool:
+    """Whether a wheel's file name is of this name and version; a build may add a local label to the version."""
+    try:
+        found_name, found, _, _ = parse_wheel_filename(filename)
+        asked = Version(version)
+    except (InvalidWheelFilename, InvalidVersion):
+        return False
+    plain = "/" not in filename and filename.isascii()
+    return plain and found_name == canonicalize_name(name) == name and asked in (found, Version(found.public))
