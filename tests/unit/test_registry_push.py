@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def target(registry: StandIn, name: str = "a/b", mount: str | None = None, **env: str) -> Target:
-    settings = Settings.from_environment({"HOME": "/nonexistent", **env})
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
     client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
     source = parse(f"{registry.host}/{mount}") if mount else None
     return Target(parse(f"{registry.host}/{name}"), client, settings, mount=source)
@@ -113,7 +114,7 @@ def test_a_manifest_comes_last_and_can_be_read_again(registry: Writable, store: 
     assert here.upload_all([config, BLOB, BLOB], store, Meter()) == 2
     assert here.put(manifest, MANIFEST, "1") == here.manifest("1") == digest_of(manifest)
     reference = parse(f"{registry.host}/a/b:1")
-    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     assert Repository(reference, Client(settings), settings).manifest("1") == (
         digest_of(manifest), manifest, MANIFEST,
     )  # fmt: skip
@@ -285,7 +286,7 @@ def test_credentials_that_are_wrong(registry: Writable, store: Store, tmp_path: 
 
 
 def test_a_registry_that_nobody_is_at(store: Store) -> None:
-    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     here = Target(parse("127.0.0.1:1/a/b"), Client(settings, attempts=1), settings)
     with pytest.raises(PublishError, match="cannot be written to"):
         here.reach()
@@ -377,7 +378,7 @@ def test_a_redirect_that_would_drop_the_body_is_refused(registry: Writable, stor
 
 
 def test_a_registry_elsewhere_sends_no_upload_to_this_machine(store: Store) -> None:
-    settings = Settings.from_environment({"HOME": "/nonexistent"})
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     sender = Sender(Client(settings))
     upload_ = upload.Upload(BLOB, store, sender, "https://ghcr.io/v2/a/b/blobs", None, Meter())
     reply = Reply("https://ghcr.io/v2/a/b/blobs/uploads/", 202, {"Location": "https://127.0.0.1/x"}, b"")

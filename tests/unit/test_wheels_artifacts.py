@@ -1,0 +1,242 @@
+"""The team's wheelhouse, on the stand-in of tests/registry_writes.py: what goes there comes back, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.config import Settings
+from imagegen.errors import FetchError, PublishError, UsageError
+from imagegen.net import Client
+from imagegen.progress import Quiet
+from imagegen.registry import parse
+from imagegen.store import Store, digest_of
+from imagegen.wheels import artifacts, wheelhouse
+from imagegen.wheels.artifacts import Team
+from imagegen.wheels.model import BuiltWheel
+from tests.registry import send
+from tests.registry_writes import Writable, answering
+from tests.unit.test_wheels_wheelhouse import DATA, KEY, LOG, built
+
+TAG = KEY.replace(":", "-")
+MANIFEST = f"/v2/team/wheels/manifests/{TAG}"
+OTHER = digest_of(b"another key")
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    server = Writable()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Store:
+    return Store(tmp_path / "here")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Store:
+    return Store(tmp_path / "there")
+
+
+def team(registry: Writable) -> Team:
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
+    client = Client(settings, attempts=2, timeout=(2.0, 2.0), backoff=0.01)
+    return Team(parse(f"{registry.host}/team/wheels"), client, settings)
+
+
+def pushed(registry: Writable, store: Store) -> BuiltWheel:
+    wheel = built(store)
+    team(registry).push(wheel, store, Quiet())
+    return wheel
+
+
+def test_what_is_pushed_is_pulled_elsewhere(registry: Writable, here: Store, there: Store) -> None:
+    wheel = pushed(registry, here)
+    assert team(registry).fetch(KEY, there, Quiet(), wanted=("demo", "1.0")) == wheel
+    assert wheelhouse.known(Store(there.root), KEY) == wheel
+    assert there.read(wheel.digest) == DATA
+    assert there.read(str(wheel.record["log"])) == LOG
+
+
+def test_a_lookup_is_one_small_document(registry: Writable, here: Store) -> None:
+    wheel = pushed(registry, here)
+    registry.asked.clear()
+    asking = team(registry)
+    for _ in range(2):
+        found = asking.lookup(KEY)
+        assert found
+        assert (found.filename, found.sha256, found.size) == (wheel.filename, wheel.sha256, wheel.size)
+    assert registry.asked == [("GET", "/v2/"), ("GET", MANIFEST), ("GET", MANIFEST)]
+
+
+def test_what_a_registry_lacks_is_a_miss(registry: Writable, here: Store, there: Store) -> None:
+    """The repository at first, then a wheel."""
+    assert team(registry).lookup(KEY) is None
+    assert team(registry).fetch(KEY, there, Quiet()) is None
+    pushed(registry, here)
+    assert team(registry).lookup(OTHER) is None
+    assert not team(registry).has(OTHER)
+    assert team(registry).has(KEY)
+
+
+def test_the_artifact_is_as_the_specification_has_it(registry: Writable, here: Store) -> None:
+    wheel = pushed(registry, here)
+    kind, data = registry.documents[MANIFEST]
+    manifest = json.loads(data)
+    assert kind == manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["artifactType"] == "application/vnd.imagegen.wheel.v1"
+    assert manifest["config"] == {
+        "mediaType": "application/vnd.oci.empty.v1+json",
+        "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",  # as image-spec gives it
+        "size": 2,
+    }
+    titles = [layer["annotations"]["org.opencontainers.image.title"] for layer in manifest["layers"]]
+    assert titles == [wheel.filename, "record.json", "build.log"]
+    assert manifest["layers"][0]["digest"] == wheel.digest
+    registry.documents.clear()
+    pushed(registry, here)
+    assert registry.documents[MANIFEST][1] == data
+
+
+def test_a_wheel_whose_log_has_gone_is_pushed_without_it(registry: Writable, here: Store, there: Store) -> None:
+    wheel = built(here)
+    here.path(digest_of(LOG)).unlink()
+    team(registry).push(wheel, here, Quiet())
+    assert team(registry).fetch(KEY, there, Quiet()) == wheel
+    assert not there.has(digest_of(LOG))
+
+
+@pytest.mark.parametrize(
+    "wanted", [("demo", "2.0"), ("demos", "1.0"), ("demo", "1.0+cu130"), ("demo", "no version")]
+)  # fmt: skip
+def test_another_wheel_than_asked(wanted: tuple[str, str], registry: Writable, here: Store, there: Store) -> None:
+    pushed(registry, here)
+    with pytest.raises(FetchError, match="was asked for"):
+        team(registry).fetch(KEY, there, Quiet(), wanted=wanted)
+    assert wheelhouse.known(there, KEY) is None
+
+
+Change = Callable[[dict[str, Any]], Any]
+CHANGES: dict[str, Change] = {
+    "an image": lambda document: document.update(artifactType="application/vnd.oci.image.config.v1+json"),
+    "no type": lambda document: document.pop("artifactType"),
+    "an index": lambda document: document.update(manifests=[]),
+    "another key": lambda document: document["annotations"].update({"dev.imagegen.wheel.key": OTHER}),
+    "no key": lambda document: document.pop("annotations"),
+    "another version": lambda document: document["annotations"].update({"dev.imagegen.wheel.version": "2.0"}),
+    "another name": lambda document: document["annotations"].update({"dev.imagegen.wheel.name": "evil"}),
+    "a path": lambda document: titled(document, "../demo-1.0-py3-none-any.whl"),
+    "no wheel": lambda document: titled(document, "demo-1.0.tar.gz"),
+    "a line break": lambda document: titled(document, "demo-1.0-py3-none-any\n.whl"),
+    "no file": lambda document: document["layers"].pop(0),
+    "no record": lambda document: document["layers"].pop(1),
+    "two files": lambda document: document["layers"].append(document["layers"][0]),
+    "larger": lambda document: document["layers"][0].update(size=len(DATA) + 1),
+    "endless": lambda document: document["layers"][0].update(size=1 << 60),
+    "other bytes": lambda document: document["layers"][0].update(digest=document["layers"][1]["digest"]),
+    "another's record": lambda document: document["layers"][1].update(document["layers"][2], mediaType=RECORD),
+    "titles that are none": lambda document: document["layers"][0].update(annotations=[]),
+}
+RECORD = "application/vnd.imagegen.wheel.v1.record+json"
+
+
+def titled(document: dict[str, Any], title: str) -> None:
+    document["layers"][0]["annotations"]["org.opencontainers.image.title"] = title
+
+
+@pytest.mark.fault(
+    "Network", "the team's wheelhouse has another wheel under the key, another name, another record, another file",
+    "refused; nothing of it is kept",
+)  # fmt: skip
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_manifest_that_lies(name: str, registry: Writable, here: Store, there: Store) -> None:
+    pushed(registry, here)
+    kind, data = registry.documents[MANIFEST]
+    document = json.loads(data)
+    CHANGES[name](document)
+    registry.documents[MANIFEST] = (kind, json.dumps(document).encode())
+    with pytest.raises(FetchError):
+        team(registry).fetch(KEY, there, Quiet())
+    assert wheelhouse.known(there, KEY) is None
+    registry.documents[MANIFEST] = (kind, data)
+    assert team(registry).fetch(KEY, there, Quiet())
+
+
+@pytest.mark.parametrize(
+    "record", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"record": []}', "changed", "more"], ids=lambda each: each[:9]
+)  # fmt: skip
+def test_a_record_that_lies(record: bytes | str, registry: Writable, here: Store, there: Store) -> None:
+    wheel = pushed(registry, here)
+    kind, data = registry.documents[MANIFEST]
+    document = json.loads(data)
+    told = json.loads(registry.documents[f"/v2/team/wheels/blobs/{document['layers'][1]['digest']}"][1])
+    changes = {"changed": {"key": OTHER}, "more": {"unheard": "of"}}
+    if isinstance(record, str):
+        record = json.dumps(told | changes[record]).encode()
+    document["layers"][1] |= registry.blob("team/wheels", record, RECORD)
+    registry.documents[MANIFEST] = (kind, json.dumps(document).encode())
+    with pytest.raises(FetchError, match="its record"):
+        team(registry).fetch(KEY, there, Quiet())
+    assert not there.has(wheel.digest)
+
+
+def test_bytes_of_another_digest_are_not_kept(registry: Writable, here: Store, there: Store) -> None:
+    wheel = pushed(registry, here)
+    registry.instead[f"/v2/team/wheels/blobs/{wheel.digest}"] = lambda handler: send(handler, 200, b"x" * wheel.size)
+    with pytest.raises(FetchError, match="not the expected file"):
+        team(registry).fetch(KEY, there, Quiet())
+    assert wheelhouse.known(there, KEY) is None
+
+
+def test_a_wheelhouse_out_of_reach_or_closed(registry: Writable, here: Store) -> None:
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
+    nowhere = Team(parse("127.0.0.1:1/team/wheels"), Client(settings), settings)
+    with pytest.raises(FetchError, match=r"wheelhouse 127\.0\.0\.1:1/team/wheels cannot be reached"):
+        nowhere.lookup(KEY)
+    with pytest.raises(PublishError, match="cannot be written to"):
+        nowhere.reach()
+    registry.faults.append(answering(403, "GET", "HEAD", "POST"))
+    with pytest.raises(FetchError, match=r"wheelhouse .* may not be read"):
+        team(registry).lookup(KEY)
+    with pytest.raises(PublishError, match="may not be written to"):
+        team(registry).push(built(here), here, Quiet())
+
+
+def test_a_push_that_fails_leaves_no_wheel(registry: Writable, here: Store) -> None:
+    registry.faults.append(answering(405, "PUT"))
+    with pytest.raises(PublishError, match="read-only"):
+        pushed(registry, here)
+    assert team(registry).lookup(KEY) is None
+
+
+def test_places() -> None:
+    def settings(**env: str) -> Settings:
+        return Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
+
+    assert artifacts.place(settings()) is None
+    assert artifacts.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
+    named = settings(IMAGEGEN_WHEELHOUSE="ghcr.io/team/wheels")
+    assert str(artifacts.place(named)) == "ghcr.io/team/wheels"
+    assert str(artifacts.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
+    wrong = (("ghcr.io/a:1", "--to"), ("", "--to"), ("UPPER/x y", None))
+    for text, option in wrong:
+        said = option or "IMAGEGEN_WHEELHOUSE"
+        with pytest.raises(UsageError, match=f"{said} names no repository") as caught:
+            artifacts.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
+        assert "registry.example.com/team/wheels" in str(caught.value)
+
+
+@given(st.text(max_size=80))
+def test_no_key_but_a_digest_becomes_a_tag(text: str) -> None:
+    with pytest.raises(UsageError, match="is no key of a wheel"):
+        artifacts.tag(text)
+    assert artifacts.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")
