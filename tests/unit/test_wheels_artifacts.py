@@ -172,8 +172,10 @@ def test_a_manifest_that_lies(name: str, registry: Writable, here: Store, there:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"record": []}', "changed", "more"], ids=lambda each: each[:9]
-)  # fmt: skip
+    "record",
+    [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"record": []}', "changed", "more"],
+    ids=lambda each: each[:9],
+)
 def test_a_record_that_lies(record: bytes | str, registry: Writable, here: Store, there: Store) -> None:
     wheel = pushed(registry, here)
     kind, data = registry.documents[MANIFEST]
