@@ -361,6 +361,15 @@ def test_uploads_that_go_elsewhere(registry: Writable, store: Store, tmp_path: P
         other.close()
 
 
+def test_a_file_store_that_may_not_be_asked_whether_it_has_a_blob(registry: Writable, store: Store) -> None:
+    other = Writable()
+    try:
+        registry.elsewhere, other.token = other.host, "t0ken"
+        push(registry, store)
+    finally:
+        other.close()
+
+
 @pytest.mark.parametrize("status", [307, 308])
 def test_a_body_is_repeated_where_a_redirect_says_so(status: int, registry: Writable, store: Store) -> None:
     def moved(handler: BaseHTTPRequestHandler) -> bool:
