@@ -154,9 +154,9 @@ def test_tokens_are_asked_for_with_what_is_wanted(registry: Writable, store: Sto
 
 
 @pytest.mark.fault("Network", "a token ends in the middle of a push", "a new one is fetched, and the upload goes on")
-@pytest.mark.parametrize("lives", [1, 2, 3])
-def test_tokens_that_end_early(lives: int, registry: Writable, store: Store) -> None:
-    registry.token, registry.lives = "t0ken", lives + 1
+@pytest.mark.parametrize(("lives", "polite"), [(2, True), (3, True), (4, True), (3, False), (4, False)])
+def test_tokens_that_end_early(lives: int, registry: Writable, store: Store, *, polite: bool) -> None:
+    registry.token, registry.lives, registry.polite = "t0ken", lives, polite
     push(registry, store)
     assert len(registry.scopes) > 1
 
