@@ -34,6 +34,7 @@ class Writable(StandIn):
         self.keeps = "all"
         self.chunked = True  # whether it takes a blob in pieces
         self.mounts = True
+        self.polite = True  # whether it hears a request out before it refuses it
         self.minimum: int | None = None  # OCI-Chunk-Min-Length
         self.scopes: list[list[str]] = []  # of the tokens it gave
         self.lives: int | None = None  # requests that a token is good for
@@ -49,7 +50,8 @@ class Writable(StandIn):
         if handler.command in ("GET", "HEAD") and not _UPLOAD.fullmatch(path):
             super().answer(handler)
         elif not self._allows(handler.headers.get("Authorization")):
-            received(handler)
+            if self.polite:
+                received(handler)
             super().answer(handler)  # its challenge
         elif found := _UPLOAD.fullmatch(path):
             self._upload(handler, found[1], found[2])

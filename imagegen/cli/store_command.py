@@ -17,7 +17,7 @@ from imagegen.progress import human
 from imagegen.store import refs, upkeep
 from imagegen.wheels import wheelhouse
 
-_WHEELHOUSE = "the wheelhouse"
+_WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
 
 
 @click.group("store")

@@ -54,6 +54,14 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
 
 
 @pytest.fixture(scope="session")
+def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Debian's docker-registry is unpacked."""
+    target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
+    debs.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
+    return target
+
+
+@pytest.fixture(scope="session")
 def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
     asked = Base(

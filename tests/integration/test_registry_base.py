@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import socket
-import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 
 from imagegen import lock
-from imagegen.config import Settings
-from imagegen.engine import debs
-from imagegen.progress import Quiet
+from tests.integration.hub import PASSWORD, USER, Hub, serving
 from tests.integration.places import Debian
 from tests.project import CELL, Project
-from tests.registry import CONFIG, LAYER, MANIFEST, digest_of, packed
+from tests.registry import digest_of, packed
 
 pytestmark = pytest.mark.integration
 
-SUITE = "bookworm"
-USER, PASSWORD = "me", "s3cret-of-the-registry"
-# bcrypt of PASSWORD, since that is all that the registry takes
-HTPASSWD = "$2y$04$imagegenimagegenimageunPTEdvAcjbHm2MZ.i9AASWYq359eswm"
 MATRIX = """\
 bases:
   pulled:
@@ -47,64 +35,10 @@ images:
 """
 
 
-@dataclass
-class Hub:
-    host: str
-
-    def push(self, repository: str, tag: str, layers: list[bytes], **config: Any) -> list[dict[str, Any]]:
-        """An image of these uncompressed layers; the descriptors of its blobs, the config's first."""
-        settings = {
-            "os": "linux", "architecture": "amd64", "config": config,
-            "rootfs": {"type": "layers", "diff_ids": [digest_of(layer) for layer in layers]},
-        }  # fmt: skip
-        blobs = [self._blob(repository, json.dumps(settings).encode(), CONFIG)]
-        blobs += [self._blob(repository, gzip.compress(layer, 1, mtime=0), LAYER) for layer in layers]
-        manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": blobs[0], "layers": blobs[1:]}
-        url = f"http://{self.host}/v2/{repository}/manifests/{tag}"
-        self._ask("PUT", url, data=json.dumps(manifest).encode(), headers={"Content-Type": MANIFEST})
-        return blobs
-
-    def _blob(self, repository: str, data: bytes, kind: str) -> dict[str, Any]:
-        place = self._ask("POST", f"http://{self.host}/v2/{repository}/blobs/uploads/").headers["Location"]
-        separator = "&" if "?" in place else "?"
-        self._ask("PUT", f"{place}{separator}digest={digest_of(data)}", data=data)
-        return {"mediaType": kind, "digest": digest_of(data), "size": len(data)}
-
-    @staticmethod
-    def _ask(method: str, url: str, **more: Any) -> requests.Response:
-        answer = requests.request(method, url, auth=(USER, PASSWORD), timeout=60, **more)
-        answer.raise_for_status()
-        return answer
-
-
 @pytest.fixture(scope="module")
-def hub(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    root = tmp_path_factory.mktemp("hub")
-    debs.unpack(SUITE, ["docker-registry"], root / "registry", settings, Quiet())
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{found.getsockname()[1]}"
-    (root / "htpasswd").write_text(f"{USER}:{HTPASSWD}\n")
-    configuration = {
-        "version": "0.1",
-        "log": {"level": "error"},
-        "storage": {"filesystem": {"rootdirectory": str(root / "data")}},
-        "http": {"addr": host, "secret": "s"},
-        "auth": {"htpasswd": {"realm": "tests", "path": str(root / "htpasswd")}},
-    }
-    (root / "config.yml").write_text(json.dumps(configuration))
-    command = [str(root / "registry/usr/bin/docker-registry"), "serve", str(root / "config.yml")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            for _ in range(200):
-                try:
-                    requests.get(f"http://{host}/v2/", timeout=5)
-                    break
-                except requests.ConnectionError:
-                    time.sleep(0.05)
-            yield Hub(host)
-        finally:
-            process.kill()
+def hub(docker_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with serving(docker_registry, tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
 
 
 def upper() -> bytes:

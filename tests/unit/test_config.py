@@ -81,6 +81,13 @@ def test_places_are_absolute_since_programs_run_elsewhere(tmp_path: Path, monkey
     assert Settings.from_environment({"XDG_CACHE_HOME": "cache"}).store == tmp_path / "cache/imagegen/store"
 
 
+def test_a_team_names_its_wheelhouse(env: dict[str, str]) -> None:
+    assert Settings.from_environment(env).wheelhouse is None
+    assert Settings.from_environment({**env, "IMAGEGEN_WHEELHOUSE": ""}).wheelhouse is None
+    named = Settings.from_environment({**env, "IMAGEGEN_WHEELHOUSE": "ghcr.io/team/wheels"})
+    assert named.wheelhouse == "ghcr.io/team/wheels"
+
+
 def test_without_a_home_there_is_no_store() -> None:
     with pytest.raises(UsageError, match="no place for the store"):
         Settings.from_environment({})

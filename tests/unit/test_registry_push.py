@@ -154,9 +154,9 @@ def test_tokens_are_asked_for_with_what_is_wanted(registry: Writable, store: Sto
 
 
 @pytest.mark.fault("Network", "a token ends in the middle of a push", "a new one is fetched, and the upload goes on")
-@pytest.mark.parametrize("lives", [1, 2, 3])
-def test_tokens_that_end_early(lives: int, registry: Writable, store: Store) -> None:
-    registry.token, registry.lives = "t0ken", lives + 1
+@pytest.mark.parametrize(("lives", "polite"), [(2, True), (3, True), (4, True), (3, False), (4, False)])
+def test_tokens_that_end_early(lives: int, registry: Writable, store: Store, *, polite: bool) -> None:
+    registry.token, registry.lives, registry.polite = "t0ken", lives, polite
     push(registry, store)
     assert len(registry.scopes) > 1
 
@@ -357,6 +357,15 @@ def test_uploads_that_go_elsewhere(registry: Writable, store: Store, tmp_path: P
         other.uploads["7"] = b""
         target(registry, **login(tmp_path, registry.host)).upload(BLOB, store, Meter())
         assert set(seen) == {None}
+    finally:
+        other.close()
+
+
+def test_a_file_store_that_may_not_be_asked_whether_it_has_a_blob(registry: Writable, store: Store) -> None:
+    other = Writable()
+    try:
+        registry.elsewhere, other.token = other.host, "t0ken"
+        push(registry, store)
     finally:
         other.close()
 

@@ -125,6 +125,24 @@ def test_another_wheel_than_asked(wanted: tuple[str, str], registry: Writable, h
     assert wheelhouse.known(there, KEY) is None
 
 
+@pytest.mark.parametrize(
+    ("filename", "name", "version", "same"),
+    [
+        ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", True),
+        ("flash_attn-2.8.3+cu130torch2.11-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", True),
+        ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3+cu130", False),
+        ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash_attn", "2.8.3", False),  # which is no normalised name
+        ("flash_attn-2.8.3.post1-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", False),
+        ("flash_attn-2.8.3-cp312-cp312-any/../../x.whl", "flash-attn", "2.8.3", False),
+        ("../flash_attn-2.8.3-cp312-cp312-any.whl", "flash-attn", "2.8.3", False),
+        ("flash_attn-2.8.3-cp312-cp312-äny.whl", "flash-attn", "2.8.3", False),
+        ("flash_attn-2.8.3.tar.gz", "flash-attn", "2.8.3", False),
+    ],
+)
+def test_what_a_file_is_called(filename: str, name: str, version: str, *, same: bool) -> None:
+    assert artifacts._called(filename, name, version) is same
+
+
 Change = Callable[[dict[str, Any]], Any]
 CHANGES: dict[str, Change] = {
     "an image": lambda document: document.update(artifactType="application/vnd.oci.image.config.v1+json"),
@@ -172,8 +190,10 @@ def test_a_manifest_that_lies(name: str, registry: Writable, here: Store, there:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"record": []}', "changed", "more"], ids=lambda each: each[:9]
-)  # fmt: skip
+    "record",
+    [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"record": []}', "changed", "more"],
+    ids=lambda each: each[:9],
+)
 def test_a_record_that_lies(record: bytes | str, registry: Writable, here: Store, there: Store) -> None:
     wheel = pushed(registry, here)
     kind, data = registry.documents[MANIFEST]

@@ -1,0 +1,171 @@
+"""`imagegen wheels push` and `pull` against the stand-in of tests/registry_writes.py, and `store gc` beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from imagegen.cli import store_command, wheels_pull, wheels_push
+from imagegen.cli.app import App
+from imagegen.errors import FetchError, PublishError, UsageError
+from imagegen.store import Store, digest_of
+from imagegen.wheels import wheelhouse
+from tests.registry_writes import Writable, answering
+from tests.unit.test_wheels_wheelhouse import KEY, LOG, age, built
+
+OTHER = digest_of(b"another key")
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    server = Writable()
+    yield server
+    server.close()
+
+
+@dataclass
+class Machine:
+    """One machine's store, and what it knows of the team's wheelhouse."""
+
+    root: Path
+    place: str
+
+    @property
+    def app(self) -> App:
+        env = {"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(self.root)}
+        if self.place:
+            env["IMAGEGEN_WHEELHOUSE"] = self.place
+        return App(env, self.root)
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    def run(self, command: click.Command, *arguments: str, app: App | None = None) -> tuple[int, str, str]:
+        ended = CliRunner().invoke(command, arguments, obj=app or self.app)
+        if ended.exception and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return ended.exit_code, ended.stdout, ended.stderr
+
+
+@pytest.fixture
+def here(registry: Writable, tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path / "here", f"{registry.host}/team/wheels")
+    for key, name in ((KEY, "demo"), (OTHER, "flash-attn")):
+        wheel = built(machine.store, key, name.encode(), name.replace("-", "_"))
+        wheelhouse.keep(machine.store, type(wheel)(**{**vars(wheel), "name": name}))
+    return machine
+
+
+@pytest.fixture
+def there(registry: Writable, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "there", f"{registry.host}/team/wheels")
+
+
+def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> None:
+    code, _, said = here.run(wheels_push.command, "--dry-run")
+    assert code == 0
+    assert "2 of 2 wheels would be pushed" in said
+    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+    code, _, said = here.run(wheels_push.command)
+    assert "demo-1.0-py3-none-any.whl (4 B): pushed" in said
+    registry.asked.clear()
+    code, out, said = here.run(wheels_push.command, "--json")
+    assert code == 0
+    assert said.count("there already") == 2
+    assert [(each["name"], each["key"], each["pushed"]) for each in json.loads(out)] == [
+        ("demo", KEY, False), ("flash-attn", OTHER, False),
+    ]  # fmt: skip
+    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize("pattern", ["flash*", OTHER, OTHER[:20] + "*", OTHER.removeprefix("sha256:")])
+def test_those_that_are_named(pattern: str, registry: Writable, here: Machine) -> None:
+    here.run(wheels_push.command, pattern, "--to", f"{registry.host}/others")
+    pushed = [path.rpartition("/")[2] for path in registry.documents if "/others/manifests/sha256-" in path]
+    assert pushed == [OTHER.replace(":", "-")]
+
+
+def test_names_that_nothing_has(here: Machine) -> None:
+    with pytest.raises(UsageError, match="no wheel is kept here") as caught:
+        here.run(wheels_push.command, "flash-atn")
+    assert 'did you mean "flash-attn"' in str(caught.value)
+    for command in (wheels_push.command, wheels_pull.command):
+        with pytest.raises(UsageError, match="there is no wheelhouse to"):
+            Machine(here.root, "").run(command, "demo")
+        with pytest.raises(UsageError, match="IMAGEGEN_WHEELHOUSE names no repository"):
+            Machine(here.root, "ghcr.io/a:b").run(command, "demo")
+    with pytest.raises(UsageError, match="nothing to pull"):
+        here.run(wheels_pull.command)
+    with pytest.raises(UsageError, match="is no key of a wheel"):
+        here.run(wheels_pull.command, "demo")
+
+
+def test_pulled_by_key(here: Machine, there: Machine) -> None:
+    here.run(wheels_push.command)
+    code, out, said = there.run(wheels_pull.command, KEY, "--json")
+    assert (code, json.loads(out)) == (0, {KEY: "pulled"})
+    assert wheelhouse.known(there.store, KEY) == wheelhouse.known(here.store, KEY)
+    code, _, said = there.run(wheels_pull.command, KEY, OTHER.removeprefix("sha256:"))
+    assert code == 0
+    assert "1 wheel pulled" in said and "1 here already" in said
+    code, _, said = there.run(wheels_pull.command, digest_of(b"a third"))
+    assert code == 1
+    assert "not there" in said
+
+
+def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
+    """Whose only cell has a lock with these builds: name, version, key."""
+    app = machine.app
+    app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern: [pattern])
+    found = [SimpleNamespace(name=name, version=version, key=key) for name, version, key in builds]
+    app.fresh_lock = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
+    return app
+
+
+def test_pulled_for_a_cell(here: Machine, there: Machine) -> None:
+    here.run(wheels_push.command)
+    app = locked(there, ("demo", "1.0", KEY), ("flash-attn", "1.0", OTHER), ("apex", "0.1", digest_of(b"apex")))
+    code, _, said = there.run(wheels_pull.command, "--cell", "train", app=app)
+    assert code == 1
+    assert "flash-attn 1.0: pulled" in said and "apex 0.1: not there" in said
+    assert len(list(wheelhouse.every(there.store))) == 2
+
+
+def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) -> None:
+    here.run(wheels_push.command)
+    with pytest.raises(FetchError, match=r"demo 2\.0 was asked for"):
+        there.run(wheels_pull.command, "--cell", "train", app=locked(there, ("demo", "2.0", KEY)))
+    assert not list(wheelhouse.every(there.store))
+
+
+@pytest.mark.parametrize("status", [403, 405])
+def test_a_wheelhouse_that_may_not_be_written_to(status: int, registry: Writable, here: Machine) -> None:
+    registry.faults.append(answering(status, "POST", "PUT"))
+    with pytest.raises(PublishError, match=r"cannot be written to|may not be written to"):
+        here.run(wheels_push.command)
+
+
+def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
+    stranger = here.store.write(b"nobody's")
+    age(here.store)
+    app = here.app
+    app.__dict__["matrix"] = SimpleNamespace(cells=list)
+    here.run(store_command.command, "gc", app=app)
+    assert not here.store.path(stranger).exists()
+    wheel = wheelhouse.known(here.store, KEY)
+    assert wheel and here.store.has(digest_of(LOG))
+    here.store.path(wheel.digest).chmod(0o644)
+    here.store.path(wheel.digest).write_bytes(b"?")
+    code, _, said = here.run(store_command.command, "check", app=app)
+    assert code == 1
+    assert f"damaged: the wheel {wheel.filename} of the wheelhouse" in said
+    assert "`imagegen wheels build`" in said
