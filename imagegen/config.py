@@ -80,7 +80,6 @@ class Settings:
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
             git_mirrors=_mirrors({**env, GIT_MIRROR_VARIABLE: ""}, GIT_VARIABLE),
             git_mirror=env.get(GIT_MIRROR_VARIABLE) or None,
-            git_mirrors=_mirrors(env, GIT_VARIABLE),
             wheelhouse=env.get(WHEELHOUSE_VARIABLE) or None,
         )
 
