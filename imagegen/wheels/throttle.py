@@ -2,7 +2,7 @@
 
 What counts is jobs times nvcc threads (here: slots). A plan fits twice: with all slots at the mean, and a few at their
 largest, it stays below what is left after the hold-back; with all slots at their largest at once it still stays below
-what there is. Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died with 1 % held back),
+what there is. Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % held back),
 NVIDIA/apex#1882 (per GB, jobs are faster than threads), and the measurement that recipes name.
 """
 
