@@ -1,0 +1,229 @@
+"""How many jobs a build may run at once without taking more memory than there is. Pure: numbers in, a plan out.
+
+What counts is jobs times nvcc threads (here: slots). A plan fits twice: with all slots at the mean, and a few at their
+largest, it stays below what is left after the hold-back; with all slots at their largest at once it still stays below
+what there is. Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % held back),
+NVIDIA/apex#1882 (per GB, jobs are faster than threads), and the measurement that recipes name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from imagegen.matrix.recipe import Cost
+from imagegen.text import counted
+
+GB = 10**9
+
+# For what nobody has measured. 5 GB: flash-attention's setup.py at 0251105a plans so for each nvcc thread. 8 GB: more
+# than the largest single compiler that was measured (7.04 GB, cicc, flash-attn 2.8.3, 2026-11-20).
+UNKNOWN = Cost(0, 0.0, 5 * GB, 8 * GB, "flash-attention's setup.py at 0251105a, and its largest compiler, 2026-11-20")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it is compiled. Bytes; `limited`: by a control group, in which nothing lives but the build."""
+
+    cores: int
+    memory: int  # that may be used at all
+    available: int  # now
+    limited: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """One build, as far as its plan depends on it."""
+
+    cost: Cost | None  # None: nobody has measured it
+    architectures: int = 1
+    jobs: bool = True  # whether it takes a number of jobs
+    threads: bool = False  # whether it takes a number of nvcc's threads
+
+    @property
+    def price(self) -> Cost:
+        return self.cost or UNKNOWN
+
+    @property
+    def seconds(self) -> float:
+        """Of one core; infinite where nobody knows."""
+        return self.price.units * self.price.seconds * self.architectures or math.inf
+
+    @property
+    def most(self) -> int | None:
+        """Jobs that can be of use; None: nobody knows."""
+        return (self.price.units or None) if self.jobs else 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build is told, and what is expected of it."""
+
+    jobs: int
+    threads: int
+    memory: int  # bytes of all processes together at the peak
+    mean: int  # bytes of a slot
+    largest: int  # bytes of the largest process
+    seconds: float | None  # None: nobody has measured how long it takes
+    units: int | None
+    warning: str | None = None  # why it may run out of memory all the same
+
+    def sentence(self, name: str) -> str:
+        """The plan in words, on one line."""
+        words = [counted(self.units, "unit") if self.units else "nobody has measured it"]
+        words.append(f"{counted(self.jobs, 'job')} x {counted(self.threads, 'thread')}")
+        words.append(f"{_gb(self.mean)} each and {_gb(self.largest)} at most")
+        if self.seconds is not None:
+            words.append(f"about {duration(self.seconds)} here")
+        return f"{name}: {', '.join(words)}{'; ' + self.warning if self.warning else ''}"
+
+
+def machine(probe: Mapping[str, Any]) -> Machine:
+    """From what the worker's `probe` says."""
+    limit = probe.get("limit")
+    return Machine(probe["cores"], probe["memory"], probe["available"], limit is not None and limit <= probe["memory"])
+
+
+def budget(machine: Machine, reserved: int = 0) -> int:
+    """Bytes that builds may plan with; `reserved` are planned for others already.
+
+    Of a whole machine is held back: a quarter up to 64 GB, then 16 GB, on the largest 15 %. In a control group the
+    build is alone: a tenth. Of what is available now a twentieth stays, for what the others there need next.
+    """
+    memory = machine.memory
+    held = memory // 10 if machine.limited else max(min(memory // 4, 16 * GB), memory * 15 // 100)
+    return max(0, min(memory - held - reserved, machine.available - machine.available // 20))
+
+
+def needed(cost: Cost, slots: int) -> int:
+    """Bytes at the peak of a build with so many slots: all at the mean, and the square root of them at the largest.
+
+    With one or two slots that is the largest each. With 14, flash-attn 2.8.3 is planned with 74.7 GB and took 65.
+    """
+    coinciding = math.isqrt(slots - 1) + 1 if slots else 0  # the root, rounded up
+    return slots * cost.memory + min(slots, coinciding) * max(0, cost.largest - cost.memory)
+
+
+def plan(work: Work, machine: Machine, reserved: int = 0) -> Plan:
+    """The plan for one build that has the machine to itself, but for `reserved` bytes."""
+    return share({"": work}, machine, reserved)[""]
+
+
+def share(works: Mapping[str, Work], machine: Machine, reserved: int = 0) -> dict[str, Plan]:
+    """Plans for builds that do not wait for each other, within one budget. Those without a plan have to wait.
+
+    The longest is planned first and is planned always, with a warning where it does not fit; every further job goes to
+    the build that would last longest without it.
+    """
+    room = _Room(machine, reserved)
+    order = sorted(works, key=lambda name: (-works[name].seconds, name))
+    slots: dict[str, tuple[int, int]] = {}  # build -> jobs, threads
+    for name in order:
+        if not slots or room.takes(works, {**slots, name: (1, 1)}):
+            slots[name] = (1, 1)
+    while more := [each for name in order if name in slots if (each := _one_more(name, works, slots, room))]:
+        slots = max(more, key=lambda each: each[0])[1]
+    for name in slots:
+        slots = _threads(name, works, slots, room)
+    return {name: _plan(works[name], jobs, threads, room) for name, (jobs, threads) in slots.items()}
+
+
+def halved(plan: Plan) -> Plan | None:
+    """What to try after a build ran out of memory; None: there is nothing smaller.
+
+    Jobs first: another number of nvcc's threads changes the commands, and ninja would compile everything again.
+    """
+    if plan.jobs == plan.threads == 1:
+        return None
+    jobs, threads = (plan.jobs // 2, plan.threads) if plan.jobs > 1 else (1, plan.threads // 2)
+    slower = plan.jobs * plan.threads / (jobs * threads)
+    cost = replace(UNKNOWN, memory=plan.mean, largest=plan.largest)
+    return replace(
+        plan,
+        jobs=jobs,
+        threads=threads,
+        memory=needed(cost, jobs * threads),
+        seconds=None if plan.seconds is None else plan.seconds * slower,
+    )
+
+
+def learned(record: Mapping[str, Any], architectures: int, source: str) -> Cost:
+    """The cost that a finished build has shown, from the worker's record."""
+    units = record["units"]
+    times = record["unit_seconds"]
+    worked = times["sum"] if times else sum(run["seconds"] * min(run["jobs"], units) for run in record["runs"])
+    mean = max(run["memory"] / min(run["jobs"] * run["threads"], units * architectures) for run in record["runs"])
+    largest = record["largest"]
+    return Cost(units, worked / units / architectures, min(math.ceil(mean), largest), largest, source)
+
+
+def duration(seconds: float) -> str:
+    """For people, as exact as an estimate deserves: 40 s, 19 min, 2 h 15 min."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        minutes = 5 * round(minutes / 5)
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(filter(None, [f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]))
+
+
+class _Room:
+    """What the machine has for all builds together."""
+
+    def __init__(self, machine: Machine, reserved: int) -> None:
+        self.cores = machine.cores
+        self.budget = budget(machine, reserved)
+        self.brim = max(self.budget, min(machine.memory - reserved, machine.available))
+
+    def takes(self, works: Mapping[str, Work], slots: Mapping[str, tuple[int, int]]) -> bool:
+        taken = {name: jobs * threads for name, (jobs, threads) in slots.items()}
+        return (
+            sum(taken.values()) <= self.cores
+            and sum(needed(works[name].price, count) for name, count in taken.items()) <= self.budget
+            and sum(works[name].price.largest * count for name, count in taken.items()) <= self.brim
+        )
+
+
+_Slots = dict[str, tuple[int, int]]
+
+
+def _one_more(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) -> tuple[float, _Slots] | None:
+    """(how long the build lasts without it, the slots with one more job for it); None where that cannot be."""
+    jobs = slots[name][0]
+    more = {**slots, name: (jobs + 1, 1)}
+    most = works[name].most
+    if (most is not None and jobs >= most) or not room.takes(works, more):
+        return None
+    return works[name].seconds / jobs, more
+
+
+def _threads(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) -> _Slots:
+    """More threads for a build whose units all run at once already: per GB, jobs are faster than threads."""
+    work, (jobs, threads) = works[name], slots[name]
+    while work.threads and jobs == work.most and threads < work.architectures:
+        threads += 1
+        more = {**slots, name: (jobs, threads)}
+        if not room.takes(works, more):
+            break
+        slots = more
+    return slots
+
+
+def _plan(work: Work, jobs: int, threads: int, room: _Room) -> Plan:
+    cost = work.price
+    memory = needed(cost, jobs * threads)
+    seconds = None
+    if work.cost and math.isfinite(work.seconds):
+        # A build lasts at least as long as one unit; a unit's architectures are all that its threads can share.
+        seconds = max(work.seconds / (jobs * threads), cost.seconds * work.architectures / threads)
+    warning = None
+    if memory > room.budget:
+        warning = f"even one job needs {_gb(memory)} and {_gb(room.budget)} may be used: it may run out of memory"
+    return Plan(jobs, threads, memory, cost.memory, cost.largest, seconds, cost.units or None, warning)
+
+
+def _gb(size: int) -> str:
+    return f"{size / GB:.1f}".removesuffix(".0") + " GB"
