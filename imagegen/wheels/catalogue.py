@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -28,7 +28,7 @@ from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need
 
 FOLDER = "catalogue"  # below a directory "wheels"
-_PLACEHOLDERS = {"torch", "cuda", "abi", "python", "machine"}
+_PLACEHOLDERS = {"torch", "release", "cuda", "abi", "python", "machine"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class Release:
 
     package: str  # normalised (PEP 503)
     version: str
-    url: str  # with {torch}, {cuda}, {abi}, {python}, {machine}
+    url: (
+        str  # with {torch} (a minor) or {release} (as torch calls itself), {cuda} (a major), {abi}, {python}, {machine}
+    )
     torch: tuple[str, ...]  # "2.8"
     cuda: tuple[str, ...]  # majors: "12"
     python: tuple[str, ...]  # "3.11"
@@ -98,6 +100,7 @@ def _computed(release: Release, need: Need) -> Offer | Candidate:
     torch = minor(need.torch) if need.torch else ""
     values = {
         "torch": torch,
+        "release": quote(_own_name(need), safe=""),
         "cuda": (need.cuda or "").partition(".")[0],
         "abi": "TRUE" if need.new_abi else "FALSE",
         "python": f"cp{need.python.replace('.', '')}",
@@ -109,6 +112,13 @@ def _computed(release: Release, need: Need) -> Offer | Candidate:
     if why:
         return Candidate(Place.CATALOGUE, filename, url, fits=False, reason=why)
     return Offer(filename, url)
+
+
+def _own_name(need: Need) -> str:
+    """What torch.__version__ says: builds for CUDA have a label, also where the index leaves it out, as PyPI does."""
+    if need.torch is None or need.cuda is None or "+" in need.torch:
+        return need.torch or ""
+    return f"{need.torch}+cu{need.cuda.replace('.', '')}"
 
 
 def _outside(release: Release, need: Need, torch: str, cuda: str) -> str | None:

@@ -30,6 +30,7 @@ __all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "choice
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
 _OTHER_MINOR = "torch-other-minor"  # of an environment a warning, since it may be meant; a wheel is still to be chosen
+_AWAY = "cannot be reached"
 _KIND = "address"  # records of the store: what an address without a known hash last gave
 
 
@@ -211,7 +212,9 @@ class _Search:
         if self.need.source is None:
             what = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
             return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
-        reason = "compiled for this cell, since no wheel fits"
+        away = sum(bool(each.filename) and each.reason.startswith(_AWAY) for each in self.found)
+        missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""
+        reason = f"compiled for this cell, since no wheel fits{missed}"
         if self.need.from_source:
             reason = "compiled for this cell, as the matrix asks (from_source)"
         elif any(each.fits for each in self.found):
@@ -252,5 +255,5 @@ def _failure(error: FetchError | OSError) -> str:
     if isinstance(error, NotFoundError):
         return "is not there"
     if isinstance(error, UnreachableError):
-        return f"cannot be reached: {error.why}"
+        return f"{_AWAY}: {error.why}"
     return redact(f"{error.what}: {error.why}" if error.why else error.what)

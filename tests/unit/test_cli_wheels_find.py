@@ -20,6 +20,7 @@ from tests.elf_samples import make_elf, make_fatbin
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.wheels import make_wheel
 
+WHY = "compiled for this cell, since no wheel fits; 1 whose name does cannot be reached"
 CELL = "blackwell-vllm-cu130-py311"
 
 
@@ -65,8 +66,8 @@ def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_pat
     assert told[3].startswith("no catalogue flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
     assert "cannot be reached: " in told[3]
     assert any(" and 3 more for Python 3.10, the cell has 3.11" in row for row in told)
-    assert told[-1] == "yes source build flash_attn-2.8.3.tar.gz compiled for this cell, since no wheel fits"
-    assert last == "choice: source build, flash_attn-2.8.3.tar.gz: compiled for this cell, since no wheel fits"
+    assert told[-1] == f"yes source build flash_attn-2.8.3.tar.gz {WHY}"
+    assert last == f"choice: source build, flash_attn-2.8.3.tar.gz: {WHY}"
     assert where == "  recipe flash-attn"
 
 

@@ -67,6 +67,17 @@ def test_an_official_wheels_address_follows_from_the_cell() -> None:
     assert mismatch(_told(found), ON_OLD) is None
 
 
+@pytest.mark.parametrize("torch", ["2.11.0", "2.11.0+cu130"])
+def test_transformer_engine_asks_for_torch_as_it_calls_itself(torch: str) -> None:
+    need = replace(NEED, package="transformer-engine-torch", version="2.20.2", torch=torch)
+    (found,) = load([shipped("wheels")]).offers(need)
+    assert isinstance(found, Offer)
+    name = "transformer_engine_torch-2.20.2+cu13torch2.11.0+cu130cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
+    assert found.filename == name
+    assert found.url.endswith(name.replace("+", "%2B"))
+    assert mismatch(_told(found), need) is None
+
+
 @pytest.mark.parametrize(
     ("need", "why"),
     [

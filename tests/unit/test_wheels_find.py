@@ -230,7 +230,7 @@ def test_what_cannot_be_reached_is_a_candidate_and_no_crash(host: Host, places: 
         "cannot be reached: [Errno 111] ",
         f"cannot be reached: {dead.removeprefix('http://')} was given up: [Errno 111] ",
         "is not there",
-        "compiled for this cell, since no wheel fits",
+        "compiled for this cell, since no wheel fits; 2 whose names do cannot be reached",
     ]
 
 
