@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +22,6 @@ from imagegen.wheels.find import Need, find
 from imagegen.wheels.model import Candidate, Place
 
 COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose wheels stand in a lock as builds
-
-_SILENT = "cannot be reached"  # how the finder's reason begins for a host that is not there
-_AMONG_REACHED = "compiled for this cell, since no wheel fits of those that could be reached"
 
 
 class Chooser(Protocol):
@@ -56,8 +53,6 @@ class Places:
             places = candidates.places(self.catalogue, listing, self.settings, self.store, client, self.progress)
             found = find(need, places, lambda path: self.examine(path, need.torch))
         chosen = next((each for each in found if each.fits), None)
-        if chosen and chosen.place is Place.SOURCE and any(each.reason.startswith(_SILENT) for each in found):
-            chosen = replace(chosen, reason=_AMONG_REACHED)
         self._tell(need, found, chosen)
         return chosen
 
