@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     _remember(work, {**_recall(work), "runs": runs})
     if attempt.failure is None:
         return _done(spec, work, out, attempt, runs)
-    print("\n".join(attempt.tail), flush=True)
+    print("\n".join(attempt.log), flush=True)
     tell({"event": "failed", **attempt.record, "cause": attempt.failure.cause, "what": attempt.failure.what})
     return 1
 

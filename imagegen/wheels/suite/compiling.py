@@ -24,7 +24,7 @@ from .memory import family, own_group
 from .watch import Watch
 
 _TAIL = 2000  # lines of output that are kept for the diagnosis
-_SHOWN = 60  # lines that are printed where the build fails
+_SHOWN = 30  # lines of either kind that are printed where the build fails
 _WIDTH = 2000  # characters of a line that are kept: a compiler's command has many
 _GRACE = 15.0  # seconds that children have to end by themselves
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,7 +44,7 @@ class Attempt:
     record: dict[str, Any]
     toolchain: dict[str, str]
     failure: Failure | None
-    tail: list[str]  # the end of the output
+    log: list[str]  # the lines that may tell why, and the end of the output
 
 
 class _StoppedError(Exception):
@@ -76,6 +76,8 @@ def environment(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> dict
         "MAX_JOBS": jobs,  # torch's extensions and CMake hear it even where the recipe names no variable
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
         **given,
+        # Objects name nvcc's intermediate files. Beside the object they have no process id in their names.
+        "NVCC_APPEND_FLAGS": f"{given.get('NVCC_APPEND_FLAGS', '')} --objdir-as-tempdir".strip(),
         "PATH": ":".join(map(str, path)),
         "NINJA_STATUS": units.STATUS,
     }
@@ -118,7 +120,7 @@ def compile_wheel(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> At
     }
     failed = code != 0 or stopped
     failure = diagnose(code, [*signs, *tail], kills, watch.process, stopped=stopped) if failed else None
-    return Attempt(record, toolchain, failure, list(tail)[-_SHOWN:])
+    return Attempt(record, toolchain, failure, [*signs, "...", *list(tail)[-_SHOWN:]])
 
 
 def _run(
@@ -205,10 +207,13 @@ def _end_what_outlives(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_family() -> None:
-    for process in family(os.getpid()):
-        if process.pid != os.getpid():
+    """Until a look finds none that was not killed: a process may start another between a look and its end."""
+    killed = {os.getpid()}
+    while left := [process.pid for process in family(os.getpid()) if process.pid not in killed]:
+        for pid in left:
             with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        killed.update(left)
 
 
 def _cpu() -> float:

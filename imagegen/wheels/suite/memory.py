@@ -157,7 +157,7 @@ class Process:
     pid: int
     parent: int
     name: str
-    memory: int  # bytes that are resident
+    memory: int  # bytes that are resident and its own; pages of files can be taken back and are shared besides
 
 
 def family(root: int, proc: Path = Path("/proc")) -> list[Process]:
@@ -178,14 +178,14 @@ def family(root: int, proc: Path = Path("/proc")) -> list[Process]:
 
 
 def _process(entry: Path) -> Process | None:
-    """From /proc/PID/stat, whose second field, in brackets, is a name with any characters; None: it has ended."""
+    """From its stat, whose second field, in brackets, is a name with any characters, and statm; None: it has ended."""
     try:
         text = (entry / "stat").read_text(errors="replace")
-    except OSError:
+        _, resident, shared, *_ = map(int, (entry / "statm").read_text().split())
+    except (OSError, ValueError):
         return None
     before, _, after = text.rpartition(")")
-    fields = after.split()
-    return Process(int(entry.name), int(fields[1]), before.partition("(")[2], int(fields[21]) * _PAGE)
+    return Process(int(entry.name), int(after.split()[1]), before.partition("(")[2], (resident - shared) * _PAGE)
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

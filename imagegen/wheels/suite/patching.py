@@ -46,7 +46,7 @@ def apply(patch: Path, into: Path) -> list[Path]:
 
 def parse(text: bytes, name: str) -> Iterator[Change]:
     """The changes of a patch, in its order."""
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     at, executable = 0, None
     while at < len(lines):
         line = lines[at]
@@ -63,6 +63,11 @@ def parse(text: bytes, name: str) -> Iterator[Change]:
             executable = None
         else:
             at += 1
+
+
+def _lines(text: bytes) -> list[bytes]:
+    """With their ends. Only a line feed ends a line."""
+    return re.findall(rb"[^\n]*\n|[^\n]+", text)
 
 
 def _path(line: bytes, name: str, at: int) -> PurePosixPath | None:
@@ -123,7 +128,7 @@ def _apply(change: Change, into: Path, name: str) -> Path | None:
         raise Refused(f"{where}: {path} is to be made, but it is there already")
     if change.old is not None and not place.is_file():
         raise Refused(f"{where}: there is no file {path}")
-    before = place.read_bytes().splitlines(keepends=True) if change.old is not None else []
+    before = _lines(place.read_bytes()) if change.old is not None else []
     after = _changed(before, change, name)
     if change.new is None:
         place.unlink()

@@ -17,7 +17,7 @@ _TELL = 10.0  # seconds between two lines where no unit ended; engines cut a ste
 
 
 class Watch:
-    """Between enter and exit. `peak` is of all processes together, `largest` of one; resident bytes."""
+    """Between enter and exit. `peak` is of all processes together, `largest` of one; bytes."""
 
     def __init__(self, root: int, count: Count, tell: Callable[[dict[str, Any]], None]) -> None:
         self._root, self._count, self._tell = root, count, tell
@@ -34,7 +34,7 @@ class Watch:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join()
-        # The kernel keeps the exact peak of the largest descendant that was waited for, without its name.
+        # What looks may miss: the kernel keeps the peak of the largest descendant that was waited for, nameless.
         self.largest = max(self.largest, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
     @property
