@@ -22,6 +22,9 @@ GB = 10**9
 # than the largest single compiler that was measured (7.04 GB, cicc, flash-attn 2.8.3, 2026-11-20).
 UNKNOWN = Cost(0, 0.0, 5 * GB, 8 * GB, "flash-attention's setup.py at 0251105a, and its largest compiler, 2026-11-20")
 
+# Bytes of the process that calls the compilers. 235 MB: setuptools with torch 2.13.0 imported, 2026-11-21.
+BACKEND = 300_000_000
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -100,10 +103,12 @@ def budget(machine: Machine, reserved: int = 0) -> int:
 def needed(cost: Cost, slots: int) -> int:
     """Bytes at the peak of a build with so many slots: all at the mean, and the square root of them at the largest.
 
-    With one or two slots that is the largest each. With 14, flash-attn 2.8.3 is planned with 74.7 GB and took 65.
+    With one or two slots that is the largest each. With 14, flash-attn 2.8.3 is planned with 75 GB and took 65.
     """
-    coinciding = math.isqrt(slots - 1) + 1 if slots else 0  # the root, rounded up
-    return slots * cost.memory + min(slots, coinciding) * max(0, cost.largest - cost.memory)
+    if not slots:
+        return 0
+    coinciding = math.isqrt(slots - 1) + 1  # the root, rounded up
+    return BACKEND + slots * cost.memory + min(slots, coinciding) * max(0, cost.largest - cost.memory)
 
 
 def plan(work: Work, machine: Machine, reserved: int = 0) -> Plan:
@@ -183,7 +188,7 @@ class _Room:
         return (
             sum(taken.values()) <= self.cores
             and sum(needed(works[name].price, count) for name, count in taken.items()) <= self.budget
-            and sum(works[name].price.largest * count for name, count in taken.items()) <= self.brim
+            and sum(BACKEND + works[name].price.largest * count for name, count in taken.items()) <= self.brim
         )
 
 

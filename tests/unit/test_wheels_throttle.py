@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.matrix.recipe import Cost
-from imagegen.wheels.throttle import GB, UNKNOWN, Machine, Work, budget, duration, halved, learned, needed, plan, share
+from imagegen.wheels.throttle import (
+    BACKEND,
+    GB,
+    UNKNOWN,
+    Machine,
+    Work,
+    budget,
+    duration,
+    halved,
+    learned,
+    needed,
+    plan,
+    share,
+)
 from imagegen.wheels.throttle import machine as machine_of
 
 # flash-attn 2.8.3 for one architecture, as facts of the recipe have it.
@@ -44,7 +57,7 @@ def test_a_plan_fits_or_says_that_it_does_not(work: Work, machine: Machine, rese
     if found.warning:
         assert found.jobs == found.threads == 1
     else:
-        assert found.jobs * found.threads * work.price.largest <= machine.memory
+        assert BACKEND + found.jobs * found.threads * work.price.largest <= machine.memory
 
 
 @given(works, machines, st.integers(0, 100 * GB), st.integers(0, 500 * GB), st.integers(0, 64))
@@ -68,7 +81,7 @@ def test_no_job_is_left_that_would_fit(work: Work, machine: Machine) -> None:
         more > machine.cores
         or (work.most is not None and more > work.most)
         or needed(work.price, more) > budget(machine)
-        or more * work.price.largest > max(budget(machine), min(machine.memory, machine.available))
+        or BACKEND + more * work.price.largest > max(budget(machine), min(machine.memory, machine.available))
     )
 
 
@@ -106,10 +119,11 @@ def test_halving_ends_at_one_job_and_never_takes_more(work: Work, machine: Machi
     assert found.jobs == found.threads == 1
 
 
-@given(costs, st.integers(0, 300))
+@given(costs, st.integers(1, 300))
 def test_a_slot_more_takes_at_least_its_mean_and_all_at_most_the_largest_each(cost: Cost, slots: int) -> None:
     assert needed(cost, slots + 1) >= needed(cost, slots) + cost.memory
-    assert slots * cost.memory <= needed(cost, slots) <= slots * cost.largest
+    assert slots * cost.memory <= needed(cost, slots) - BACKEND <= slots * cost.largest
+    assert needed(cost, 0) == 0
 
 
 def test_flash_attn_on_two_cores() -> None:
@@ -117,7 +131,7 @@ def test_flash_attn_on_two_cores() -> None:
     assert found.sentence("flash-attn") == (
         "flash-attn: 73 units, 2 jobs x 1 thread, 4.7 GB each and 7 GB at most, about 2 h 15 min here"
     )
-    assert found.memory == 2 * FLASH.largest
+    assert found.memory == BACKEND + 2 * FLASH.largest
 
 
 def test_flash_attn_on_sixteen_cores_is_planned_no_slower_than_it_was_with_fourteen_jobs() -> None:
@@ -131,7 +145,7 @@ def test_a_group_too_small_for_one_job_is_told() -> None:
     found = plan(Work(FLASH), Machine(8, 6 * GB, 6 * GB, limited=True))
     assert found.jobs == 1
     assert found.sentence("flash-attn").endswith(
-        "; even one job needs 7 GB and 5.4 GB may be used: it may run out of memory"
+        "; even one job needs 7.3 GB and 5.4 GB may be used: it may run out of memory"
     )
 
 
