@@ -14,13 +14,14 @@ from typing import cast
 import click
 import pytest
 
-from imagegen.cli import wheels_build, wheels_command, wheels_gc, wheels_list
+from imagegen.cli import wheels_build, wheels_command, wheels_gc, wheels_list, wheels_push
 from imagegen.cli.app import App
 from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.store import digest_of
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.model import BuiltWheel
+from tests.registry_writes import Writable
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.unit.test_cli_wheels_share import Machine
@@ -162,3 +163,18 @@ def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:  # noqa: F8
     assert 'there is no command "biuld"' in ended.err
     assert 'did you mean "build"?' in ended.err
     assert "Let go of wheels" in run("wheels", "--help").out
+
+
+def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> None:
+    registry = Writable()
+    try:
+        place = f"{registry.host}/team/wheels"
+        giver, taker = Machine(tmp_path / "giver", place), Machine(tmp_path / "taker", place)
+        wheel = keep(giver, "demo-ext", key=BUILD.key)
+        giver.run(wheels_push.command)
+        code, out, said = taker.run(wheels_build.command, "--cell", "tiny", app=app_of(taker, WITH_BUILD))
+    finally:
+        registry.close()
+    assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
+    assert f"{wheel.filename}: from the team's wheelhouse {place}" in said
+    assert wheelhouse.known(taker.store, BUILD.key) == wheel
