@@ -85,14 +85,21 @@ class _Yard:
     machine: Machine
     works: Mapping[str, Work]
     running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
+    told: dict[str, Plan] = field(default_factory=dict)
 
     def announce(self) -> None:
         """Say the plan."""
         plans = throttle.share(self.works, self._left(), reserve.taken(self.bench.store, self.bench.place).memory)
         for name, plan in plans.items():
-            self.bench.progress.say(plan.sentence(name))
+            self._tell(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
             self.bench.progress.say(f"{', '.join(waiting)}: when there is memory for it")
+
+    def _tell(self, name: str, plan: Plan) -> None:
+        """Once; again where it has changed meanwhile."""
+        if self.told.get(name) != plan:
+            self.told[name] = plan
+            self.bench.progress.say(plan.sentence(name))
 
     def work_off(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
         """All of them. After a failure none is started any more, and what runs is let finish."""
@@ -103,6 +110,7 @@ class _Yard:
             while self.running or (waiting and failure is None):
                 if failure is None:
                     for name, (plan, held) in self._startable(waiting).items():
+                        self._tell(name, plan)
                         future = pool.submit(job.make, waiting.pop(name), plan)
                         self.running[future] = name, plan, held
                 finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
@@ -113,8 +121,10 @@ class _Yard:
                     if error and self.running:
                         self.bench.progress.say(f"{name}: {error}")
                     failure = failure or error
+        except BaseException:
+            self.bench.stop.set()
+            raise
         finally:
-            self.bench.stop.set()  # of no effect on what is over
             pool.shutdown()
             for _, _, held in self.running.values():
                 held.close()
@@ -126,8 +136,10 @@ class _Yard:
         store, place = self.bench.store, self.bench.place
         with store.lock(_PLANNING):
             taken = reserve.taken(store, place)
+            if not waiting or (self.running and taken.cores >= self.machine.cores):
+                return {}
             works = {name: self.works[name] for name in waiting}
-            plans = throttle.share(works, self._left(), taken.memory) if works else {}
+            plans = throttle.share(works, self._left(), taken.memory)
             found = {}
             for name, plan in plans.items():
                 if plan.warning and self.running:
