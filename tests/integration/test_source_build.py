@@ -27,7 +27,7 @@ from imagegen.wheels import wheelhouse
 from tests.integration.places import committed
 from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]  # its base takes a minute
 
 PACKAGES = {"python3": "the interpreter", "python3-dev": "its headers", "g++": "the compiler"}
 FILES = {
