@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
@@ -15,6 +15,9 @@ from imagegen.text import shown
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+
+_SILENCE = 300  # seconds
 
 
 class Meter(Protocol):
@@ -26,6 +29,15 @@ class Meter(Protocol):
         """`amount` bytes more; negative when some have to be done again."""
 
 
+class Counter(Protocol):
+    """Counts what has no size, between enter and exit."""
+
+    def __enter__(self) -> Counter: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def reach(self, done: int, total: int, note: str) -> None:
+        """`done` of `total` are done by now; `note` says what else there is to say: "3.1 GB"."""
+
+
 class Progress(Protocol):
     """Thread-safe."""
 
@@ -34,6 +46,9 @@ class Progress(Protocol):
 
     def meter(self, label: str, total: int) -> Meter:
         """A context manager that counts bytes towards `total`."""
+
+    def counter(self, label: str, noun: str) -> Counter:
+        """A context manager that counts things that are called `noun`: "unit"."""
 
 
 class Quiet:
@@ -45,6 +60,9 @@ class Quiet:
     def meter(self, label: str, total: int) -> Meter:  # noqa: ARG002 - the protocol's signature
         return _Silent()
 
+    def counter(self, label: str, noun: str) -> Counter:  # noqa: ARG002 - the protocol's signature
+        return _Silent()
+
 
 class _Silent:
     def __enter__(self) -> _Silent:
@@ -54,6 +72,9 @@ class _Silent:
         pass
 
     def advance(self, amount: int) -> None:
+        pass
+
+    def reach(self, done: int, total: int, note: str) -> None:
         pass
 
 
@@ -77,23 +98,37 @@ class Terminal:
             return _Bar(self, label, total)
         return _Lines(self, label, total)
 
-    def add(self, label: str, total: int) -> tuple[RichProgress, TaskID]:
-        """A bar on the display, which appears with the first bar."""
+    def counter(self, label: str, noun: str) -> Counter:
+        if self.console.is_terminal:
+            return _CountingBar(self, label, noun)
+        return _CountingLines(self, label, noun)
+
+    def add(self, label: str, total: int | None, **fields: Any) -> tuple[RichProgress, TaskID]:
+        """A bar on the display, which appears with the first bar. A field `note` stands in place of bytes."""
         from rich import progress  # late: an unchanged build shows no bar
+        from rich.text import Text
+
+        class Amount(progress.DownloadColumn):
+            def render(self, task: progress.Task) -> Text:
+                return Text(task.fields["note"]) if "note" in task.fields else super().render(task)
+
+        class Speed(progress.TransferSpeedColumn):
+            def render(self, task: progress.Task) -> Text:
+                return Text() if "note" in task.fields else super().render(task)
 
         with self._lock:
             if self._display is None:
                 self._display = progress.Progress(
                     progress.TextColumn("{task.description}"),
                     progress.BarColumn(),
-                    progress.DownloadColumn(),
-                    progress.TransferSpeedColumn(),
+                    Amount(),
+                    Speed(),
                     console=self.console,
                     transient=True,
                 )
                 self._display.start()
             self._bars += 1
-            return self._display, self._display.add_task(label, total=total)
+            return self._display, self._display.add_task(label, total=total, **fields)
 
     def remove(self, task: TaskID) -> None:
         """Take the bar away; the display goes with the last one."""
@@ -120,6 +155,42 @@ class _Bar:
 
     def advance(self, amount: int) -> None:
         self._display.advance(self._task, amount)
+
+
+class _CountingBar:
+    def __init__(self, terminal: Terminal, label: str, noun: str) -> None:
+        self._terminal, self._label, self._noun = terminal, label, noun
+
+    def __enter__(self) -> _CountingBar:
+        self._display, self._task = self._terminal.add(self._label, None, note="")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._terminal.remove(self._task)
+
+    def reach(self, done: int, total: int, note: str) -> None:
+        text = f"{done}/{total} {self._noun}s, {note}"
+        self._display.update(self._task, completed=done, total=total or None, note=text)
+
+
+class _CountingLines:
+    """A line when a twentieth more is done, or five minutes have gone by."""
+
+    def __init__(self, progress: Progress, label: str, noun: str) -> None:
+        self._progress, self._label, self._noun = progress, label, noun
+        self._said, self._at = 0, time.monotonic()
+
+    def __enter__(self) -> _CountingLines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def reach(self, done: int, total: int, note: str) -> None:
+        now = time.monotonic()
+        if done - self._said >= max(1, total / 20) or (now - self._at >= _SILENCE and done > self._said):
+            self._said, self._at = done, now
+            self._progress.say(f"{self._label}: {done} of {total} {self._noun}s, {note}")
 
 
 class _Lines:

@@ -18,6 +18,7 @@ AREAS = (
     "Offline",
     "Engine",
     "Wheels",
+    "Source builds",
     "Audits",
     "Matrices, rules, locks",
     "Secrets",

@@ -1,1 +1,7 @@
 """Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
+
+from imagegen.builds.bench import Bench
+from imagegen.builds.compile import compile_all
+from imagegen.builds.realise import Compiling, pulled, realise, unbuilt
+
+__all__ = ["Bench", "Compiling", "compile_all", "pulled", "realise", "unbuilt"]

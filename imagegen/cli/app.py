@@ -16,6 +16,7 @@ from imagegen import base, compat, lock, matrix
 from imagegen.config import Settings
 from imagegen.data import shipped
 from imagegen.errors import GoneError, IncompatibleError, LockError
+from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
 from imagegen.matrix import metadata
 from imagegen.matrix.model import Cell
@@ -105,7 +106,10 @@ class App:
 
     def _scratch_lock(self, cell: Cell, locked: Lock, error: GoneError) -> Lock:
         """`locked` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
-        fresh = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
+        moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
+        fresh = replace(
+            moved, builds=tuple(keyed(build, moved) for build in moved.builds)
+        )  # its compilers may be others
         self.judge(cell, compat.facts_of_lock(fresh, cell.base.glibc))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)

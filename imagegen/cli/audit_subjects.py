@@ -96,9 +96,10 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
         raise UsageError(error.what, fix=f"`--image {pattern}` audits an image") from error
     if cpu := [each.id for each in chosen if each.cuda_version is None and (wanted.gpus or wanted.driver)]:
         raise UsageError(f"{cpu[0]} is for no GPU", fix="leave out --gpu and --driver, or name a cell with CUDA")
+    from imagegen.cli.compiling import realised
     from imagegen.inventory import cell
 
-    for each, lock in [(each, app.fresh_lock(each)) for each in chosen]:
+    for each, lock in [(each, realised(app, each, app.fresh_lock(each), None)) for each in chosen]:
         subject = cell.subject(lock, each, app.store, app.sources(each), app.progress)
         yield subject, lock_source(app.lock_path(each))
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from imagegen import pipeline
+from imagegen import builds, pipeline
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import compiling, realised
 from imagegen.cli.report import print_report
 from imagegen.engine import Engine
 from imagegen.errors import UsageError
@@ -57,8 +58,10 @@ def command(
     locks = [app.fresh_lock(each) for each in chosen]
     results: list[dict[str, Any]] = []
 
-    def attempt(each: Cell, lock: Lock, work: Callable[[Lock], pipeline.Built]) -> None:
-        built = app.with_base(each, lock, work, scratch=scratch_base)
+    def attempt(
+        each: Cell, lock: Lock, work: Callable[[Lock], pipeline.Built], compiling: builds.Compiling | None
+    ) -> None:
+        built = app.with_base(each, lock, lambda lock: work(realised(app, each, lock, compiling)), scratch=scratch_base)
         report = built.report.as_dict() if built.report else None
         results.append({"cell": each.id, "digest": built.digest, "tags": built.tags, "report": report})
         if not as_json:
@@ -69,14 +72,17 @@ def command(
         settings = app.sources(chosen[0])
         arguments = (directory, app.store, settings, app.progress, _gate(app, chosen[0], no_audit=no_audit))
         attempt(
-            chosen[0], locks[0], lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None)
+            chosen[0],
+            locks[0],
+            lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None),
+            compiling=None,
         )
     else:
         with Engine.connect(app.settings, app.progress) as engine:
             for each, lock in zip(chosen, locks, strict=True):
                 gate = _gate(app, each, no_audit=no_audit)
                 work = partial(_into_engine, app, engine, each, gate=gate, test=not no_test, require_gpu=require_gpu)
-                attempt(each, lock, work)
+                attempt(each, lock, work, compiling(app, each, engine))
     if as_json:
         app.json(results)
 

@@ -1,8 +1,7 @@
-"""The list of commands, each imported when it runs, so that `--help` is fast."""
+"""The list of commands, and how one is run."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import click
 
 from imagegen import __version__
+from imagegen.cli.lazy import Lazy
 from imagegen.errors import UsageError
-from imagegen.text import did_you_mean
 
 # Command -> what `--help` says.
 COMMANDS = {
@@ -25,32 +24,19 @@ COMMANDS = {
     "build": "Build a locked cell into Docker, prove it by its smoke checks, and tag it.",
     "test": "Run the smoke checks of an image that is built.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
+    "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
     "doctor": "Would an image run here, and what is wrong with a container.",
     "store": "Check, clean and measure the store.",
     "engine": "A private Docker engine from Debian packages.",
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            if ctx.resilient_parsing:  # a shell completes
-                return None
-            fix = did_you_mean(cmd_name, COMMANDS) or f"known are {', '.join(COMMANDS)}"
-            raise UsageError(f'there is no command "{cmd_name}"', fix=fix)
-        module = importlib.import_module(f"imagegen.cli.{cmd_name}_command")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Lazy,
+    known=COMMANDS,
+    module="imagegen.cli.{}_command",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="imagegen")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 @click.option(

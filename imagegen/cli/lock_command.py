@@ -10,6 +10,7 @@ import click
 
 from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import realised, with_engine
 from imagegen.errors import AuditError, UsageError
 from imagegen.inventory import loose
 from imagegen.lock.model import Lock
@@ -55,11 +56,11 @@ def command(
         else:
             made = _make(app, chosen, previous, asked)
         if record:
-            bare = replace(made, record=None)
-            made = replace(
-                bare, record=layers.record_of(layers.assemble(bare, app.store, app.sources(chosen), app.progress))
-            )
-            _audit(app, chosen, made)
+            made = replace(made, record=None)
+            whole = realised(app, chosen, made, with_engine(app, chosen))
+            promise = layers.record_of(layers.assemble(whole, app.store, app.sources(chosen), app.progress))
+            made = replace(made, record=promise)
+            _audit(app, chosen, replace(whole, record=promise))
         path = app.project / "locks" / f"{chosen.id}.toml"
         changed = made != previous or not path.exists()
         if changed:

@@ -61,7 +61,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> str:
     rendered = recipe.render(lock, pipeline.tags(lock)[0])
-    recipe.write(rendered, lock, directory, app.store, app.sources(cell), app.progress)
+    recipe.write(rendered, lock, cell.recipes, directory, app.store, app.sources(cell), app.progress)
     return rendered.arguments
 
 

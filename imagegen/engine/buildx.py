@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,9 @@ class Buildx:
     env: Mapping[str, str]
 
 
-def run_buildx(buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress) -> str:
+def run_buildx(
+    buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress, heard: Callable[[str], None] | None = None
+) -> str:
     """See `Engine.buildx`."""
     _check(buildx)
     # Attestations and git labels would make a build's digest depend on more than its Dockerfile.
@@ -40,7 +42,9 @@ def run_buildx(buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progres
             for raw in process.stderr:
                 line = raw.decode(errors="replace").rstrip()
                 tail.append(line)
-                if line.startswith("#"):
+                if heard:
+                    heard(line)
+                elif line.startswith("#"):
                     progress.say(f"buildx: {line}")
             code = process.wait()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -190,12 +190,25 @@ class Engine:
         """
         return exec_in(self.client, name, argv)
 
-    def buildx(self, args: Sequence[str], cwd: Path, progress: Progress | None = None) -> str:
+    def buildx(
+        self,
+        args: Sequence[str],
+        cwd: Path,
+        progress: Progress | None = None,
+        *,
+        builder: str | None = None,
+        heard: Callable[[str], None] | None = None,
+    ) -> str:
         """Run `docker buildx` with `args` in `cwd` on this engine; returns what it printed on stdout.
+
+        `builder` names one of the user's own, local or not, which then does the work. `heard` is given each line of
+        the plain progress as it comes, and nothing else is then said of it.
 
         Raises EngineError with the tail of its output when it fails, is missing or is too old.
         """
-        return run_buildx(self._buildx(), args, cwd, progress or Quiet())
+        if builder:
+            args = [args[0], "--builder", builder, *args[1:]]
+        return run_buildx(self._buildx(own=builder is None), args, cwd, progress or Quiet(), heard)
 
     def docker_run_line(self, ref: str, *command: str) -> str:
         """A shell command that runs the image, ready to paste."""
@@ -214,10 +227,13 @@ class Engine:
         host = self.private.docker_host if self.private else self._settings.env.get("DOCKER_HOST")
         return [f"DOCKER_HOST={shlex.quote(host)}"] if host else []
 
-    def _buildx(self) -> Buildx:
+    def _buildx(self, *, own: bool) -> Buildx:
+        """`own`: with the engine's own builder, whichever the user's buildx has in use."""
         env = dict(self._settings.env) or dict(os.environ)
         if self.private is None:
             return Buildx(("docker", "buildx"), env)
+        if not own:
+            return Buildx((str(self.private.buildx),), env)
         return Buildx(
             (str(self.private.buildx),),
             {**env, "DOCKER_HOST": self.private.docker_host, "BUILDX_CONFIG": str(self.private.home / "buildx")},

@@ -101,7 +101,7 @@ def image_facts(lock: Lock) -> ImageFacts:
         cuda=cuda_version(lock.axes.get("cuda", "")),
         gpus=lock.gpu.capabilities if lock.gpu else (),
         driver=lock.gpu.driver if lock.gpu else None,
-        packages={wheel.name: wheel.version for wheel in lock.wheels},
+        packages=_packages(lock),
     )
 
 
@@ -111,4 +111,9 @@ def constraints(lock: Lock) -> str:
         f"# The versions of {lock.cell}: pip and uv take no others (PIP_CONSTRAINT, UV_CONSTRAINT).\n"
         "# To put one in your own hands, take its line out.\n"
     )
-    return head + "".join(f"{wheel.name}=={wheel.version}\n" for wheel in lock.wheels)
+    return head + "".join(f"{name}=={version}\n" for name, version in _packages(lock).items())
+
+
+def _packages(lock: Lock) -> dict[str, str]:
+    """Name -> version of all that the stack holds, sorted, whether what has to be compiled is there already or not."""
+    return dict(sorted((each.name, each.version) for each in lock.packages))

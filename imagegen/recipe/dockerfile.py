@@ -19,9 +19,10 @@ from imagegen.data import shipped
 from imagegen.errors import LockError
 from imagegen.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.layers.install import PREFIX
-from imagegen.layers.support import ENV, OPEN, ROOT, WORKDIR, links
+from imagegen.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, LockedBuild, LockedEnv, LockedWheel
+from imagegen.recipe.stages import cache_of, toolchain
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -29,7 +30,7 @@ _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
 # zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
 # The tag is its own: a plain build has another digest than the image that was proven, and must not take its name.
 _ARGUMENTS = (
-    "build --build-context base=oci-layout://./base --build-context wheels=./wheels"
+    "build --build-context base=oci-layout://./base --build-context wheels=./wheelsBUILDS"
     ' --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG-plain'
     " --output type=docker,oci-mediatypes=true,compression=zstd ."
 )
@@ -48,11 +49,18 @@ class Rendered:
 
 def render(lock: Lock, tag: str) -> Rendered:
     """The Dockerfile of a cell that is known as `tag`. LockError where a value cannot stand in one."""
-    others = (wheel for wheel in lock.wheels if wheel.sdist or wheel.file.index != "pypi")
-    arguments = _ARGUMENTS.replace("TAG", tag)
+    wheels = [wheel for wheel in lock.wheels if wheel.build is None]
+    others = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
+    builds = " --build-context builds=./builds" if lock.builds else ""
+    arguments = _ARGUMENTS.replace("BUILDS", builds).replace("TAG", tag)
+    below = toolchain(lock)
     template = _environment().get_template("cell.Dockerfile.j2")
     text = template.render(
         lock=lock,
+        wheels=wheels,
+        toolchain=below,
+        toolchain_links={path: target for path, target in links(below).items() if path not in LINKS},
+        cache_of=cache_of,
         inputs=inputs_hash(lock),
         command=f"docker buildx {arguments}",
         environment=_reasons(lock),

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from imagegen import layers, lock
+from imagegen import layers, lock, wheels
 from imagegen.config import Settings
 from imagegen.layers import support
-from imagegen.lock.model import Lock
+from imagegen.lock.build_sources import fetch_sources
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.matrix.recipe import Recipe
 from imagegen.progress import Progress
 from imagegen.recipe.dockerfile import Rendered
+from imagegen.recipe.stages import spec
 from imagegen.store import Store, refs
+
+# The programs that run a build in its container.
+WORKER = Path(wheels.__path__[0]) / "suite"
 
 
 def write(
-    rendered: Rendered, locked: Lock, directory: Path, store: Store, settings: Settings, progress: Progress
+    rendered: Rendered,
+    locked: Lock,
+    recipes: Mapping[str, Recipe],
+    directory: Path,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
 ) -> None:
-    """Write Dockerfile, base/ (an OCI layout), wheels/ and support/ to a new directory.
+    """Write Dockerfile, base/ (an OCI layout), wheels/, support/, and builds/ where there are some, to a new directory.
 
     Raises StoreError when the directory is not empty; FetchError and BaseError as the build does.
     """
@@ -27,17 +41,50 @@ def write(
     lock.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
     base = layers.assemble_base(locked, store, settings, progress)
     refs.export(store, base.digest, directory / "base", "latest")
-    wheels = directory / "wheels"
-    wheels.mkdir()
+    folder = directory / "wheels"
+    folder.mkdir()
     for wheel in rendered.wheels:
-        store.verify(wheel.file.digest)
-        source, target = store.path(wheel.file.digest), wheels / wheel.file.filename
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)
+        _place(store, wheel.file.digest, folder / wheel.file.filename)
+    if locked.builds:
+        fetch_sources(locked.builds, recipes, store, settings, progress)
+        write_builds(locked.builds, recipes, directory / "builds", store)
     _write_support(locked, directory / "support")
     (directory / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
+
+
+def write_builds(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store) -> None:
+    """Write the worker, and for each build its description, source, patches and build requirements.
+
+    `recipes` are by package. All that they begin with must be in the store: `lock.build_sources` brings it. Raises
+    StoreError.
+    """
+    directory.mkdir()
+    for path in sorted(WORKER.rglob("*.py")):
+        target = directory / "worker" / path.relative_to(WORKER)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    for build in builds:
+        recipe, folder = recipes[build.name], directory / build.name
+        folder.mkdir()
+        for file in (build.source, *(wheel.file for wheel in build.build_requires)):
+            _place(store, file.digest, folder / file.filename)
+        for patch in build.patches:
+            _place(store, f"sha256:{patch.sha256}", folder / patch.filename)
+        (folder / "spec.json").write_text(json.dumps(spec(build, recipe), indent=2) + "\n", encoding="utf-8")
+    for path in (directory, *directory.rglob("*")):  # BuildKit's caches know modes, and the umask decides none of them
+        if path.is_dir():
+            path.chmod(0o755)
+        elif path.stat().st_nlink == 1:  # what is linked is the store's, and read-only
+            path.chmod(0o444)
+
+
+def _place(store: Store, digest: str, target: Path) -> None:
+    """A blob of the store under a name of its own, linked where the disk allows."""
+    store.verify(digest)
+    try:
+        os.link(store.path(digest), target)
+    except OSError:
+        shutil.copyfile(store.path(digest), target)
 
 
 def _write_support(locked: Lock, directory: Path) -> None:

@@ -75,7 +75,7 @@ def run(
     Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
     the engine fails: that says nothing about the image.
     """
-    checks = applicable({wheel.name for wheel in lock.wheels})
+    checks = applicable({package.name for package in lock.packages})
     results = []
     with ExitStack() as stack:
         container = _started(stack, engine, ref, files(spec(lock, imports)), gpus=lock.axes.get("cuda") != "cpu")
@@ -103,7 +103,7 @@ def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:
         "python": lock.python,
         "prefix": PREFIX,
         "env": {variable.name: variable.value for variable in lock.env},
-        "versions": {wheel.name: wheel.version for wheel in lock.wheels},
+        "versions": {package.name: package.version for package in lock.packages},
         "imports": {name: list(modules) for name, modules in imports.items()},
         "gpus": _architectures(lock),
     }

@@ -6,8 +6,10 @@ alone, `wheels gc` does not.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from dataclasses import asdict, fields
+from pathlib import Path
 
 from imagegen.store import Store
 from imagegen.store.layout import is_digest
@@ -31,10 +33,11 @@ def keep(store: Store, wheel: BuiltWheel) -> None:
 
 
 def every(store: Store) -> Iterator[BuiltWheel]:
-    """All wheels that are kept, by name, version and key; what has lost its file is not among them."""
-    found = [
-        wheel for key in store.keys(KIND) if (wheel := _recall(store, key)) and store.has(wheel.digest, wheel.size)
-    ]
+    """All wheels that are kept, by name, version and key; what has lost its file is not among them.
+
+    To be looked at is no use of a wheel: see `unused`.
+    """
+    found = [wheel for key in store.keys(KIND) if (wheel := _recall(store, key)) and _whole(store, wheel)]
     yield from sorted(found, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
 
 
@@ -57,6 +60,43 @@ def log_of(wheel: BuiltWheel) -> str | None:
 def forget(store: Store, key: str) -> None:
     """Let go of a wheel; its file goes with the next collection of the store."""
     store.forget(KIND, key)
+
+
+def unused(store: Store, wheel: BuiltWheel, now: float) -> float:
+    """Seconds for which nobody has used its file; 0 where it is gone."""
+    try:
+        return max(0.0, now - store.path(wheel.digest).stat().st_mtime)
+    except FileNotFoundError:
+        return 0.0
+
+
+def remove(store: Store, wheel: BuiltWheel) -> int:
+    """Let go of a wheel, its file and its log; returns the bytes that were freed. Another key may share a file."""
+    forget(store, wheel.key)
+    needed = {digest for other in every(store) for digest in _files(other)}
+    with store.explained(), store.gate(fcntl.LOCK_EX):
+        return sum(_unlink(store.path(digest)) for digest in _files(wheel) - needed)
+
+
+def _files(wheel: BuiltWheel) -> set[str]:
+    log = log_of(wheel)
+    return {wheel.digest, *([log] if log else [])}
+
+
+def _whole(store: Store, wheel: BuiltWheel) -> bool:
+    try:
+        return store.path(wheel.digest).stat().st_size == wheel.size
+    except FileNotFoundError:
+        return False
+
+
+def _unlink(path: Path) -> int:
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size
 
 
 def _recall(store: Store, key: str) -> BuiltWheel | None:

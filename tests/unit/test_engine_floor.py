@@ -138,3 +138,27 @@ def test_buildx_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
         program.chmod(0o755)
         with pytest.raises(EngineError, match=r"is 0\.10\.0"):
             engine.buildx(["ls"], tmp_path)
+
+
+def test_a_builder_of_the_users_is_looked_for_in_their_own_buildx(tmp_path: Path) -> None:
+    program = tmp_path / "docker-buildx"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = version ] && { echo github.com/docker/buildx v0.29.1 abc; exit; }\n'
+        'echo "#1 $*" >&2; echo "config=$BUILDX_CONFIG" >&2; echo printed\n'
+    )
+    program.chmod(0o755)
+    endpoint = Endpoint("unix:///run/x/docker.sock", tmp_path / "docker", program, tmp_path / "own")
+    client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
+    heard: list[str] = []
+    with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
+        assert engine.buildx(["build", "."], tmp_path, builder="farm", heard=heard.append) == "printed\n"
+        assert heard == ["#1 build --builder farm .", "config="]
+        heard.clear()
+        engine.buildx(["build", "."], tmp_path, heard=heard.append)
+        assert heard == ["#1 build .", f"config={tmp_path}/own/buildx"]
+
+        def tired(line: str) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            engine.buildx(["build", "."], tmp_path, heard=tired)

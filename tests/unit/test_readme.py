@@ -30,9 +30,13 @@ def test_commands_and_options_exist(line: str, text: str) -> None:
     name, *rest = line.replace("\\|", " ").split()
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
+    parameters = list(command.params)
     if isinstance(command, click.Group):
-        assert set(rest) == set(command.commands)
-    known = {option for parameter in command.params for option in parameter.opts}
+        names = command.list_commands(click.Context(command))
+        assert set(rest) == set(names)
+        parts = [command.get_command(click.Context(command), each) for each in names]
+        parameters += [parameter for part in parts if part for parameter in part.params]
+    known = {option for parameter in parameters for option in parameter.opts}
     used = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", f"{line} {text}"))
     assert used <= known
 

@@ -1,0 +1,156 @@
+"""Compile what a lock wants compiled: planned within one memory, several at once where that holds them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+from imagegen import layers
+from imagegen.builds import before, check, costs, probe, record, reserve
+from imagegen.builds.bench import Bench
+from imagegen.builds.run import Stage, run
+from imagegen.builds.toolchain import stage
+from imagegen.lock.build_sources import fetch_sources
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.matrix.model import Cell, Gpu
+from imagegen.wheels import throttle, wheelhouse
+from imagegen.wheels.throttle import Machine, Plan, Work
+
+_PLANNING = "builds"  # the lock around looking what is taken, and taking
+
+
+def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: Bench) -> None:
+    """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit tells of.
+
+    No two imagegens compile the same: the second waits, and takes what the first has made.
+
+    Raises BuildError, with what went wrong first; FetchError, EngineError.
+    """
+    before.require_compilers(lock)
+    for build in wanted:
+        before.require_recipe(build, cell.recipes, lock)
+    with _sole(wanted, bench) as pending:
+        if not pending:
+            return
+        fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
+        base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
+        machine = probe.probe(lock, base, bench)
+        works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
+        yard = _Yard(bench, machine, works)
+        yard.announce()  # before anything large is fetched
+        yard.work_off(_Job(stage(lock, cell.recipes, bench), cell.gpus, known, bench), pending)
+
+
+@contextmanager
+def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, LockedBuild]]:
+    """Those that nobody else has made, or is making, by name."""
+    with ExitStack() as locks:
+        for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
+            locks.enter_context(bench.store.lock(f"build-{build.key}"))
+        yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every build of a lock needs."""
+
+    stage: Stage
+    gpus: Sequence[Gpu]
+    known: Sequence[Gpu]
+    bench: Bench
+
+    def make(self, build: LockedBuild, plan: Plan) -> None:
+        """From sources to the wheelhouse."""
+        store, progress, lock = self.bench.store, self.bench.progress, self.stage.lock
+        with store.room("built") as room:
+            out = room / "out"
+            done = run(build, self.stage, plan, out, self.bench)
+            path = check.made(out, build)
+            for remark in check.check(path, build, lock, self.gpus, self.known):
+                progress.say(f"note: {build.name} {build.version} is {remark}")
+            wheel = record.kept(path, out, build, lock, plan, done, store, time.time())
+        wheelhouse.keep(store, wheel)
+        costs.learn(build, wheel.record, store)
+        progress.say(record.sentence(wheel, plan))
+
+
+@dataclass
+class _Yard:
+    """Builds that wait, and those that run, on one machine."""
+
+    bench: Bench
+    machine: Machine
+    works: Mapping[str, Work]
+    running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
+    told: dict[str, Plan] = field(default_factory=dict)
+
+    def announce(self) -> None:
+        """Say the plan."""
+        plans = throttle.share(self.works, self._left(), reserve.taken(self.bench.store, self.bench.place).memory)
+        for name, plan in plans.items():
+            self._tell(name, plan)
+        if waiting := [name for name in self.works if name not in plans]:
+            self.bench.progress.say(f"{', '.join(waiting)}: when there is memory for it")
+
+    def _tell(self, name: str, plan: Plan) -> None:
+        """Once; again where it has changed meanwhile."""
+        if self.told.get(name) != plan:
+            self.told[name] = plan
+            self.bench.progress.say(plan.sentence(name))
+
+    def work_off(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
+        """All of them. After a failure none is started any more, and what runs is let finish."""
+        waiting = dict(pending)
+        pool = ThreadPoolExecutor(len(waiting), thread_name_prefix="build")
+        failure: BaseException | None = None
+        try:
+            while self.running or (waiting and failure is None):
+                if failure is None:
+                    for name, (plan, held) in self._startable(waiting).items():
+                        self._tell(name, plan)
+                        future = pool.submit(job.make, waiting.pop(name), plan)
+                        self.running[future] = name, plan, held
+                finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    name, _, held = self.running.pop(future)
+                    held.close()
+                    error = future.exception()
+                    if error and self.running:
+                        self.bench.progress.say(f"{name}: {error}")
+                    failure = failure or error
+        except BaseException:
+            self.bench.stop.set()
+            raise
+        finally:
+            pool.shutdown()
+            for _, _, held in self.running.values():
+                held.close()
+        if failure:
+            raise failure
+
+    def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[Plan, ExitStack]]:
+        """Plans for those that there is room for now, with the memory that they hold until their stack is closed."""
+        store, place = self.bench.store, self.bench.place
+        with store.lock(_PLANNING):
+            taken = reserve.taken(store, place)
+            if not waiting or (self.running and taken.cores >= self.machine.cores):
+                return {}
+            works = {name: self.works[name] for name in waiting}
+            plans = throttle.share(works, self._left(), taken.memory)
+            found = {}
+            for name, plan in plans.items():
+                if plan.warning and self.running:
+                    continue  # alone it may pass
+                found[name] = plan, ExitStack()
+                found[name][1].enter_context(reserve.reserved(store, place, plan.memory, plan.jobs * plan.threads))
+        return found
+
+    def _left(self) -> Machine:
+        """The machine without the cores that are used, and with what is available now that ours have begun."""
+        taken = reserve.taken(self.bench.store, self.bench.place)
+        own = sum(plan.memory for _, plan, _ in self.running.values())
+        cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)
+        return replace(self.machine, cores=cores, available=available)

@@ -1,0 +1,36 @@
+"""How commands that need a lock's compiled wheels get them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagegen import builds
+from imagegen.cli.app import App
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.matrix.model import Cell
+
+
+def compiling(app: App, cell: Cell, engine: Engine, builder: str | None = None) -> builds.Compiling:
+    """Compiles what the wheelhouse lacks, on the engine or a builder of the user's."""
+
+    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
+        bench = builds.Bench(engine, builder, app.store, app.sources(cell), app.progress)
+        builds.compile_all(lock, wanted, cell, tuple(app.matrix.gpus.values()), bench)
+
+    return work
+
+
+def realised(app: App, cell: Cell, lock: Lock, compiling: builds.Compiling | None) -> Lock:
+    """The lock with the wheels of its builds. Raises as `builds.realise`."""
+    return builds.realise(lock, app.store, app.sources(cell), app.progress, compiling)
+
+
+def with_engine(app: App, cell: Cell, builder: str | None = None) -> builds.Compiling:
+    """As `compiling`, with an engine that is looked for once something must be compiled."""
+
+    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
+        with Engine.connect(app.settings, app.progress) as engine:
+            compiling(app, cell, engine, builder)(lock, wanted)
+
+    return work

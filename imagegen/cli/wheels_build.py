@@ -1,0 +1,62 @@
+"""imagegen wheels build: compile what a cell's lock wants compiled."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from imagegen import builds
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import with_engine
+from imagegen.errors import UsageError
+from imagegen.lock.model import Lock
+from imagegen.text import did_you_mean
+from imagegen.wheels import wheelhouse
+
+
+@click.command("build")
+@click.argument("component", required=False)
+@click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock says what is compiled.")
+@click.option(
+    "--builder", metavar="NAME", help="A builder that `docker buildx ls` shows, in place of the engine's own."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, with how each was made.")
+@pass_app
+def command(app: App, *, component: str | None, pattern: str, builder: str | None, as_json: bool) -> None:
+    """Compile COMPONENT, or all that CELL's lock wants compiled, as far as it is not there.
+
+    The plan is told first. What an interrupted build has compiled is kept, and the next one goes on from there. On
+    stdout: each wheel's key and file name.
+    """
+    wheels = []
+    for cell in app.matrix.select(pattern):
+        lock = app.fresh_lock(cell)
+        names = _wanted(lock, component)
+        unbuilt = [build for build in builds.unbuilt(lock, app.store) if build.name in names]
+        lacking = builds.pulled(unbuilt, app.store, app.sources(cell), app.progress)
+        if lacking:
+            with_engine(app, cell, builder)(lock, lacking)
+        elif names:
+            app.progress.say(f"{cell.id}: all that it wants compiled is there")
+        else:
+            app.progress.say(f"{cell.id}: nothing is to be compiled, since wheels fit")
+        keys = [build.key for build in lock.builds if build.name in names]
+        wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.store, key))]
+    if as_json:
+        app.json([asdict(wheel) for wheel in wheels])
+        return
+    for wheel in wheels:
+        click.echo(f"{wheel.key} {wheel.filename}")
+
+
+def _wanted(lock: Lock, component: str | None) -> set[str]:
+    """Names of the lock's builds. Raises UsageError for a component that is none of them."""
+    names = {build.name for build in lock.builds}
+    if component is None:
+        return names
+    if component not in names:
+        what = f"{lock.cell} does not have {component} compiled"
+        fix = did_you_mean(component, names) or f"it has {', '.join(sorted(names)) or 'nothing'} compiled"
+        raise UsageError(what, fix=fix)
+    return {component}

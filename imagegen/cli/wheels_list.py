@@ -1,0 +1,59 @@
+"""imagegen wheels list: the wheels that were compiled or pulled."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import click
+from rich.table import Table
+
+from imagegen.cli.app import App, pass_app
+from imagegen.progress import human
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.model import BuiltWheel
+
+_UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_app
+def command(app: App, *, as_json: bool) -> None:
+    """The wheels that are kept in the store: for which torch, Python and GPUs, how large, how old, under which key."""
+    wheels = list(wheelhouse.every(app.store))
+    if as_json:
+        app.json([dataclasses.asdict(wheel) for wheel in wheels])
+        return
+    table = Table("wheel", "version", "torch", "python", "GPUs", "size", "made", "key", box=None, pad_edge=False)
+    for wheel in wheels:
+        made = _age(wheel.record.get("made"), time.time())
+        size = human(wheel.size)
+        table.add_row(wheel.name, wheel.version, *map(_told, _facts(wheel)), size, made, wheel.key)
+    if wheels:
+        app.out.print(table)
+    else:
+        app.progress.say("no wheel is kept here: `imagegen wheels build` compiles what a cell's lock wants compiled")
+
+
+def _facts(wheel: BuiltWheel) -> tuple[Any, ...]:
+    """Torch, Python and architectures. Of a record that somebody else wrote, what can be read."""
+    architectures = wheel.record.get("architectures")
+    gpus = " ".join(map(str, architectures)) if isinstance(architectures, list | tuple) else None
+    return wheel.record.get("torch"), wheel.record.get("python"), gpus
+
+
+def _told(fact: Any) -> str:
+    return str(fact) if fact else "-"
+
+
+def _age(made: Any, now: float) -> str:
+    """How long ago: "3 days"."""
+    if not isinstance(made, int | float):
+        return "-"
+    passed = max(0.0, now - made)
+    for unit, seconds in _UNITS:
+        if (number := int(passed // seconds)) > 0:
+            return f"{number} {unit}{'' if number == 1 else 's'} ago"
+    return "just now"

@@ -1,0 +1,176 @@
+"""A source build on a real builder with a real compiler: C++ alone, so that it is over soon."""
+
+from __future__ import annotations
+
+import io
+import re
+import secrets
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from imagegen import base, builds, layers, lock, recipe
+from imagegen.config import Settings
+from imagegen.engine import Engine
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import File, Lock, LockedBuild, LockedWheel
+from imagegen.matrix.model import Base, Cell
+from imagegen.matrix.recipe import Recipe, SdistFile
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from imagegen.wheels import wheelhouse
+from tests.integration.places import committed
+from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]  # its base takes a minute
+
+PACKAGES = {"python3": "the interpreter", "python3-dev": "its headers", "g++": "the compiler"}
+FILES = {
+    "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
+    "setup.py": """\
+from setuptools import Extension, setup
+sources = ["tiny.cpp", "two.cpp"]
+setup(name="tiny-ext", version="1.0", ext_modules=[Extension("tiny_ext", sources)])
+""",
+    "tiny.cpp": """\
+#include <Python.h>
+int two();
+static PyObject* answer(PyObject*, PyObject*) { return PyLong_FromLong(40 + two()); }
+static PyMethodDef METHODS[] = {{"answer", answer, METH_NOARGS, ""}, {0, 0, 0, 0}};
+static PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "tiny_ext", 0, -1, METHODS};
+PyMODINIT_FUNC PyInit_tiny_ext() { return PyModule_Create(&MODULE); }
+""",
+    "two.cpp": "int two() { return 2; }\n",
+}
+
+
+def sdist() -> bytes:
+    """Another one in each run, so that no builder has it in its cache."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in {**FILES, "salt": secrets.token_hex(8)}.items():
+            info = tarfile.TarInfo(f"tiny_ext-1.0/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def locked(settings: Settings, store: Store) -> Lock:
+    """A cell of nothing but the extension."""
+    asked = Base(
+        "debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", PACKAGES, "for tests"
+    )
+    source = sdist()
+    sha256 = store.write(source).removeprefix("sha256:")
+    build = LockedBuild(
+        name="tiny-ext",
+        version="1.0",
+        because="Tests.",
+        via=(),
+        choice="no index has it",
+        source=File("tiny_ext-1.0.tar.gz", sha256, len(source), "pypi"),
+        git=None,
+        submodules=(),
+        patches=(),
+        requires=(),
+        build_requires=(setuptools(),),
+        against=(),
+        env={},
+        architectures=(),
+        modules=("tiny_ext",),
+        key="",
+    )
+    axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+    uv = committed("sb3-maskable-cpu-py311").uv
+    below = base.resolve(asked, settings, Quiet())
+    made = Lock("tiny-cpu-py311", "tiny", axes, {}, uv, "2026-11-20T00:00:00Z", below, wheels=(), env=())
+    return replace(made, builds=(keyed(build, made),))
+
+
+def setuptools() -> LockedWheel:
+    (found,) = (wheel for wheel in committed("blackwell-vllm-cu130-py311").wheels if wheel.name == "setuptools")
+    return found
+
+
+@pytest.fixture
+def cleaned(engine: Engine) -> Iterator[list[str]]:
+    tags: list[str] = []
+    yield tags
+    for tag in tags:
+        engine.client.images.remove(tag, force=True)
+
+
+def test_a_wheel_is_compiled_kept_and_imported(
+    engine: Engine,
+    settings: Settings,
+    store: Store,
+    locked: Lock,
+    cleaned: list[str],
+    shell: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (build,) = locked.builds
+    recipes = {
+        build.name: Recipe(
+            component=build.name,
+            releases={"1.0": SdistFile(build.source.filename, build.source.sha256, build.source.size)},
+            requires=(),
+            build_requires=(f"setuptools=={setuptools().version}",),
+            against=(),
+            patches=(),
+            env=(),
+            architectures=None,
+            modules=build.modules,
+            jobs=None,
+            threads=None,
+            toolkit="",
+            cost=None,
+            source="a test",
+        )
+    }
+    cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
+    bench = builds.Bench(engine, None, store, settings, Quiet())
+
+    def compiling(lock: Lock, wanted: object) -> None:
+        builds.compile_all(lock, lock.builds, cell, (), bench)
+
+    whole = builds.realise(locked, store, settings, Quiet(), compiling)
+    assert lock.inputs_hash(whole) == lock.inputs_hash(locked)
+    kept = wheelhouse.known(store, build.key)
+    assert kept is not None
+    assert kept.filename == "tiny_ext-1.0-cp311-cp311-linux_x86_64.whl"
+    assert kept.record["units"] == 2
+    assert "two.cpp" in store.read(kept.record["log"]).decode()
+    assert kept.record["memory"] > 10_000_000
+    assert builds.realise(locked, store, settings, Quiet(), None) == whole, "no engine is needed any more"
+
+    tag = f"imagegen-test-{secrets.token_hex(4)}:1"
+    engine.load(store, layers.assemble(whole, store, settings, Quiet()).digest, tag)
+    cleaned.append(tag)
+    assert answer(engine, tag) == b"42\n"
+
+    # The Dockerfile compiles it too, without imagegen: one file at a time, in stages of its own.
+    rendered = recipe.render(locked, tag)
+    recipe.write(rendered, locked, recipes, tmp_path / "plain", store, settings, Quiet())
+    plain = re.findall(r" -t (\S+)", rendered.arguments)[0]
+    cleaned.append(plain)
+    paste(engine.buildx_line(rendered.arguments), shell, tmp_path / "plain")
+    assert answer(engine, plain) == b"42\n"
+
+
+def answer(engine: Engine, tag: str) -> bytes:
+    with engine.container(tag) as container:
+        outcome = container.exec(["python", "-c", "import tiny_ext; print(tiny_ext.answer())"])
+    assert outcome.exit_code == 0, outcome
+    return outcome.stdout

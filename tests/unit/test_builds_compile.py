@@ -1,0 +1,342 @@
+"""Builds as they are planned, run, run again with less, and kept: with a builder that only plays one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from imagegen import builds
+from imagegen.builds import before, costs, reserve
+from imagegen.config import Settings
+from imagegen.engine import Engine
+from imagegen.errors import BuildError, EngineError
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.matrix.model import Cell
+from imagegen.progress import Counter, Quiet
+from imagegen.store import Store
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.throttle import Machine
+from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD
+from tests.wheels import make_wheel
+
+compiling = importlib.import_module("imagegen.builds.compile")
+
+GB = 10**9
+KILLED = '#7 ERROR: process "/bin/sh -c" did not complete successfully: exit code: 137'
+RECORD = {
+    "units": 4,
+    "unit_seconds": {"sum": 40.0, "longest": 12.0},
+    "runs": [{"jobs": 2, "threads": 1, "memory": 6 * GB, "seconds": 20.0}],
+    "seconds": 20.0,
+    "memory": 6 * GB,
+    "largest": 4 * GB,
+}
+
+
+def event(**said: Any) -> str:
+    return f"#7 1.0 @imagegen {json.dumps(said)}"
+
+
+@dataclass
+class Builder:
+    """Stands in for the engine: each attempt says lines, then fails, or leaves a wheel."""
+
+    attempts: list[list[str]] = field(default_factory=list)  # of those that fail; then all succeed
+    throttles: list[dict[str, int]] = field(default_factory=list)
+    at_once: int = 0
+    most: int = 0
+    pause: float = 0.0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def info(self) -> dict[str, str]:
+        return {"ID": "here"}
+
+    def buildx(
+        self, args: Sequence[str], cwd: Path, progress: object, *, builder: str | None, heard: Callable[[str], None]
+    ) -> str:
+        words = " ".join(args)
+        with self.lock:
+            self.throttles.append(json.loads((cwd / "throttle.json").read_text()))
+            lines = self.attempts.pop(0) if self.attempts else None
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        time.sleep(self.pause)
+        try:
+            for line in lines or [event(event="start"), event(event="progress", done=4, total=4, memory=GB, peak=GB)]:
+                heard(line)
+            if lines is not None:
+                raise EngineError("buildx build failed with exit code 1")
+            name = re.findall(r"--target built-(\S+)", words)[0]
+            assert json.loads((cwd / "builds" / name / "spec.json").read_text())["name"] == name
+            leave(Path(re.findall(r"type=local,dest=(\S+)", words)[0]), name)
+        finally:
+            with self.lock:
+                self.at_once -= 1
+        return ""
+
+
+def leave(out: Path, name: str) -> None:
+    out.mkdir()
+    filename = f"{name.replace('-', '_')}-1.0-cp311-cp311-linux_x86_64.whl"
+    info = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "WHEEL": WHEEL}
+    make_wheel(out, {"demo.py": b""}, filename=filename, info=f"{name.replace('-', '_')}-1.0.dist-info", metadata=info)
+    (out / "record.json").write_text(json.dumps(RECORD))
+    (out / "build.log").write_text("compiled\n")
+
+
+WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n"
+
+
+class Said(Quiet):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@dataclass
+class Yard:
+    store: Store
+    builder: Builder
+    said: Said
+    bench: builds.Bench
+    cell: Cell
+    lock: Lock
+
+    def compile(self, *wanted: LockedBuild) -> None:
+        lock = replace(self.lock, builds=wanted or self.lock.builds)
+        builds.compile_all(lock, lock.builds, self.cell, (), self.bench)
+
+
+@pytest.fixture
+def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    store, builder, said = Store(tmp_path / "store"), Builder(), Said()
+    engine = cast("Engine", builder)
+    bench = builds.Bench(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
+    image = SimpleNamespace(digest="sha256:" + "0" * 64)
+    source = store.write(b"source").removeprefix("sha256:")
+    build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())
+    debs = (replace(WITH_BUILD.base.debs[0], name="g++"),)
+    lock = replace(WITH_BUILD, builds=(build,), base=replace(WITH_BUILD.base, debs=debs))
+    monkeypatch.setattr(compiling, "fetch_sources", lambda *_: None)
+    monkeypatch.setattr(compiling.layers, "assemble_base", lambda *_: image)
+    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
+    monkeypatch.setattr(compiling, "stage", lambda lock, recipes, _: compiling.Stage(lock, recipes, image))
+    monkeypatch.setattr(compiling.check, "check", lambda *_: [])  # test_builds_check has it
+    recipes = dict.fromkeys(("demo-ext", "other-ext"), RECIPE)
+    cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
+    return Yard(store, builder, said, bench, cell, lock)
+
+
+def test_a_build_lands_in_the_wheelhouse_with_its_record(yard: Yard) -> None:
+    yard.compile()
+    (build,) = yard.lock.builds
+    wheel = wheelhouse.known(yard.store, build.key)
+    assert wheel is not None
+    assert wheel.filename == "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
+    assert yard.store.read(wheel.record["log"]) == b"compiled\n"
+    kept = {name: wheel.record[name] for name in ("torch", "python", "architectures", "units", "memory")}
+    assert kept == {
+        "torch": "2.13.0+cpu",
+        "python": "3.11",
+        "architectures": ["9.0", "12.0"],
+        "units": 4,
+        "memory": 6 * GB,
+    }
+    assert wheel.record["planned"]["jobs"] == yard.builder.throttles[0]["jobs"]
+    assert yard.said.lines[0].startswith("demo-ext: 4 units, 4 jobs x 1 thread, 2.1 GB each and 3.2 GB at most, about ")
+    assert "6.00 GB at the peak" in yard.said.lines[-1]
+    assert list(yard.store.scratch.iterdir()) == []
+
+    yard.compile()
+    assert len(yard.builder.throttles) == 1, "the same key is never built twice"
+
+
+def test_what_was_measured_wins_over_the_recipe(yard: Yard) -> None:
+    (build,) = yard.lock.builds
+    assert costs.work(build, RECIPE, yard.store).cost == RECIPE.cost
+    yard.compile()
+    measured = costs.work(build, RECIPE, yard.store).cost
+    assert measured is not None
+    assert (measured.units, measured.memory, measured.largest) == (4, 3 * GB, 4 * GB)
+    assert measured.seconds == 5.0, "a unit's CPU seconds for one architecture"
+
+
+@pytest.mark.parametrize("ending", [[event(event="failed", cause="memory", what="the kernel ended cicc")], [KILLED]])
+def test_out_of_memory_is_tried_again_with_half(yard: Yard, ending: list[str]) -> None:
+    yard.builder.attempts = [[event(event="start"), *ending]] * 2
+    yard.compile()
+    assert yard.builder.throttles == [{"jobs": jobs, "threads": 1} for jobs in (4, 2, 1)]
+    told = [line for line in yard.said.lines if "out of memory with" in line]
+    assert [line.partition(" (")[0] for line in told] == [
+        "demo-ext: out of memory with 4 jobs x 1 thread",
+        "demo-ext: out of memory with 2 jobs x 1 thread",
+    ]
+    wheel = wheelhouse.known(yard.store, yard.lock.builds[0].key)
+    assert wheel is not None
+    assert wheel.record["done"] == {"jobs": 1, "threads": 1}
+
+
+def test_out_of_memory_with_one_job_ends_it(yard: Yard) -> None:
+    yard.builder.attempts = [[event(event="start", largest=9 * GB), KILLED]] * 9
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 ran out of memory with one job") as caught:
+        yard.compile()
+    assert "exit code 137 (SIGKILL); its largest process took 9.00 GB" in str(caught.value)
+    assert len(yard.builder.throttles) == 3
+
+
+def test_a_build_that_fails_says_why(yard: Yard) -> None:
+    said = event(event="failed", cause="failed", what="it ended with exit code 1: a.cpp:1: error: no")
+    yard.builder.attempts = [[event(event="start"), "#7 2.0 a.cpp:1: error: no", said]]
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 could not be compiled") as caught:
+        yard.compile()
+    assert "a.cpp:1: error: no" in str(caught.value)
+    assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
+
+
+def test_a_builder_that_does_not_start_is_no_failure_of_the_build(yard: Yard) -> None:
+    yard.builder.attempts = [["ERROR: rpc error: code = Unavailable desc = no such builder"]]
+    with pytest.raises(EngineError, match="buildx build failed"):
+        yard.compile()
+
+
+def other(yard: Yard) -> LockedBuild:
+    return replace(yard.lock.builds[0], name="other-ext", key="sha256:" + "e" * 64)
+
+
+def test_two_builds_share_one_memory(yard: Yard) -> None:
+    yard.builder.pause = 0.2
+    yard.compile(yard.lock.builds[0], other(yard))
+    assert yard.builder.most == 2
+    assert sum(each["jobs"] for each in yard.builder.throttles) <= 4
+    assert {wheel.name for wheel in wheelhouse.every(yard.store)} == {"demo-ext", "other-ext"}
+
+
+def test_what_does_not_fit_beside_the_other_waits(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
+    yard.builder.pause = 0.1
+    yard.compile(yard.lock.builds[0], other(yard))
+    assert yard.builder.most == 1
+    assert "other-ext: when there is memory for it" in yard.said.lines
+    assert len(list(wheelhouse.every(yard.store))) == 2
+
+
+def test_after_a_failure_the_other_build_is_let_finish(yard: Yard) -> None:
+    yard.builder.pause = 0.1
+    yard.builder.attempts = [[event(event="start"), event(event="failed", cause="failed", what="broken")]]
+    with pytest.raises(BuildError, match="broken"):
+        yard.compile(yard.lock.builds[0], other(yard))
+    assert len(list(wheelhouse.every(yard.store))) == 1
+
+
+def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(yard: Yard) -> None:
+    with reserve.reserved(yard.store, "here", 7 * GB, 2), reserve.reserved(yard.store, "elsewhere", 99 * GB, 64):
+        assert reserve.taken(yard.store, "here") == reserve.Taken(7 * GB, 2)
+        yard.compile()
+    assert yard.builder.throttles == [{"jobs": 2, "threads": 1}]
+    assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
+
+
+def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    (store.scratch / "reserved-x").write_text(json.dumps({"place": "here", "memory": 5, "cores": 1}))
+    assert reserve.taken(store, "here") == reserve.Taken(0, 0)
+
+
+def test_an_interrupted_run_stops_its_compilers(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+
+    def endless(args: object, cwd: object, progress: object, *, builder: object, heard: Callable[[str], None]) -> str:
+        try:
+            while True:
+                heard(event(event="progress", done=1, total=4))
+                time.sleep(0.01)
+        except BuildError:
+            stopped.set()
+            raise
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(yard.builder, "buildx", endless)
+    monkeypatch.setattr(compiling, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        yard.compile()
+    assert stopped.is_set()
+    assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
+
+
+def test_a_lock_without_builds_is_realised_already(tmp_path: Path) -> None:
+    lock = replace(WITH_BUILD, builds=())
+    settings = Settings.from_environment({"HOME": str(tmp_path)})
+    assert builds.realise(lock, Store(tmp_path / "store"), settings, Quiet(), None) is lock
+
+
+def test_without_an_engine_the_error_names_the_command(yard: Yard) -> None:
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 must be compiled first") as caught:
+        builds.realise(yard.lock, yard.store, yard.bench.settings, Quiet(), None)
+    assert "imagegen wheels build --cell tiny-cu130-py311" in str(caught.value)
+    yard.compile()
+    whole = builds.realise(yard.lock, yard.store, yard.bench.settings, Quiet(), None)
+    (wheel,) = (each for each in whole.wheels if each.build)
+    assert (wheel.name, wheel.build) == ("demo-ext", yard.lock.builds[0].key)
+    assert whole.builds == yard.lock.builds
+
+
+def refusals() -> Iterator[tuple[str, Lock]]:
+    debs = (replace(WITH_BUILD.base.debs[0], name="g++"),)
+    good = replace(WITH_BUILD, base=replace(WITH_BUILD.base, debs=debs))
+    without = tuple(wheel for wheel in good.wheels if wheel.name != NVCC.name)
+    yield "debian12 has no C++ compiler", WITH_BUILD
+    yield "tiny-cu130-py311 has no nvcc", replace(good, wheels=without)
+    yield "nvcc 12.8.93 does not fit torch", replace(good, wheels=(*without, replace(NVCC, version="12.8.93")))
+    yield "is for GPUs, and tiny-cu130-py311 is not", replace(good, axes={**good.axes, "cuda": "cpu"})
+
+
+@pytest.mark.parametrize(("message", "lock"), list(refusals()), ids=lambda each: each if isinstance(each, str) else "")
+def test_what_cannot_be_compiled_is_refused_before_anything_is_fetched(yard: Yard, message: str, lock: Lock) -> None:
+    with pytest.raises(BuildError, match=re.escape(message)):
+        builds.compile_all(lock, lock.builds, yard.cell, (), yard.bench)
+    assert yard.said.lines == []
+
+
+def test_a_recipe_that_takes_another_toolkit_is_refused(yard: Yard) -> None:
+    with pytest.raises(BuildError, match=r"cannot be compiled with CUDA 13\.0"):
+        before.require_recipe(BUILD, {"demo-ext": replace(RECIPE, toolkit="<13")}, WITH_BUILD)
+    with pytest.raises(BuildError, match="no recipe says how demo-ext is compiled"):
+        before.require_recipe(BUILD, {}, WITH_BUILD)
+
+
+def test_units_are_counted_on_a_pipe_and_on_a_terminal() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from imagegen.progress import Terminal
+
+    for terminal in (False, True):
+        text = StringIO()
+        progress = Terminal(Console(file=text, force_terminal=terminal, width=100))
+        counter: Counter = progress.counter("compiling demo", "unit")
+        with counter, progress.meter("fetching", 10) as meter:
+            meter.advance(3)
+            for done in range(1, 101):
+                counter.reach(done, 100, "1.0 GB")
+            time.sleep(0.15 if terminal else 0)
+        if terminal:
+            assert "100/100 units, 1.0 GB" in text.getvalue()
+        else:
+            lines = [line for line in text.getvalue().splitlines() if line.startswith("compiling")]
+            assert lines[0] == "compiling demo: 5 of 100 units, 1.0 GB"
+            assert len(lines) == 20

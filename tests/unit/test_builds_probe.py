@@ -1,0 +1,59 @@
+"""The machine that a builder says it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from imagegen import builds
+from imagegen.builds import probe
+from imagegen.config import Settings
+from imagegen.engine import Engine
+from imagegen.errors import BuildError, EngineError
+from imagegen.layers import Image
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from imagegen.wheels.throttle import Machine
+from tests.unit.builds_samples import WITH_BUILD
+
+SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, "swap": 0}
+
+
+def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
+    def buildx(args: Sequence[str], cwd: Path, *_: Any, heard: Callable[[str], None], **__: Any) -> str:
+        heard("#1 a line")
+        assert "/usr/bin/python3.11 -I /mnt/worker/build.py probe" in (cwd / "Dockerfile").read_text()
+        if answer is None:
+            raise EngineError("buildx build failed with exit code 1", why=f'no builder "{builder}" found')
+        out = Path(re.findall(r"type=local,dest=(\S+)", " ".join(args))[0])
+        out.mkdir()
+        (out / "said").write_text(answer)
+        return ""
+
+    engine = cast("Engine", SimpleNamespace(buildx=buildx))
+    settings = Settings.from_environment({"HOME": str(root)})
+    bench = builds.Bench(engine, builder, Store(root / "store"), settings, Quiet())
+    return probe.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
+
+
+def test_a_builder_says_what_it_has(tmp_path: Path) -> None:
+    said = ask(tmp_path, f"@imagegen {json.dumps(SAID)}\n")
+    assert said == Machine(cores=16, memory=8, available=7, limited=True)
+
+
+@pytest.mark.parametrize("answer", ["", "@imagegen {", "@imagegen 3", '@imagegen {"cores": 2}', "Killed\n"])
+def test_an_answer_that_is_none_is_an_error(tmp_path: Path, answer: str) -> None:
+    with pytest.raises(BuildError, match="the builder does not say what machine it is"):
+        ask(tmp_path, answer)
+
+
+def test_a_builder_that_is_not_there_is_told_with_where_to_look(tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as caught:
+        ask(tmp_path, None, "nosuch")
+    assert "`docker buildx ls` shows the builders" in str(caught.value)

@@ -1,0 +1,180 @@
+"""`imagegen wheels list`, `gc` and `build`, as far as they go without a compiler, and the group that holds them all."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import click
+import pytest
+
+from imagegen.cli import wheels_build, wheels_command, wheels_gc, wheels_list, wheels_push
+from imagegen.cli.app import App
+from imagegen.errors import UsageError
+from imagegen.lock.model import Lock
+from imagegen.store import digest_of
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.model import BuiltWheel
+from tests.registry_writes import Writable
+from tests.unit.builds_samples import BUILD, WITH_BUILD
+from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
+from tests.unit.test_cli_wheels_share import Machine
+
+MONTHS = 60 * 24 * 3600  # seconds
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, "")
+
+
+def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log: str = "a log") -> BuiltWheel:
+    """A wheel that was made and last used `age` seconds ago."""
+    store = here.store
+    sha256 = store.write(name.encode()).removeprefix("sha256:")
+    record = {
+        "torch": "2.11.0",
+        "python": "3.11",
+        "architectures": ["9.0", "12.0"],
+        "made": time.time() - age,
+        "log": store.write(log.encode()),
+    }
+    filename = f"{name.replace('-', '_')}-1.0-cp311-cp311-linux_x86_64.whl"
+    wheel = BuiltWheel(key or digest_of(name.encode()), name, "1.0", filename, sha256, len(name), record)
+    wheelhouse.keep(store, wheel)
+    os.utime(store.path(wheel.digest), (time.time() - age,) * 2)
+    return wheel
+
+
+def app_of(here: Machine, lock: Lock | None = None) -> App:
+    """One that knows a single cell."""
+    app = here.app
+    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={})
+
+    def select(pattern: str) -> tuple[SimpleNamespace, ...]:
+        return (cell,)
+
+    vars(app)["matrix"] = SimpleNamespace(cells=lambda: (cell,), select=select)
+    vars(app)["find_lock"] = vars(app)["fresh_lock"] = lambda _: lock
+    return app
+
+
+def test_a_list_says_what_each_wheel_is_for(here: Machine) -> None:
+    code, out, said = here.run(wheels_list.command)
+    assert (code, out) == (0, "")
+    assert "no wheel is kept here: `imagegen wheels build`" in said
+    keep(here, "flash-attn", age=3 * 24 * 3600 + 60)
+    new = keep(here, "demo")
+    code, out, _ = here.run(wheels_list.command)
+    head, first, second = (line.split() for line in out.splitlines())
+    assert head == ["wheel", "version", "torch", "python", "GPUs", "size", "made", "key"]
+    assert first == ["demo", "1.0", "2.11.0", "3.11", "9.0", "12.0", "4", "B", "just", "now", new.key]
+    assert second[:1] + second[-4:-1] == ["flash-attn", "3", "days", "ago"]
+    wheels = json.loads(here.run(wheels_list.command, "--json")[1])
+    assert [wheel["name"] for wheel in wheels] == ["demo", "flash-attn"]
+    assert wheels[0]["key"] == new.key
+
+
+def test_a_record_that_says_nothing_is_listed_too(here: Machine) -> None:
+    wheel = keep(here, "demo")
+    wheelhouse.forget(here.store, wheel.key)
+    wheelhouse.keep(here.store, replace(wheel, record={"architectures": 3, "made": "long ago"}))
+    _, out, _ = here.run(wheels_list.command)
+    assert out.splitlines()[1].split() == ["demo", "1.0", "-", "-", "-", "4", "B", "-", wheel.key]
+
+
+def test_gc_lets_go_of_what_no_lock_needs_and_nobody_used(here: Machine) -> None:
+    old, young = keep(here, "old", age=MONTHS), keep(here, "young")
+    needed = keep(here, "demo-ext", age=MONTHS, key=BUILD.key)
+    app = app_of(here, WITH_BUILD)
+    _, _, said = here.run(wheels_gc.command, "--dry-run", app=app)
+    assert f"old-1.0-cp311-cp311-linux_x86_64.whl (3 B), {old.key}" in said
+    assert "would free 3 B: 1 wheel" in said
+    assert here.store.path(old.digest).exists()
+    _, _, said = here.run(wheels_gc.command, app=app)
+    assert "freed 3 B: 1 wheel" in said, "the log belongs to the others too"
+    assert [wheel.key for wheel in wheelhouse.every(here.store)] == [needed.key, young.key]
+    assert not here.store.path(old.digest).exists()
+    _, out, _ = here.run(wheels_gc.command, "--json", app=app)
+    assert json.loads(out) == {"wheels": [], "freed": 0, "dry_run": False}
+
+
+def test_looking_at_a_list_is_no_use_of_a_wheel(here: Machine) -> None:
+    keep(here, "old", age=MONTHS)
+    here.run(wheels_list.command)
+    _, _, said = here.run(wheels_gc.command, "--dry-run", app=app_of(here))
+    assert "1 wheel" in said
+
+
+@pytest.mark.parametrize("name", ["demo-ext", "demo-ext==1.0", BUILD.key])
+def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
+    other, wheel = keep(here, "other", log="another"), keep(here, "demo-ext", key=BUILD.key)
+    _, _, said = here.run(wheels_gc.command, name, app=app_of(here, WITH_BUILD))
+    assert "freed 13 B: 1 wheel" in said, "8 bytes and 5 of its log"
+    assert list(wheelhouse.every(here.store)) == [other]
+    assert wheelhouse.known(here.store, wheel.key) is None
+
+
+def test_gc_of_a_name_that_nobody_knows_lets_nothing_go(here: Machine) -> None:
+    keep(here, "flash-attn")
+    with pytest.raises(UsageError, match='no wheel that is kept here is called "flash-atn"') as caught:
+        here.run(wheels_gc.command, "flash-attn", "flash-atn", app=app_of(here))
+    assert 'did you mean "flash-attn"?' in str(caught.value)
+    assert len(list(wheelhouse.every(here.store))) == 1
+
+
+def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine) -> None:
+    wheel = keep(here, "demo-ext", key=BUILD.key)
+    app = app_of(here, WITH_BUILD)
+    code, out, said = here.run(wheels_build.command, "--cell", "tiny", app=app)
+    assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
+    assert "all that it wants compiled is there" in said
+    _, out, _ = here.run(wheels_build.command, "demo-ext", "--cell", "tiny", "--json", app=app)
+    assert [each["filename"] for each in json.loads(out)] == [wheel.filename]
+
+
+def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> None:
+    app = app_of(here, WITH_BUILD)
+    with pytest.raises(UsageError, match="does not have demo-exx compiled") as caught:
+        here.run(wheels_build.command, "demo-exx", "--cell", "tiny", app=app)
+    assert 'did you mean "demo-ext"?' in str(caught.value)
+    none = replace(WITH_BUILD, builds=())
+    code, out, said = here.run(wheels_build.command, "--cell", "tiny", app=app_of(here, none))
+    assert (code, out) == (0, "")
+    assert "nothing is to be compiled, since wheels fit" in said
+
+
+def test_the_group_has_a_module_for_each_of_its_commands() -> None:
+    for name, help_text in wheels_command.COMMANDS.items():
+        command = importlib.import_module(f"imagegen.cli.wheels_{name}").command
+        assert cast("click.Command", command).name == name
+        assert help_text.endswith(".")
+
+
+def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:  # noqa: F811
+    ended = run("wheels", "biuld")
+    assert ended.code == 64
+    assert 'there is no command "biuld"' in ended.err
+    assert 'did you mean "build"?' in ended.err
+    assert "Let go of wheels" in run("wheels", "--help").out
+
+
+def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> None:
+    registry = Writable()
+    try:
+        place = f"{registry.host}/team/wheels"
+        giver, taker = Machine(tmp_path / "giver", place), Machine(tmp_path / "taker", place)
+        wheel = keep(giver, "demo-ext", key=BUILD.key)
+        giver.run(wheels_push.command)
+        code, out, said = taker.run(wheels_build.command, "--cell", "tiny", app=app_of(taker, WITH_BUILD))
+    finally:
+        registry.close()
+    assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
+    assert f"{wheel.filename}: from the team's wheelhouse {place}" in said
+    assert wheelhouse.known(taker.store, BUILD.key) == wheel
