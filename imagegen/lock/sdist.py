@@ -119,7 +119,7 @@ def _check(name: str, version: str, filename: str, wheel: bytes, source: str) ->
             f"{source} is not pure Python",
             where=filename,
             why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
-            fix="such a component needs a source build, which this version does not make",
+            fix="declare it `compiled: true`, with a recipe in wheels/*.yaml: then it is compiled against the cell",
         )
     if absent:
         raise WheelError(
