@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from imagegen import layers
 from imagegen.builds import before, check, costs, probe, record, reserve
 from imagegen.builds.bench import Bench
 from imagegen.builds.run import Stage, run
 from imagegen.builds.toolchain import stage
+from imagegen.errors import BuildError
 from imagegen.lock.build_sources import fetch_sources
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.matrix.model import Cell, Gpu
@@ -69,12 +72,26 @@ class _Job:
             out = room / "out"
             done = run(build, self.stage, plan, out, self.bench)
             path = check.made(out, build)
-            for remark in check.check(path, build, lock, self.gpus, self.known):
+            try:
+                remarks = check.check(path, build, lock, self.gpus, self.known)
+            except BuildError as error:
+                error.fix = "; ".join(filter(None, [error.fix, f"what was compiled is {_spared(path, self.bench)}"]))
+                raise
+            for remark in remarks:
                 progress.say(f"note: {build.name} {build.version} is {remark}")
             wheel = record.kept(path, out, build, lock, plan, done, store, time.time())
         wheelhouse.keep(store, wheel)
         costs.learn(build, wheel.record, store)
         progress.say(record.sentence(wheel, plan))
+
+
+def _spared(wheel: Path, bench: Bench) -> Path:
+    """Where a refused wheel is put: hours may have gone into it, and its error may be the recipe's."""
+    place = bench.settings.store.parent / "refused" / wheel.name
+    with bench.store.explained():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(wheel, place)
+    return place
 
 
 @dataclass

@@ -163,6 +163,19 @@ def test_a_build_lands_in_the_wheelhouse_with_its_record(yard: Yard) -> None:
     assert len(yard.builder.throttles) == 1, "the same key is never built twice"
 
 
+def test_a_refused_wheel_is_spared(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[str]:
+        raise BuildError("the audit refuses it", fix="look at it")
+
+    monkeypatch.setattr(compiling.check, "check", refuse)
+    with pytest.raises(BuildError, match="refuses it") as caught:
+        yard.compile()
+    place = yard.bench.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
+    assert caught.value.fix == f"look at it; what was compiled is {place}"
+    assert place.is_file()
+    assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
+
+
 def test_what_was_measured_wins_over_the_recipe(yard: Yard) -> None:
     (build,) = yard.lock.builds
     assert costs.work(build, RECIPE, yard.store).cost == RECIPE.cost
