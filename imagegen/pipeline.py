@@ -20,7 +20,7 @@ from imagegen.errors import AuditError, SmokeError
 from imagegen.inventory.cell import promised, subject
 from imagegen.layers import Image
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.lock import inputs_hash
+from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.progress import Progress, timed
@@ -110,12 +110,13 @@ def to_engine(
 def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> None:
     """Raise AuditError where the audit finds errors.
 
-    What it found is remembered until the lock, the modules that the matrix promises, or the audit itself change.
+    What it found is remembered until the lock, the wheels that were compiled for it, the modules that the matrix
+    promises, or the audit itself change.
 
     Raises as `inventory.cell.subject` too, which fetches and reads what nobody has looked at yet.
     """
     key = digest_of_json(
-        [inputs_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
+        [contents_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
     )
     found = store.recall(_AUDIT, key)
     if found is None:

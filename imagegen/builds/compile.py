@@ -44,7 +44,9 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
         yard = _Yard(bench, machine, works)
         yard.announce()  # before anything large is fetched
-        yard.work_off(_Job(stage(lock, cell.recipes, bench), cell.gpus, known, bench), pending)
+        # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
+        stages = {name: stage(replace(lock, builds=(build,)), cell.recipes, bench) for name, build in pending.items()}
+        yard.work_off(_Job(lock, stages, cell.gpus, known, bench), pending)
 
 
 @contextmanager
@@ -58,19 +60,20 @@ def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, Loc
 
 @dataclass(frozen=True)
 class _Job:
-    """What every build of a lock needs."""
+    """What every build of a lock needs, and what each starts from, by name."""
 
-    stage: Stage
+    lock: Lock
+    stages: Mapping[str, Stage]
     gpus: Sequence[Gpu]
     known: Sequence[Gpu]
     bench: Bench
 
     def make(self, build: LockedBuild, plan: Plan) -> None:
         """From sources to the wheelhouse."""
-        store, progress, lock = self.bench.store, self.bench.progress, self.stage.lock
+        store, progress, lock = self.bench.store, self.bench.progress, self.lock
         with store.room("built") as room:
             out = room / "out"
-            done = run(build, self.stage, plan, out, self.bench)
+            done = run(build, self.stages[build.name], plan, out, self.bench)
             path = check.made(out, build)
             try:
                 remarks = check.check(path, build, lock, self.gpus, self.known)

@@ -27,9 +27,9 @@ _FIXES = {
 
 @dataclass(frozen=True)
 class Stage:
-    """What the builds of a lock start from. The images are in the store."""
+    """What a build starts from. The image is in the store."""
 
-    lock: Lock
+    lock: Lock  # with this build alone
     recipes: Mapping[str, Recipe]  # by package
     toolchain: Image
 

@@ -1,4 +1,4 @@
-"""What builds start from: the layers that the cell has anyway, of the wheels that its builds compile against."""
+"""What a build starts from: the layers that the cell has anyway, of the wheels that it is compiled against."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from imagegen.matrix.recipe import Recipe
 
 
 def stage(lock: Lock, recipes: Mapping[str, Recipe], bench: Bench) -> Stage:
-    """The toolchain's image, in the store. Raises as `layers.assemble`."""
+    """The toolchain's image, in the store, for a lock with one build. Raises as `layers.assemble`."""
     toolchain = layers.assemble(recipe.toolchain(lock), bench.store, bench.settings, bench.progress)
     return Stage(lock, recipes, toolchain)

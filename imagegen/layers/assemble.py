@@ -22,7 +22,7 @@ from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
 from imagegen.layers.layer import Layer, known, skeleton_layer, support_layer, wheels_layer
 from imagegen.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, plan
-from imagegen.lock import complete, fetch_each, inputs_hash
+from imagegen.lock import complete, contents_hash, fetch_each
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.net import MissingFiles
 from imagegen.progress import Progress
@@ -162,7 +162,7 @@ def _contents(essence: Mapping[str, Any]) -> list[Any]:
 
 
 def _memory_key(lock: Lock) -> str:
-    return digest_of_json([inputs_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
+    return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
 def _add_base(stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:

@@ -5,7 +5,7 @@ from imagegen.lock.builds import realised
 from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each
-from imagegen.lock.file import dumps, inputs_hash, read, write
+from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
 from imagegen.lock.freshness import contradictions, stale
 from imagegen.lock.indexes import with_indexes
 from imagegen.lock.make import make
@@ -15,6 +15,7 @@ __all__ = [
     "Places",
     "complete",
     "contents",
+    "contents_hash",
     "contradictions",
     "dumps",
     "fetch",

@@ -33,6 +33,9 @@ from imagegen.lock.model import (
 )
 
 
+_SPEC = "spec.json"  # which lies beside the files of a build
+
+
 class _Table(BaseModel):
     model_config = CONFIG
 
@@ -194,6 +197,11 @@ class Build(_Distribution):
         ):
             if names != sorted(set(names)):
                 raise ValueError(f"its {what} are not sorted, each once")
+        beside = [_SPEC, self.file, *(each.file for each in self.build_requires)]
+        for name in [each.filename for each in self.patches]:
+            if name in beside or "/" in name:
+                raise ValueError(f"its patch {name} has no file name of its own in the folder of the build")
+            beside.append(name)
         return self
 
     def to_model(self) -> LockedBuild:

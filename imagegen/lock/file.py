@@ -108,6 +108,12 @@ def inputs_hash(lock: Lock) -> str:
     return digest_of(canonical.encode())
 
 
+def contents_hash(lock: Lock) -> str:
+    """As `inputs_hash`, with the bytes of what was compiled: one key may have given others on another machine."""
+    compiled = [[wheel.name, wheel.file.sha256] for wheel in lock.wheels if wheel.build]
+    return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
+
+
 def _render(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:
     """Lines of a table: plain values first, then its tables, then its arrays of tables."""
     for key, value in table.items():

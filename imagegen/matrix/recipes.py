@@ -55,7 +55,6 @@ def _contradictions(found: Found, entry: RecipeEntry, component: Component) -> I
         "requires": entry.requires,
         "against": entry.against,
         "modules": entry.modules,
-        "patches": [each.file for each in entry.patches],
     }
     for key, names in lists.items():
         for position, name in enumerate(names):
@@ -93,8 +92,12 @@ def _patches(found: Found, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
 
 
 def _patch_errors(found: Found, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
-    for position, patch in enumerate(_patches(found, entries)):
+    patches = _patches(found, entries)
+    for position, patch in enumerate(patches):
         here: tuple[str | int, ...] = (*inside, "patches", position)
+        name = patch.path.name  # by which the build finds it, in one folder with the others
+        if name in [earlier.path.name for earlier in patches[:position]]:
+            yield found.error(f'patches: "{name}" is listed twice', *here, "file", key=False)
         try:
             content = data.read(patch.path)
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen import builds
+from imagegen import builds, recipe
 from imagegen.builds import before, costs, reserve
 from imagegen.config import Settings
 from imagegen.engine import Engine
@@ -234,6 +234,20 @@ def test_two_builds_share_one_memory(yard: Yard) -> None:
     assert yard.builder.most == 2
     assert sum(each["jobs"] for each in yard.builder.throttles) <= 4
     assert {wheel.name for wheel in wheelhouse.every(yard.store)} == {"demo-ext", "other-ext"}
+
+
+def test_a_build_starts_from_what_its_own_key_names(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, list[str]] = {}
+    fake = compiling.stage
+
+    def stage(lock: Lock, *rest: Any) -> Any:
+        (build,) = lock.builds
+        started[build.name] = [wheel.name for wheel in recipe.toolchain(lock).wheels]
+        return fake(lock, *rest)
+
+    monkeypatch.setattr(compiling, "stage", stage)
+    yard.compile(yard.lock.builds[0], replace(other(yard), against=("nvidia-cuda-nvcc",)))
+    assert started == {"demo-ext": ["nvidia-cuda-nvcc", "torch"], "other-ext": ["nvidia-cuda-nvcc"]}
 
 
 def test_what_does_not_fit_beside_the_other_waits(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,10 @@ def test_what_an_index_does_not_have_says_where_it_is(old: str, new: str, why: s
         ('index = "pypi"\narchitectures', 'index = "git"\narchitectures', "is of a commit"),
         ('index = "pypi"\narchitectures', 'index = "find-links"\narchitectures', "is no source"),
         ('filename = "arch.patch"', 'filename = "../../x"', "no plain relative path"),
+        # They lie in one folder when it is compiled, linked to the store: one must not be written through another.
+        ('filename = "arch.patch"', 'filename = "spec.json"', "no file name of its own"),
+        ('filename = "arch.patch"', 'filename = "fast-1.0.tar.gz"', "no file name of its own"),
+        ('filename = "arch.patch"', 'filename = "below/arch.patch"', "no file name of its own"),
         ('name = "fast"', 'name = "torch"', "is not a file of torch"),
         ('choice = "source build: no wheel fits"\n', "", "is missing"),
     ],
@@ -297,7 +301,7 @@ builds = st.builds(
         modules=tuple(modules),
     ),
     names.filter(lambda name: name not in ("torch", "nvidia-cuda-nvcc")), versions, st.none() | texts, texts, hashes,
-    sizes, st.dictionaries(words, texts, max_size=2), st.lists(words, max_size=2), st.lists(words, max_size=2),
+    sizes, st.dictionaries(words, texts, max_size=2), st.lists(words, max_size=2), st.lists(words, max_size=2, unique=True),
     st.sampled_from([(), ("9.0",), ("9.0", "12.0")]), st.booleans(),
 )  # fmt: skip
 

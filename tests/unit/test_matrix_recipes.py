@@ -169,6 +169,16 @@ def test_a_cell_has_the_recipes_of_its_own_components(tmp_path: Path) -> None:
             "patches/gone.patch",
             ["r.yaml:23:16: the patch", "gone.patch cannot be read", "No such"],
         ),
+        (
+            "because: p}\n",
+            f"because: p}}\n      - {{file: patches/other/fast.patch, sha256: {DIGEST}, because: p}}\n",
+            ['r.yaml:24:16: patches: "fast.patch" is listed twice'],
+        ),
+        (
+            "        patches: []\n",
+            "        patches:\n" + 2 * f"          - {{file: patches/fast.patch, sha256: {DIGEST}, because: p}}\n",
+            ['r.yaml:18:20: patches: "fast.patch" is listed twice'],
+        ),
         ("patches/fast.patch", "../fast.patch", ["r.yaml:23:16: recipes.fast.patches.0.file: must match"]),
         ("patches/fast.patch", "/etc/passwd", ["r.yaml:23:16: recipes.fast.patches.0.file: must match"]),
         ("path: ../fast/src", "path: /opt/fast", ["r.yaml:18:15: recipes.fast.releases.0.9.path: must match"]),

@@ -25,6 +25,7 @@ from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
 from imagegen.matrix.model import Cell
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store, refs
+from tests.unit.builds_samples import BUILD
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
 
@@ -263,3 +264,25 @@ def test_a_module_that_the_matrix_promises_since_is_asked_for_again(machine: Mac
     machine.audited(lock, imports=("demo",))
     with pytest.raises(AuditError, match="import-missing"):
         machine.audited(lock, imports=("demo", "demo.more"))
+
+
+def test_what_was_compiled_anew_is_another_image_and_is_audited(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key, one tag and one lock, but other bytes: of another compiler's machine, or pulled from the team."""
+    one, other = (
+        replace(
+            lock,
+            builds=(replace(BUILD, name="demo"),),
+            wheels=tuple(replace(wheel, build=BUILD.key) for wheel in lock.wheels),
+        )
+        for lock in (machine.lock(b"x = 1\n"), machine.lock(b"x = 2\n"))
+    )
+    assert pipeline.tags(one) == pipeline.tags(other)
+    asked = auditing(monkeypatch)
+    first, second = (machine.build(lock, machine.audited).digest for lock in (one, other))
+    assert first != second
+    assert machine.engine.loaded == [first, second]
+    assert len(asked) == 2
+    assert machine.build(one, machine.audited).digest == first
+    assert len(asked) == 2, "what is known of either is remembered"
