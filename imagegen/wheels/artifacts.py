@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from imagegen.config import WHEELHOUSE_VARIABLE, Settings
@@ -24,7 +24,7 @@ from imagegen.registry import Artifact, Reference, Repository, Target, parse, re
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store, digest_of
 from imagegen.store.layout import MANIFEST_TYPE, is_digest
-from imagegen.wheels import wheelhouse
+from imagegen.wheels import naming, wheelhouse
 from imagegen.wheels.model import BuiltWheel
 
 ARTIFACT = "application/vnd.imagegen.wheel.v1"
@@ -207,11 +207,9 @@ def _described(blob: Descriptor) -> dict[str, Any]:
 
 
 def _called(filename: str, name: str, version: str) -> bool:
-    """Whether a wheel's file name is of this name and version; a build may add a local label to the version."""
+    """Whether a wheel's file name is a plain one of this name (normalised) and version, as a lock will ask for it."""
+    told = naming.read(filename)
     try:
-        found_name, found, _, _ = parse_wheel_filename(filename)
-        asked = Version(version)
+        return told is not None and (told.package, parse_wheel_filename(filename)[1]) == (name, Version(version))
     except (InvalidWheelFilename, InvalidVersion):
         return False
-    plain = "/" not in filename and filename.isascii()
-    return plain and found_name == canonicalize_name(name) == name and asked in (found, Version(found.public))

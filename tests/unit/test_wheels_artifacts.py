@@ -129,7 +129,10 @@ def test_another_wheel_than_asked(wanted: tuple[str, str], registry: Writable, h
     ("filename", "name", "version", "same"),
     [
         ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", True),
-        ("flash_attn-2.8.3+cu130torch2.11-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", True),
+        # A lock takes no other version than its own: kept here, such a wheel would be in the way of every build.
+        ("flash_attn-2.8.3+cu130torch2.11-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", False),
+        ("flash_attn-2.8.3+cu130torch2.11-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3+cu130torch2.11", True),
+        ("flash_attn-2.8.3-cp312-cp312-any\x1b[2J.whl", "flash-attn", "2.8.3", False),
         ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3+cu130", False),
         ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "flash_attn", "2.8.3", False),  # which is no normalised name
         ("flash_attn-2.8.3.post1-cp312-cp312-linux_x86_64.whl", "flash-attn", "2.8.3", False),
