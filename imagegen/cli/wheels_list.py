@@ -11,6 +11,7 @@ from rich.table import Table
 
 from imagegen.cli.app import App, pass_app
 from imagegen.progress import human
+from imagegen.text import shown
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.model import BuiltWheel
 
@@ -45,12 +46,12 @@ def _facts(wheel: BuiltWheel) -> tuple[Any, ...]:
 
 
 def _told(fact: Any) -> str:
-    return str(fact) if fact else "-"
+    return shown(str(fact)) if fact else "-"
 
 
 def _age(made: Any, now: float) -> str:
     """How long ago: "3 days"."""
-    if not isinstance(made, int | float):
+    if not isinstance(made, int | float) or not 0 <= made < 1 << 40:
         return "-"
     passed = max(0.0, now - made)
     for unit, seconds in _UNITS:

@@ -89,6 +89,15 @@ def test_a_record_that_says_nothing_is_listed_too(here: Machine) -> None:
     assert out.splitlines()[1].split() == ["demo", "1.0", "-", "-", "-", "4", "B", "-", wheel.key]
 
 
+@pytest.mark.parametrize("made", [float("-inf"), float("nan"), 10**400, -1])
+def test_what_a_stranger_wrote_into_a_record_is_shown_as_text(here: Machine, made: float) -> None:
+    wheel = keep(here, "demo")
+    wheelhouse.forget(here.store, wheel.key)
+    wheelhouse.keep(here.store, replace(wheel, record={"torch": "\x1b[2J", "made": made}))
+    _, out, _ = here.run(wheels_list.command)
+    assert out.splitlines()[1].split() == ["demo", "1.0", "\\x1b[2J", "-", "-", "4", "B", "-", wheel.key]
+
+
 def test_gc_lets_go_of_what_no_lock_needs_and_nobody_used(here: Machine) -> None:
     old, young = keep(here, "old", age=MONTHS), keep(here, "young")
     needed = keep(here, "demo-ext", age=MONTHS, key=BUILD.key)
