@@ -18,6 +18,7 @@ _LINE = re.compile(r"#[0-9]+ (?:[0-9.]+ (?P<text>.*)|(?P<end>ERROR: .*))")
 _KEPT = 50_000  # lines of a log
 _END = 400  # lines in which a disguise is looked for
 _WIDTH = 300  # characters of a line in an error
+_MOST = 1 << 60  # of whatever is counted: JSON has larger numbers, and infinite ones
 
 # Each disguise with its name for people. Sources: flash-attention#2079, roboflow/inference#2068, and the messages of
 # BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
@@ -55,7 +56,9 @@ class Event:
     def of(cls, said: Mapping[str, Any]) -> Event:
         def number(name: str) -> float:
             value = said.get(name)
-            return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST:
+                return value
+            return 0
 
         def text(name: str) -> str | None:
             value = said.get(name)

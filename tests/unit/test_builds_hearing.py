@@ -27,6 +27,7 @@ def test_events_and_log_come_out_of_the_plain_progress() -> None:
         "#7 1.003 running build_ext",
         '#7 88.10 @imagegen {"event": "progress", "done": 3, "total": 73, "memory": 9, "peak": 12, "largest": 7}',
         '#7 88.20 @imagegen {"event": "progress", "done": true, "total": "x", "memory": -1}',
+        '#7 88.20 @imagegen {"event": "progress", "done": 1e999, "total": NaN, "seconds": 1' + 400 * "0" + "}",
         "#7 88.21 @imagegen {broken",
         "#7 88.22 @imagegen [1]",
         "#7 DONE 90.1s",
@@ -34,7 +35,7 @@ def test_events_and_log_come_out_of_the_plain_progress() -> None:
     assert events == [
         Event("start", total=73),
         Event("progress", done=3, total=73, memory=9, peak=12, largest=7),
-        Event("progress"),
+        *2 * [Event("progress")],
     ]
     assert ear.log == "running build_ext\n@imagegen {broken\n@imagegen [1]\n"
     assert ear.starved() is None
