@@ -32,7 +32,6 @@ from imagegen.lock.model import (
     archive_name,
 )
 
-
 _SPEC = "spec.json"  # which lies beside the files of a build
 
 
