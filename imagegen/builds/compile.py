@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from imagegen import layers
@@ -23,6 +24,7 @@ from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.throttle import Machine, Plan, Work
 
 _PLANNING = "builds"  # the lock around looking what is taken, and taking
+_POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
 def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: Bench) -> None:
@@ -40,9 +42,9 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
             return
         fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
-        machine = probe.probe(lock, base, bench)
+        look = partial(probe.probe, lock, base, bench)
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
-        yard = _Yard(bench, machine, works)
+        yard = _Yard(bench, works, look, look())
         yard.announce()  # before anything large is fetched
         # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
         stages = {name: stage(replace(lock, builds=(build,)), cell.recipes, bench) for name, build in pending.items()}
@@ -54,7 +56,10 @@ def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, Loc
     """Those that nobody else has made, or is making, by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
-            locks.enter_context(bench.store.lock(f"build-{build.key}"))
+            told = partial(
+                bench.progress.say, f"{build.name} {build.version}: another imagegen is at it, and is waited for"
+            )
+            locks.enter_context(bench.store.lock(f"build-{build.key}", told))
         yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
 
 
@@ -102,14 +107,15 @@ class _Yard:
     """Builds that wait, and those that run, on one machine."""
 
     bench: Bench
-    machine: Machine
     works: Mapping[str, Work]
+    look: Callable[[], Machine]
+    machine: Machine  # as it was when none of ours ran
     running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
     told: dict[str, Plan] = field(default_factory=dict)
 
     def announce(self) -> None:
         """Say the plan."""
-        plans = throttle.share(self.works, self._left(), reserve.taken(self.bench.store, self.bench.place).memory)
+        plans = self._plans(self.works, reserve.taken(self.bench.store, self.bench.place))
         for name, plan in plans.items():
             self._tell(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
@@ -133,6 +139,9 @@ class _Yard:
                         self._tell(name, plan)
                         future = pool.submit(job.make, waiting.pop(name), plan)
                         self.running[future] = name, plan, held
+                if not self.running:
+                    self._wait_for_others()
+                    continue
                 finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     name, _, held = self.running.pop(future)
@@ -151,6 +160,13 @@ class _Yard:
         if failure:
             raise failure
 
+    def _wait_for_others(self) -> None:
+        """Until other imagegens have taken, or left, something of the machine."""
+        before = reserve.taken(self.bench.store, self.bench.place)
+        while before.memory and reserve.taken(self.bench.store, self.bench.place) == before:
+            time.sleep(_POLL)
+        self.machine = self.look()
+
     def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[Plan, ExitStack]]:
         """Plans for those that there is room for now, with the memory that they hold until their stack is closed."""
         store, place = self.bench.store, self.bench.place
@@ -158,19 +174,19 @@ class _Yard:
             taken = reserve.taken(store, place)
             if not waiting or (self.running and taken.cores >= self.machine.cores):
                 return {}
-            works = {name: self.works[name] for name in waiting}
-            plans = throttle.share(works, self._left(), taken.memory)
             found = {}
-            for name, plan in plans.items():
-                if plan.warning and self.running:
-                    continue  # alone it may pass
+            for name, plan in self._plans({name: self.works[name] for name in waiting}, taken).items():
                 found[name] = plan, ExitStack()
                 found[name][1].enter_context(reserve.reserved(store, place, plan.memory, plan.jobs * plan.threads))
         return found
 
-    def _left(self) -> Machine:
+    def _plans(self, works: Mapping[str, Work], taken: reserve.Taken) -> dict[str, Plan]:
+        """For those that there is room for beside what is taken; what does not fit at all may pass alone."""
+        plans = throttle.share(works, self._left(taken), taken.memory)
+        return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
+
+    def _left(self, taken: reserve.Taken) -> Machine:
         """The machine without the cores that are used, and with what is available now that ours have begun."""
-        taken = reserve.taken(self.bench.store, self.bench.place)
         own = sum(plan.memory for _, plan, _ in self.running.values())
         cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)
         return replace(self.machine, cores=cores, available=available)

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from imagegen.errors import StoreError
 from imagegen.store import disk, unfinished
@@ -217,11 +217,18 @@ class Store:
             self._record(kind, key).unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """A lock between threads and processes, held around work that two builds must not do at once."""
+    def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """A lock between threads and processes, held around work that two builds must not do at once.
+
+        `waiting` is called first where somebody else holds it.
+        """
         lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
         with self.explained():
-            lock.acquire()
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                waiting()
+                lock.acquire()
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,6 +274,39 @@ def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(yard
         yard.compile()
     assert yard.builder.throttles == [{"jobs": 2, "threads": 1}]
     assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
+
+
+def test_what_another_imagegen_compiles_is_waited_for_aloud(yard: Yard) -> None:
+    (build,) = yard.lock.builds
+    with ThreadPoolExecutor(1) as pool:
+        with yard.store.lock(f"build-{build.key}"):
+            second = pool.submit(yard.compile)
+            until(lambda: bool(yard.said.lines))
+            assert yard.said.lines == ["demo-ext 1.0: another imagegen is at it, and is waited for"]
+            assert yard.builder.throttles == []
+        second.result()
+    assert len(yard.builder.throttles) == 1
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_no_memory_is_used_that_another_imagegen_has_planned_with(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_POLL", 0.01)
+    available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
+    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
+    with ThreadPoolExecutor(1) as pool:
+        with reserve.reserved(yard.store, "here", 14 * GB, 2):
+            second = pool.submit(yard.compile)
+            until(lambda: bool(yard.said.lines))
+            time.sleep(0.1)
+            assert yard.builder.throttles == []
+        second.result()
+    assert yard.said.lines[0] == "demo-ext: when there is memory for it"
+    assert yard.builder.throttles == [{"jobs": 4, "threads": 1}]
 
 
 def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:

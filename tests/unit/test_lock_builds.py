@@ -301,8 +301,8 @@ builds = st.builds(
         modules=tuple(modules),
     ),
     names.filter(lambda name: name not in ("torch", "nvidia-cuda-nvcc")), versions, st.none() | texts, texts, hashes,
-    sizes, st.dictionaries(words, texts, max_size=2), st.lists(words, max_size=2), st.lists(words, max_size=2, unique=True),
-    st.sampled_from([(), ("9.0",), ("9.0", "12.0")]), st.booleans(),
+    sizes, st.dictionaries(words, texts, max_size=2), st.lists(words, max_size=2),
+    st.lists(words, max_size=2, unique=True), st.sampled_from([(), ("9.0",), ("9.0", "12.0")]), st.booleans(),
 )  # fmt: skip
 
 
