@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from imagegen import layers
@@ -52,7 +53,8 @@ def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, Loc
     """Those that nobody else has made, or is making, by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
-            locks.enter_context(bench.store.lock(f"build-{build.key}"))
+            told = f"{build.name} {build.version}: another imagegen compiles it; this one waits and takes what it makes"
+            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, told)))
         yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
 
 

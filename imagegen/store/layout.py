@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from imagegen.errors import StoreError
 from imagegen.store import disk, unfinished
@@ -217,11 +217,19 @@ class Store:
             self._record(kind, key).unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """A lock between threads and processes, held around work that two builds must not do at once."""
+    def lock(self, name: str, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        """A lock between threads and processes, held around work that two builds must not do at once.
+
+        `waiting` is called where somebody else holds it, before the wait.
+        """
         lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
         with self.explained():
-            lock.acquire()
+            try:
+                lock.acquire(blocking=waiting is None)
+            except Timeout:
+                assert waiting is not None  # noqa: S101 - without it the lock is waited for
+                waiting()
+                lock.acquire()
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +217,32 @@ def test_a_build_that_fails_says_why(yard: Yard) -> None:
         yard.compile()
     assert "a.cpp:1: error: no" in str(caught.value)
     assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "fix"),
+    [
+        ("empty", "set in its recipe's env the variables with which it compiles"),
+        ("another", "set in its recipe's env what its build takes the version from"),
+        ("refused", "correct its recipe under wheels/ and lock again"),
+    ],
+)
+def test_what_the_worker_refuses_is_told_with_what_to_do(yard: Yard, cause: str, fix: str) -> None:
+    yard.builder.attempts = [[event(event="failed", cause=cause, what="no")]]
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 could not be compiled") as caught:
+        yard.compile()
+    assert caught.value.fix
+    assert fix in caught.value.fix
+
+
+def test_of_two_that_want_the_same_one_compiles_and_the_other_says_that_it_waits(yard: Yard) -> None:
+    yard.builder.pause = 0.2
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(yard.compile) for _ in range(2)]:
+            done.result(30)
+    assert len(yard.builder.throttles) == 1
+    told = [line for line in yard.said.lines if "another imagegen" in line]
+    assert told == ["demo-ext 1.0: another imagegen compiles it; this one waits and takes what it makes"]
 
 
 def test_a_builder_that_does_not_start_is_no_failure_of_the_build(yard: Yard) -> None:
