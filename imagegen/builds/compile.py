@@ -15,6 +15,7 @@ from imagegen import layers
 from imagegen.builds import before, check, costs, probe, record, reserve
 from imagegen.builds.bench import Bench
 from imagegen.builds.run import Stage, run
+from imagegen.builds.sources import require_sources
 from imagegen.builds.toolchain import stage
 from imagegen.errors import BuildError
 from imagegen.lock.build_sources import fetch_sources
@@ -40,6 +41,8 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
         if not pending:
             return
         fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
+        for build in pending.values():
+            require_sources(build, bench.store)
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
         machine = probe.probe(lock, base, bench)
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}

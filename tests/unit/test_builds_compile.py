@@ -27,7 +27,7 @@ from imagegen.progress import Counter, Quiet
 from imagegen.store import Store
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.throttle import Machine
-from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD
+from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD, packed
 from tests.wheels import make_wheel
 
 compiling = importlib.import_module("imagegen.builds.compile")
@@ -126,7 +126,7 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
     engine = cast("Engine", builder)
     bench = builds.Bench(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
     image = SimpleNamespace(digest="sha256:" + "0" * 64)
-    source = store.write(b"source").removeprefix("sha256:")
+    source = store.write(packed({"setup.py": b""})).removeprefix("sha256:")
     build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())
     debs = (replace(WITH_BUILD.base.debs[0], name="g++"),)
     lock = replace(WITH_BUILD, builds=(build,), base=replace(WITH_BUILD.base, debs=debs))
