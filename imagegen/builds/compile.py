@@ -15,6 +15,7 @@ from imagegen import layers
 from imagegen.builds import before, check, costs, probe, record, reserve
 from imagegen.builds.bench import Bench
 from imagegen.builds.run import Stage, run
+from imagegen.builds.sources import require_sources
 from imagegen.builds.toolchain import stage
 from imagegen.errors import BuildError
 from imagegen.lock.build_sources import fetch_sources
@@ -41,6 +42,8 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
         if not pending:
             return
         fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
+        for build in pending.values():
+            require_sources(build, bench.store)
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
         look = partial(probe.probe, lock, base, bench)
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
@@ -56,10 +59,8 @@ def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, Loc
     """Those that nobody else has made, or is making, by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
-            told = partial(
-                bench.progress.say, f"{build.name} {build.version}: another imagegen is at it, and is waited for"
-            )
-            locks.enter_context(bench.store.lock(f"build-{build.key}", told))
+            told = f"{build.name} {build.version}: another imagegen compiles it; this one waits and takes what it makes"
+            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, told)))
         yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
 
 

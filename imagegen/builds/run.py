@@ -19,8 +19,12 @@ from imagegen.text import counted
 from imagegen.wheels.throttle import Plan, halved
 
 _ENDING = 30  # lines of the log in an error
+_RECIPE = "correct its recipe under wheels/ and lock again"
 _FIXES = {
+    "another": "set in its recipe's env what its build takes the version from, or correct the release's name",
     "disk": "make room where the builder keeps its data: `docker buildx prune`, `docker system df`",
+    "empty": f"set in its recipe's env the variables with which it compiles (FORCE_BUILD, CUDA_EXT); {_RECIPE}",
+    "refused": _RECIPE,
     "stopped": "run it again: it goes on from what is compiled",
 }
 

@@ -63,7 +63,9 @@ class Places:
         if chosen is None or chosen.place is Place.SOURCE:
             best = {each.place: each for each in reversed(found) if not each.fits}
             for each in reversed(best.values()):
-                self.progress.say(f"  {each.place}: {each.filename or each.where}: {each.reason}")
+                self.progress.say(
+                    "  " + ": ".join(filter(None, [each.place, each.filename or each.where, each.reason]))
+                )
 
 
 def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:

@@ -74,7 +74,7 @@ class Drafter:
         build = draft if isinstance(draft, LockedBuild) else None
         if build and isinstance(before, LockedBuild) and build.key == before.key:
             return replace(build, choice=before.choice)
-        found = self.chooser.choose(self._need(each, lock, build), each.requirement.index)
+        found = self.chooser.choose(self._need(each, lock, draft), each.requirement.index)
         if found and found.place not in COMPILED:
             return wheel_of(each, found, via)
         if isinstance(draft, ImagegenError):
@@ -115,7 +115,8 @@ class Drafter:
         )
         return keyed(draft, lock)
 
-    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | None) -> Need:
+    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> Need:
+        build, obstacle = (None, draft) if isinstance(draft, ImagegenError) else (draft, None)
         return Need(
             package=each.package,
             version=each.version,
@@ -124,6 +125,7 @@ class Drafter:
             ranks=self.target.ranks,
             torch=next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None),
             cuda=self.cell.cuda_version,
-            key=draft.key if draft else None,
-            source=draft.source.filename if draft else None,
+            key=build.key if build else None,
+            source=build.source.filename if build else None,
+            obstacle=": ".join(filter(None, [obstacle.what, obstacle.why])) if obstacle else None,
         )

@@ -109,7 +109,8 @@ class _Search:
 
     def _kept(self, place: Place, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
         if self.need.key is None:
-            return Candidate(place, "", where, fits=False, reason="not asked: only a lock tells the build's key")
+            why = "a build that cannot be has no key" if self.need.obstacle else "only a lock tells the build's key"
+            return Candidate(place, "", where, fits=False, reason=f"not asked: {why}")
         try:
             wheel = ask(self.need.key)
         except FetchError as error:
@@ -210,7 +211,8 @@ class _Search:
 
     def _source(self) -> Candidate:
         if self.need.source is None:
-            what = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
+            nobody = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
+            what = self.need.obstacle or nobody
             return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
         away = sum(bool(each.filename) and each.reason.startswith(_AWAY) for each in self.found)
         missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""

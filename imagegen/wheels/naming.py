@@ -41,6 +41,7 @@ class Need:
     cuda: str | None  # the CUDA of torch's build: "13.0"; None: it has none
     key: str | None = None  # of the source build, "sha256:..."; None: not known, so that no wheelhouse is asked
     source: str | None = None  # what a source build is made of: "flash_attn-2.8.3.tar.gz"; None: there is no recipe
+    obstacle: str | None = None  # why it cannot be compiled, though there may be a recipe
     from_source: bool = False  # the matrix asks for one that is compiled here, even where another fits
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+from collections.abc import Mapping
 from dataclasses import replace
 
 from imagegen.lock.model import BUILT, File, Lock, LockedBuild, LockedGpus, LockedWheel
@@ -62,3 +65,14 @@ BUILT_WHEEL = LockedWheel(
     choice=BUILD.choice,
     build=BUILD.key,
 )
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """An sdist with these files."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"demo_ext-1.0/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()

@@ -27,7 +27,7 @@ from imagegen.progress import Counter, Quiet
 from imagegen.store import Store
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.throttle import Machine
-from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD
+from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD, packed
 from tests.wheels import make_wheel
 
 compiling = importlib.import_module("imagegen.builds.compile")
@@ -126,7 +126,7 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
     engine = cast("Engine", builder)
     bench = builds.Bench(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
     image = SimpleNamespace(digest="sha256:" + "0" * 64)
-    source = store.write(b"source").removeprefix("sha256:")
+    source = store.write(packed({"setup.py": b""})).removeprefix("sha256:")
     build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())
     debs = (replace(WITH_BUILD.base.debs[0], name="g++"),)
     lock = replace(WITH_BUILD, builds=(build,), base=replace(WITH_BUILD.base, debs=debs))
@@ -219,6 +219,22 @@ def test_a_build_that_fails_says_why(yard: Yard) -> None:
     assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
 
 
+@pytest.mark.parametrize(
+    ("cause", "fix"),
+    [
+        ("empty", "set in its recipe's env the variables with which it compiles"),
+        ("another", "set in its recipe's env what its build takes the version from"),
+        ("refused", "correct its recipe under wheels/ and lock again"),
+    ],
+)
+def test_what_the_worker_refuses_is_told_with_what_to_do(yard: Yard, cause: str, fix: str) -> None:
+    yard.builder.attempts = [[event(event="failed", cause=cause, what="no")]]
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 could not be compiled") as caught:
+        yard.compile()
+    assert caught.value.fix
+    assert fix in caught.value.fix
+
+
 def test_a_builder_that_does_not_start_is_no_failure_of_the_build(yard: Yard) -> None:
     yard.builder.attempts = [["ERROR: rpc error: code = Unavailable desc = no such builder"]]
     with pytest.raises(EngineError, match="buildx build failed"):
@@ -282,7 +298,9 @@ def test_what_another_imagegen_compiles_is_waited_for_aloud(yard: Yard) -> None:
         with yard.store.lock(f"build-{build.key}"):
             second = pool.submit(yard.compile)
             until(lambda: bool(yard.said.lines))
-            assert yard.said.lines == ["demo-ext 1.0: another imagegen is at it, and is waited for"]
+            assert yard.said.lines == [
+                "demo-ext 1.0: another imagegen compiles it; this one waits and takes what it makes"
+            ]
             assert yard.builder.throttles == []
         second.result()
     assert len(yard.builder.throttles) == 1

@@ -162,6 +162,9 @@ def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works) -> No
     works.cell = replace(works.cell, gpus=(Gpu("sm_75", "7.5", "turing", ()),))
     with pytest.raises(BuildError, match=r"cannot be compiled for 7\.5"):
         works.make()
+    obstacle = works.chooser.asked[0][0].obstacle
+    assert obstacle
+    assert obstacle.startswith("fast 1.10 cannot be compiled for 7.5: its recipe knows")
     name = "fast-1.10-cp311-cp311-linux_x86_64.whl"
     works.chooser.answer = Candidate(Place.LINKS, name, "/x", fits=True, reason="it fits", sha256=SHA, size=7)
     assert next(each for each in works.make().wheels if each.name == "fast").file.index == "find-links"

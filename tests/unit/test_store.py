@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,22 @@ def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
     (store.root / "locks").write_text("")
     with pytest.raises(StoreError, match="cannot be written"), store.lock("x"):
         pass
+
+
+def test_who_waits_for_a_lock_can_say_so(store: Store) -> None:
+    told, order = threading.Event(), []
+
+    def second() -> None:
+        with store.lock("x", told.set):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as other:
+        with store.lock("x", pytest.fail):
+            waiting = other.submit(second)
+            assert told.wait(30)
+            order.append("first")
+        waiting.result(30)
+    assert order == ["first", "second"]
 
 
 def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(

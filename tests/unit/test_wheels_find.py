@@ -154,6 +154,13 @@ def test_where_nothing_fits_and_nothing_compiles_it_every_reason_is_told(places:
     assert "no recipe under wheels/ compiles demo 1.0" in str(raised.value)
 
 
+def test_what_a_recipe_cannot_compile_here_is_told_with_the_reason(places: Places) -> None:
+    need = replace(SOURCE, source=None, key=None, obstacle="demo 1.0 cannot be compiled for 7.5")
+    kept, _, source = find(need, replace(places, team=lambda _: None), clean)
+    assert kept.reason == "not asked: a build that cannot be has no key"
+    assert (source.fits, source.reason) == (False, "demo 1.0 cannot be compiled for 7.5")
+
+
 def test_a_file_nobody_told_the_hash_of_is_fetched_and_hashed(host: Host, places: Places, tmp_path: Path) -> None:
     content = wheel(tmp_path / "made").read_bytes()
     host.files["/v1.0/x.whl"] = content

@@ -1,0 +1,71 @@
+"""Sources are looked at before a toolchain is fetched for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.builds.sources import require_sources
+from imagegen.errors import BuildError
+from imagegen.lock.model import LockedPatch
+from imagegen.store import Store
+from tests.unit.builds_samples import BUILD, packed
+
+SETUP = b"one\ntwo\n"
+PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
+
+
+def look(room: Path, archive: bytes, *patches: bytes) -> None:
+    store = Store(room / "store")
+    held = tuple(
+        LockedPatch(f"{number}.patch", store.write(patch).removeprefix("sha256:"))
+        for number, patch in enumerate(patches)
+    )
+    source = replace(BUILD.source, sha256=store.write(archive).removeprefix("sha256:"), size=len(archive))
+    require_sources(replace(BUILD, source=source, patches=held), store)
+
+
+def stating(text: str) -> bytes:
+    return packed({"setup.py": SETUP, "pyproject.toml": text.encode()})
+
+
+def test_sources_that_take_their_patches_pass(tmp_path: Path) -> None:
+    look(tmp_path, packed({"setup.py": SETUP}), PATCH)
+
+
+def test_a_patch_that_does_not_apply_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 cannot be compiled from its sources") as caught:
+        look(tmp_path, packed({"setup.py": b"else\n"}), PATCH)
+    assert "0.patch:3: line 1 of setup.py is not what the hunk expects: 'else'" in str(caught.value)
+    with pytest.raises(BuildError, match=re.escape("1.patch:3: line 1 of setup.py")):
+        look(tmp_path, packed({"setup.py": SETUP}), PATCH, PATCH)
+
+
+def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="no tar archive that can be read"):
+        look(tmp_path, b"source")
+
+
+@pytest.mark.parametrize("stated", ['name = "demo-ext"\nversion = "1.1"', 'name = "other"\nversion = "1.0"'])
+def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> None:
+    with pytest.raises(BuildError, match=r"the sources of demo-ext 1\.0 are another release") as caught:
+        look(tmp_path, stating(f"[project]\n{stated}\n"))
+    assert "they call themselves" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[project]\nname = "Demo.Ext"\nversion = "1.0.0+cu130"\n',
+        '[project]\nname = "demo-ext"\ndynamic = ["version"]\n',
+        '[build-system]\nrequires = ["setuptools"]\n',
+        "project = 1\n",
+        "no toml",
+        '[project]\nname = "demo-ext"\nversion = "one"\n',
+    ],
+)
+def test_what_only_the_build_can_tell_is_left_to_it(tmp_path: Path, text: str) -> None:
+    look(tmp_path, stating(text))
