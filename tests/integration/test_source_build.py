@@ -8,15 +8,17 @@ import secrets
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from imagegen import base, builds, layers, lock, recipe
+from imagegen import base, builds, layers, lock, recipe, registry
+from imagegen.base.model import LockedBase
 from imagegen.config import Settings
-from imagegen.engine import Engine
+from imagegen.engine import Engine, debs
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import File, Lock, LockedBuild, LockedWheel
 from imagegen.matrix.model import Base, Cell
@@ -24,11 +26,19 @@ from imagegen.matrix.recipe import Recipe, SdistFile
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from imagegen.wheels import wheelhouse
-from tests.integration.places import committed
+from tests.integration.places import Debian, committed
 from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]  # its base takes a minute
+pytestmark = pytest.mark.integration
 
+# What compiles C++ for a Python of bookworm, without what links sanitizers, documents or starts them by other names.
+COMPILERS = [
+    *("binutils", "binutils-x86-64-linux-gnu", "libbinutils", "libctf-nobfd0", "libctf0", "libjansson4"),
+    *("cpp-12", "gcc-12", "g++-12", "gcc", "g++", "libisl23", "libmpc3", "libmpfr6"),
+    *("libc6-dev", "libcrypt-dev", "libgcc-12-dev", "libstdc++-12-dev", "linux-libc-dev", "libpython3.11-dev"),
+]
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+LEFT_OUT = re.compile(r"usr/share|.*(/lto1|san\.a|/libpython3\.11[^/]*\.a)$")
 PACKAGES = {"python3": "the interpreter", "python3-dev": "its headers", "g++": "the compiler"}
 FILES = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n',
@@ -66,11 +76,36 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def locked(settings: Settings, store: Store) -> Lock:
-    """A cell of nothing but the extension."""
+def with_packages(settings: Settings) -> LockedBase:
+    """A base as a matrix would have it; dpkg takes a minute for its packages."""
     asked = Base(
         "debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", PACKAGES, "for tests"
     )
+    return base.resolve(asked, settings, Quiet())
+
+
+@pytest.fixture
+def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: Path) -> LockedBase:
+    """The base that other tests have anyway, with a compiler on top, as a registry's image would bring both."""
+    debs.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
+    packed = tmp_path / "compilers.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(
+            tmp_path / "compilers" / "usr", "usr", filter=lambda info: None if LEFT_OUT.match(info.name) else info
+        )
+    with packed.open("rb") as file, store.writer() as writer:
+        for chunk in iter(partial(file.read, 1 << 20), b""):
+            writer.write(chunk)
+        top, size = writer.commit(), writer.size
+    store.path(debian.layer.diff_id).hardlink_to(debian.store.path(debian.layer.diff_id))
+    blobs = ((debian.layer.diff_id, debian.layer.size), (top, size))
+    layers = tuple(registry.Layer(_LAYER, digest, size, digest) for digest, size in blobs)
+    content = registry.Image(top, top, layers, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""))
+    return LockedBase("compilers", "registry", None, "/usr/bin/python3.11", {}, (), "a.invalid/base:1", content)
+
+
+def locked_on(below: LockedBase, store: Store) -> Lock:
+    """A cell of nothing but the extension."""
     source = sdist()
     sha256 = store.write(source).removeprefix("sha256:")
     build = LockedBuild(
@@ -93,7 +128,6 @@ def locked(settings: Settings, store: Store) -> Lock:
     )
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     uv = committed("sb3-maskable-cpu-py311").uv
-    below = base.resolve(asked, settings, Quiet())
     made = Lock("tiny-cpu-py311", "tiny", axes, {}, uv, "2026-11-20T00:00:00Z", below, wheels=(), env=())
     return replace(made, builds=(keyed(build, made),))
 
@@ -111,17 +145,8 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
         engine.client.images.remove(tag, force=True)
 
 
-def test_a_wheel_is_compiled_kept_and_imported(
-    engine: Engine,
-    settings: Settings,
-    store: Store,
-    locked: Lock,
-    cleaned: list[str],
-    shell: dict[str, str],  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    (build,) = locked.builds
-    recipes = {
+def recipes_of(build: LockedBuild) -> dict[str, Recipe]:
+    return {
         build.name: Recipe(
             component=build.name,
             releases={"1.0": SdistFile(build.source.filename, build.source.sha256, build.source.size)},
@@ -139,13 +164,14 @@ def test_a_wheel_is_compiled_kept_and_imported(
             source="a test",
         )
     }
-    cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
-    bench = builds.Bench(engine, None, store, settings, Quiet())
 
-    def compiling(lock: Lock, wanted: object) -> None:
-        builds.compile_all(lock, lock.builds, cell, (), bench)
 
-    whole = builds.realise(locked, store, settings, Quiet(), compiling)
+def test_a_wheel_is_compiled_kept_and_imported(
+    engine: Engine, settings: Settings, store: Store, with_compilers: LockedBase, cleaned: list[str]
+) -> None:
+    locked = locked_on(with_compilers, store)
+    (build,) = locked.builds
+    whole = compiled(locked, engine, settings, store)
     assert lock.inputs_hash(whole) == lock.inputs_hash(locked)
     kept = wheelhouse.known(store, build.key)
     assert kept is not None
@@ -160,9 +186,38 @@ def test_a_wheel_is_compiled_kept_and_imported(
     cleaned.append(tag)
     assert answer(engine, tag) == b"42\n"
 
+
+def compiled(locked: Lock, engine: Engine, settings: Settings, store: Store) -> Lock:
+    """The lock with its wheels, made on the engine's builder."""
+    cell = cast("Cell", SimpleNamespace(recipes=recipes_of(locked.builds[0]), gpus=()))
+    bench = builds.Bench(engine, None, store, settings, Quiet())
+
+    def compiling(lock: Lock, wanted: object) -> None:
+        builds.compile_all(lock, lock.builds, cell, (), bench)
+
+    return builds.realise(locked, store, settings, Quiet(), compiling)
+
+
+@pytest.mark.slow
+def test_on_a_base_with_a_compiler_and_by_the_dockerfile_alone(
+    engine: Engine,
+    settings: Settings,
+    store: Store,
+    with_packages: LockedBase,
+    cleaned: list[str],
+    shell: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    locked = locked_on(with_packages, store)
+    whole = compiled(locked, engine, settings, store)
+    tag = f"imagegen-test-{secrets.token_hex(4)}:1"
+    engine.load(store, layers.assemble(whole, store, settings, Quiet()).digest, tag)
+    cleaned.append(tag)
+    assert answer(engine, tag) == b"42\n"
+
     # The Dockerfile compiles it too, without imagegen: one file at a time, in stages of its own.
     rendered = recipe.render(locked, tag)
-    recipe.write(rendered, locked, recipes, tmp_path / "plain", store, settings, Quiet())
+    recipe.write(rendered, locked, recipes_of(locked.builds[0]), tmp_path / "plain", store, settings, Quiet())
     plain = re.findall(r" -t (\S+)", rendered.arguments)[0]
     cleaned.append(plain)
     paste(engine.buildx_line(rendered.arguments), shell, tmp_path / "plain")
