@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from imagegen import layers
-from imagegen.builds import before, check, costs, probe, record, reserve
+from imagegen.builds import check, costs, probe, record, reserve
 from imagegen.builds.bench import Bench
 from imagegen.builds.run import Stage, run
 from imagegen.builds.sources import require_sources
@@ -31,13 +31,11 @@ _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: Bench) -> None:
     """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit tells of.
 
-    No two imagegens compile the same: the second waits, and takes what the first has made.
+    No two imagegens compile the same: the second waits, and takes what the first has made. That it can be compiled,
+    with which recipe and tools, has been seen when it was locked: the lock is the cell's.
 
     Raises BuildError, with what went wrong first; FetchError, EngineError.
     """
-    before.require_compilers(lock)
-    for build in wanted:
-        before.require_recipe(build, cell.recipes, lock)
     with _sole(wanted, bench) as pending:
         if not pending:
             return

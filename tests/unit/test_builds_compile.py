@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from imagegen import builds, recipe
-from imagegen.builds import before, costs, reserve
+from imagegen.builds import costs, reserve
 from imagegen.config import Settings
 from imagegen.engine import Engine
 from imagegen.errors import BuildError, EngineError
@@ -27,7 +27,7 @@ from imagegen.progress import Counter, Quiet
 from imagegen.store import Store
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.throttle import Machine
-from tests.unit.builds_samples import BUILD, NVCC, RECIPE, WITH_BUILD, packed
+from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD, packed
 from tests.wheels import make_wheel
 
 compiling = importlib.import_module("imagegen.builds.compile")
@@ -371,30 +371,6 @@ def test_without_an_engine_the_error_names_the_command(yard: Yard) -> None:
     (wheel,) = (each for each in whole.wheels if each.build)
     assert (wheel.name, wheel.build) == ("demo-ext", yard.lock.builds[0].key)
     assert whole.builds == yard.lock.builds
-
-
-def refusals() -> Iterator[tuple[str, Lock]]:
-    debs = (replace(WITH_BUILD.base.debs[0], name="g++"),)
-    good = replace(WITH_BUILD, base=replace(WITH_BUILD.base, debs=debs))
-    without = tuple(wheel for wheel in good.wheels if wheel.name != NVCC.name)
-    yield "debian12 has no C++ compiler", WITH_BUILD
-    yield "tiny-cu130-py311 has no nvcc", replace(good, wheels=without)
-    yield "nvcc 12.8.93 does not fit torch", replace(good, wheels=(*without, replace(NVCC, version="12.8.93")))
-    yield "is for GPUs, and tiny-cu130-py311 is not", replace(good, axes={**good.axes, "cuda": "cpu"})
-
-
-@pytest.mark.parametrize(("message", "lock"), list(refusals()), ids=lambda each: each if isinstance(each, str) else "")
-def test_what_cannot_be_compiled_is_refused_before_anything_is_fetched(yard: Yard, message: str, lock: Lock) -> None:
-    with pytest.raises(BuildError, match=re.escape(message)):
-        builds.compile_all(lock, lock.builds, yard.cell, (), yard.bench)
-    assert yard.said.lines == []
-
-
-def test_a_recipe_that_takes_another_toolkit_is_refused(yard: Yard) -> None:
-    with pytest.raises(BuildError, match=r"cannot be compiled with CUDA 13\.0"):
-        before.require_recipe(BUILD, {"demo-ext": replace(RECIPE, toolkit="<13")}, WITH_BUILD)
-    with pytest.raises(BuildError, match="no recipe says how demo-ext is compiled"):
-        before.require_recipe(BUILD, {}, WITH_BUILD)
 
 
 def test_units_are_counted_on_a_pipe_and_on_a_terminal() -> None:
