@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from imagegen.audit.model import Finding, Severity
-from imagegen.errors import FetchError, LockError, WheelError
+from imagegen.errors import FetchError, WheelError
 from imagegen.net import Client, NotFoundError, UnreachableError, file_path, is_file
 from imagegen.progress import Meter, Progress
 from imagegen.store import Store
@@ -25,7 +25,7 @@ from imagegen.wheels import naming
 from imagegen.wheels.model import BuiltWheel, Candidate, Offer, Place
 from imagegen.wheels.naming import Need, Told
 
-__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "choice", "find"]
+__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "find"]
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
@@ -70,19 +70,6 @@ def find(need: Need, places: Places, examine: Examine | None) -> tuple[Candidate
     for candidate in search.candidates():
         search.found.append(candidate)
     return tuple(search.found)
-
-
-def choice(candidates: Sequence[Candidate]) -> Candidate:
-    """The first that fits. Raises LockError where none does."""
-    fitting = next((each for each in candidates if each.fits), None)
-    if fitting is None:
-        reasons = "; ".join(f"{each.filename or each.place}: {each.reason}" for each in candidates)
-        raise LockError(
-            "no wheel fits, and none can be compiled",
-            why=reasons or "no place was asked",
-            fix="put a wheel that fits into a directory that PIP_FIND_LINKS names, or write a recipe under wheels/",
-        )
-    return fitting
 
 
 class _Search:
