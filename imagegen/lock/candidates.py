@@ -15,6 +15,7 @@ from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import Lock
 from imagegen.lock.parts import pep508
+from imagegen.lock.recipes import allowed
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Component
 from imagegen.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
@@ -56,13 +57,12 @@ def index(alias: str, package: str, settings: Settings, client: Client) -> Listi
 
 
 def version_of(component: Component, specifier: str, recipe: Recipe | None, catalogue: Catalogue) -> str:
-    """The newest version that recipe and catalogue know and that satisfies the specifier, or the one that it pins.
+    """The newest version that recipe and catalogue know, as a lock takes it, or the one that the specifier pins.
 
     Raises LockError where there is none.
     """
-    known: set[str] = {*(recipe.releases if recipe else ()), *catalogue.versions(component.package)}
-    allowed = SpecifierSet(specifier)
-    if fitting := sorted((each for each in known if allowed.contains(each, prereleases=True)), key=Version):
+    known = {*(recipe.releases if recipe else ()), *catalogue.versions(component.package)}
+    if fitting := allowed(specifier, known):
         return fitting[-1]
     if pinned := _exact(specifier):
         return pinned

@@ -53,13 +53,17 @@ def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str]
     That is one that there is a recipe for, or a wheel in the catalogue; of what shall come from source, recipes alone
     count. Raises LockError where there is none.
     """
-    known = sorted({*recipe.releases, *(() if requirement.from_source else catalogued)}, key=Version)
-    allowed = list(SpecifierSet(requirement.specifier).filter(known))
-    if not allowed:
+    fitting = allowed(requirement.specifier, (*recipe.releases, *(() if requirement.from_source else catalogued)))
+    if not fitting:
         raise no_recipe(f"{requirement.component.package} {requirement.specifier}", _recipes_for(recipe))
     public = Version(kept).public if kept else None
-    version = public if public in allowed else allowed[-1]
+    version = public if public in fitting else fitting[-1]
     return Compiled(requirement, recipe.of(version), version)
+
+
+def allowed(specifier: str, known: Iterable[str]) -> list[str]:
+    """Of the known releases those that satisfy it, the newest last; of pre-releases as PEP 440 has it."""
+    return list(SpecifierSet(specifier).filter(sorted(set(known), key=Version)))
 
 
 def _recipes_for(recipe: Recipe) -> str:

@@ -79,6 +79,8 @@ def test_the_version_is_the_newest_known_that_is_asked_for(loaded: matrix.Matrix
         ("==2.5.0", "2.5.0"),
     ):
         assert candidates.version_of(component, specifier, recipe, known) == version
+    early = replace(recipe, releases={**recipe.releases, "2.9.0rc1": recipe.releases["2.8.3"]})
+    assert candidates.version_of(component, "", early, known) == "2.8.3.post2", "which is what a lock takes"
     with pytest.raises(LockError, match=r"no version of flash-attn>=3 is known") as raised:
         candidates.version_of(component, ">=3", recipe, known)
     assert "2.7.4.post1" in str(raised.value)
