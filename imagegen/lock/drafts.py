@@ -69,7 +69,7 @@ class Drafter:
             if isinstance(draft, ImagegenError):
                 raise draft
             return replace(draft, choice=_ASKED)
-        if isinstance(before, LockedWheel) and Version(before.version).public == each.version:
+        if isinstance(before, LockedWheel) and self._still_fits(before, each):
             return replace(before, via=via, because=each.requirement.because)
         build = draft if isinstance(draft, LockedBuild) else None
         if build and isinstance(before, LockedBuild) and build.key == before.key:
@@ -81,6 +81,11 @@ class Drafter:
             raise draft
         assert found  # noqa: S101 - what can be compiled is found, after all else
         return replace(draft, choice=f"{found.place}: {found.reason}")
+
+    def _still_fits(self, wheel: LockedWheel, each: Compiled) -> bool:
+        """Whether it is of the release, and for this base: another one may have an older glibc."""
+        tagged = self.target.best([(wheel.file.filename, wheel)])
+        return tagged is not None and Version(wheel.version).public == each.version
 
     def _attempt(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild | ImagegenError:
         """The build, or why there can be none: a wheel may make it unnecessary."""

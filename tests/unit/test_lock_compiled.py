@@ -136,6 +136,16 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     assert contradictions(lock, works.cell) == ("wheel fast",)
 
 
+def test_a_wheel_is_not_kept_on_a_base_that_is_too_old_for_it(works: Works) -> None:
+    name = "fast-1.10-cp311-cp311-manylinux_2_36_x86_64.whl"
+    works.chooser.answer = Candidate(Place.CATALOGUE, name, ADDRESS, True, "fits", SHA, 7)
+    lock = works.make()
+    assert next(each for each in lock.wheels if each.name == "fast").file.filename == name
+    works.chooser.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")
+    works.cell = replace(works.cell, base=replace(works.cell.base, glibc="2.31"))
+    assert [each.name for each in works.make(lock).builds] == ["fast"]
+
+
 @pytest.mark.parametrize(
     ("place", "index", "url", "path"),
     [
