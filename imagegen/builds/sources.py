@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen.errors import BuildError
 from imagegen.lock.model import LockedBuild
-from imagegen.store import Store
+from imagegen.store import Store, disk
 from imagegen.wheels.suite import source
 from imagegen.wheels.suite.fail import Refused
 
@@ -32,10 +32,11 @@ def require_sources(build: LockedBuild, store: Store) -> None:
         unpacked = room / "unpacked" / "source"
         try:
             source.prepare(spec, room, unpacked)
-        except Refused as error:
-            raise BuildError(
-                f"{_name(build)} cannot be compiled from its sources", why=str(error), fix=_RECIPE
-            ) from error
+        except (Refused, OSError) as error:
+            if isinstance(error, OSError) and disk.is_full(error):
+                raise
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise BuildError(f"{_name(build)} cannot be compiled from its sources", why=why, fix=_RECIPE) from error
         _require_release(build, unpacked / "pyproject.toml")
 
 
@@ -61,7 +62,7 @@ def _stated(pyproject: Path) -> tuple[str, Version] | None:
     try:
         project: Any = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
         return str(project["name"]), Version(project["version"])
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidVersion):
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidVersion, RecursionError):
         return None
 
 

@@ -49,6 +49,13 @@ def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
         look(tmp_path, b"source")
 
 
+@pytest.mark.parametrize("names", [["a" * 300], ["a", "a/b"]])
+def test_what_no_disk_takes_is_told_of_the_sources(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 cannot be compiled from its sources") as caught:
+        look(tmp_path, packed(dict.fromkeys(names, b"")))
+    assert str(tmp_path) not in str(caught.value)
+
+
 @pytest.mark.parametrize("stated", ['name = "demo-ext"\nversion = "1.1"', 'name = "other"\nversion = "1.0"'])
 def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> None:
     with pytest.raises(BuildError, match=r"the sources of demo-ext 1\.0 are another release") as caught:
@@ -64,6 +71,7 @@ def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> 
         '[build-system]\nrequires = ["setuptools"]\n',
         "project = 1\n",
         "no toml",
+        "deep = " + 9999 * "[",
         '[project]\nname = "demo-ext"\nversion = "one"\n',
     ],
 )
