@@ -23,7 +23,7 @@ _RECIPE = "correct its recipe under wheels/ and lock again"
 _FIXES = {
     "another": "set in its recipe's env what its build takes the version from, or correct the release's name",
     "disk": "make room where the builder keeps its data: `docker buildx prune`, `docker system df`",
-    "empty": f"set in its recipe's env the variables with which it compiles (FORCE_BUILD, CUDA_EXT); {_RECIPE}",
+    "empty": "set in its recipe's env the variables with which it compiles (FORCE_BUILD, CUDA_EXT), and lock again",
     "refused": _RECIPE,
     "stopped": "run it again: it goes on from what is compiled",
 }

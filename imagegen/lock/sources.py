@@ -33,6 +33,7 @@ class Wanted:
 
     name: str
     file: File
+    recipe: bool = False  # its hash is a recipe's, which locking again does not change
 
 
 class Finder:
@@ -166,10 +167,11 @@ def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
         LINKS: f"{links}: only such places have had it",
         BUILT: "`imagegen wheels build` makes it again",
     }
+    again = "correct its recipe under wheels/, and lock again" if wanted.recipe else "`imagegen lock` looks again"
     other = (
         "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
         f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
-        "where an index serves other bytes than the lock names, `imagegen lock` looks again"
+        f"where an index serves other bytes than the lock names, {again}"
     )
     fix = fixes.get(wanted.file.index, other)
     return Missing(wanted.file.filename, wanted.file.sha256, tuple(dict.fromkeys(tried)), fix)

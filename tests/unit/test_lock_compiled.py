@@ -301,8 +301,10 @@ def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> Non
     digests = [f"sha256:{digest}", f"sha256:{sha256}", build.build_requires[0].file.digest]
     assert all(works.store.has(each) for each in digests)
     gone = replace(build, source=replace(build.source, sha256=SHA), patches=())
-    with pytest.raises(MissingFiles, match=r"fast-1\.10\.tar\.gz"):
+    with pytest.raises(MissingFiles, match=r"fast-1\.10\.tar\.gz") as caught:
         fetch_sources([gone], works.cell.recipes, works.store, settings(works), Quiet())
+    assert "has another file of this name" in str(caught.value)
+    assert "other bytes than the lock names, correct its recipe under wheels/, and lock again" in str(caught.value)
     other = replace(build, patches=(replace(build.patches[0], sha256=SHA),))
     with pytest.raises(LockError, match=r"arch\.patch of fast is none of its recipe's patches"):
         fetch_sources([other], works.cell.recipes, works.store, settings(works), Quiet())
