@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -118,16 +119,21 @@ def leaks(needles: Iterable[bytes], roots: Iterable[Path], *, skip: Iterable[Pat
     return found
 
 
+def processes() -> Iterator[str]:
+    return filter(str.isdecimal, os.listdir("/proc"))
+
+
 @contextmanager
 def watched(needles: Iterable[bytes]) -> Iterator[list[str]]:
-    """Collects the arguments of all processes that hold a needle, for as long as the block runs."""
+    """Collects the arguments of processes that hold a needle, of all that start while the block runs."""
     needles, found, over = list(needles), list[str](), threading.Event()
+    before = set(processes())
 
     def watch() -> None:
         while not over.wait(0.01):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in set(processes()) - before:
                 try:
-                    line = process.read_bytes()
+                    line = Path(f"/proc/{process}/cmdline").read_bytes()
                 except OSError:  # it has ended
                     continue
                 if any(needle in line for needle in needles):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 from imagegen import lock, matrix
 from imagegen.data import shipped
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedWheel
+from imagegen.matrix.model import Cell
 from tests.wheels import make_wheel
 
 CELL = "demo-cpu-py311"
@@ -55,7 +58,7 @@ class Project:
             "UV_HTTP_RETRIES": "0",
             **self.env,
         }
-        (cell,) = matrix.load([shipped("matrices"), self.root / "matrices"]).select("demo")
+        cell = _cell()
         version = importlib.metadata.version("uv")  # a lock keeps the uv that runs here: no index is asked for it
         uv = LockedWheel("uv", version, File(f"uv-{version}-py3-none-any.whl", "0" * 64, 1, "pypi"), via=())
         start = Lock(
@@ -95,6 +98,15 @@ class Project:
         rooms = (self.root / "cache").glob("imagegen/uv/room-*")
         unfinished = (self.root / "cache").glob("imagegen/store/tmp/new-*")
         return [*(self.root / "tmp").iterdir(), *rooms, *unfinished, *(self.root / "locks").glob(".*")]
+
+
+@functools.cache
+def _cell() -> Cell:
+    """Loaded once: no two projects differ in it when they start."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "demo.yaml").write_text(MATRIX)
+        (cell,) = matrix.load([shipped("matrices"), Path(name)]).select("demo")
+    return cell
 
 
 def processes_of(root: Path) -> list[str]:

@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
 from imagegen.cli import main
+from imagegen.cli.app import App
+from imagegen.matrix import Matrix
 from imagegen.store import Store
 
 IMAGE = """\
@@ -39,6 +42,19 @@ class Ended:
 Run = Callable[..., Ended]
 
 
+_LOADED: list[Matrix] = []
+
+
+def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix:
+    """An app's matrix; that of the project as `run` makes it is loaded and checked once for all tests."""
+    files = [path for name in ("matrices", "wheels") for path in (app.project / name).rglob("*")]
+    if [path.read_text() for path in files if path.is_file()] != [IMAGE]:
+        return load(app)
+    if not _LOADED:
+        _LOADED.append(load(app))
+    return _LOADED[0]
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     (tmp_path / "matrices").mkdir()
@@ -47,6 +63,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shared = cached_property(_matrix)
+    shared.__set_name__(App, "matrix")
+    monkeypatch.setattr(App, "matrix", shared)
 
     def run(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])
