@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from packaging.markers import default_environment
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -17,6 +16,8 @@ from imagegen.audit.model import Package, Severity, Target
 from imagegen.errors import BuildError, WheelError
 from imagegen.inventory import loose
 from imagegen.lock.model import Lock, LockedBuild
+from imagegen.lock.target import MACHINES
+from imagegen.matrix import metadata
 from imagegen.matrix.model import Gpu
 
 _SHOWN = 5  # errors of an audit in one message
@@ -115,20 +116,19 @@ def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> N
 
 
 def _needed(package: Package, build: LockedBuild, lock: Lock) -> Iterator[Requirement]:
-    """Its requirements in this image, those of extras left out."""
-    own = {"python_version": lock.python, "python_full_version": f"{lock.python}.0", "extra": ""}
-    here = {**default_environment(), "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", **own}
+    """Its requirements in this image, those of extras left out, and those of which nobody can say among them."""
     for text in package.requires:
         requirement = _parsed(text, build)
-        if requirement.marker is None or requirement.marker.evaluate({name: str(here[name]) for name in here}):
+        marker, machine = requirement.marker, MACHINES[lock.platform]
+        if marker is None or metadata.holds(str(marker), f"{lock.python}.0", machine, "") is not False:
             yield requirement
 
 
 def _parsed(text: str, build: LockedBuild) -> Requirement:
     try:
-        return Requirement(text)
-    except InvalidRequirement as error:
-        raise BuildError(f"{_name(build)} asks for {text!r}, which is no requirement", why=str(error)) from error
+        return metadata.requirement(text)
+    except ValueError as error:
+        raise BuildError(f"{_name(build)} asks for what is no requirement", why=str(error)) from error
 
 
 def _architectures(package: Package, build: LockedBuild) -> list[str]:

@@ -15,7 +15,7 @@ from imagegen.errors import LockError
 from imagegen.lock.model import LockedBase
 from imagegen.matrix.model import Base
 
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}  # minor versions of glibc 2 at which manylinux begins (PEP 513, 599)
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _UV_GLIBC = (17, 28, *range(31, 41))  # what `uv pip compile --python-platform` knows, uv 0.13.8
@@ -35,14 +35,14 @@ class Target:
     def of(cls, platform: str, base: Base, locked: LockedBase | None) -> Target:
         """Raises LockError for a platform or a base that wheels have no name for."""
         glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
-        if platform not in _MACHINES or not glibc:
+        if platform not in MACHINES or not glibc:
             raise LockError(
                 f"no wheel can be chosen for {platform} with glibc {base.glibc}",
-                why=f"known are {', '.join(_MACHINES)} and glibc 2.x",
+                why=f"known are {', '.join(MACHINES)} and glibc 2.x",
             )
         versions = {deb.name: deb.version for deb in locked.debs} if locked else {}
         exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{base.python}", ""))
-        return cls(exact[1] if exact else base.python, _MACHINES[platform], int(glibc[1]))
+        return cls(exact[1] if exact else base.python, MACHINES[platform], int(glibc[1]))
 
     @property
     def uv_platform(self) -> str:

@@ -118,6 +118,7 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
         "einops",
         "torch>=99",
         'einops; python_version >= "3.11"',
+        'einops; python_version ~= "x"',  # which nobody can answer
     ],
 )
 def test_a_requirement_that_nobody_counted_on_is_refused(tmp_path: Path, requires: str) -> None:
@@ -126,9 +127,24 @@ def test_a_requirement_that_nobody_counted_on_is_refused(tmp_path: Path, require
         judge(path)
 
 
-@pytest.mark.parametrize("requires", ["Torch>=2", 'einops; python_version < "3"', 'einops; extra == "test"'])
+@pytest.mark.parametrize(
+    "requires",
+    [
+        "Torch>=2",
+        'einops; python_version < "3"',
+        'einops; extra == "test"',
+        'einops; platform_machine == "aarch64"',
+    ],
+)
 def test_other_requirements_are_counted_on(tmp_path: Path, requires: str) -> None:
     assert judge(wheel(tmp_path, {MODULE: extension(SM_90, SM_120)}, requires=requires)) == []
+
+
+def test_the_image_decides_what_a_requirement_is_for_and_not_this_machine(tmp_path: Path) -> None:
+    path = wheel(tmp_path, {MODULE: extension(SM_90, SM_120)}, requires='einops; platform_machine == "aarch64"')
+    arm = replace(WITH_BUILD, axes={**WITH_BUILD.axes, "platform": "linux/arm64"})
+    with pytest.raises(BuildError, match=r"demo-ext 1\.0 asks for einops"):
+        check.check(path, BUILD, arm, GPUS, ())
 
 
 def test_what_the_audit_refuses_is_refused(tmp_path: Path) -> None:
