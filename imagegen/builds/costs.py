@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from imagegen.layers.plan import digest_of_json
@@ -14,13 +14,15 @@ from imagegen.store import Store
 from imagegen.wheels.throttle import Work, learned
 
 _KIND = "build-cost"  # records of the store
+_FIELDS = {each.name for each in fields(Cost)}
 
 
 def work(build: LockedBuild, recipe: Recipe, store: Store) -> Work:
     """The build as its plan sees it."""
     found = store.recall(_KIND, _key(build))
     return Work(
-        cost=Cost(**found) if found else recipe.cost,
+        # Another version of imagegen may have written it.
+        cost=Cost(**found) if found and found.keys() == _FIELDS else recipe.cost,
         architectures=max(1, len(set(build.architectures))),
         jobs=recipe.jobs is not None,
         threads=recipe.threads is not None,

@@ -187,6 +187,12 @@ def test_what_was_measured_wins_over_the_recipe(yard: Yard) -> None:
     assert measured.seconds == 5.0, "a unit's CPU seconds for one architecture"
 
 
+def test_what_another_imagegen_has_remembered_is_not_guessed_at(yard: Yard) -> None:
+    (build,) = yard.lock.builds
+    yard.store.remember("build-cost", costs._key(build), {"units": 4, "minutes": 3})
+    assert costs.work(build, RECIPE, yard.store).cost == RECIPE.cost
+
+
 @pytest.mark.parametrize("ending", [[event(event="failed", cause="memory", what="the kernel ended cicc")], [KILLED]])
 def test_out_of_memory_is_tried_again_with_half(yard: Yard, ending: list[str]) -> None:
     yard.builder.attempts = [[event(event="start"), *ending]] * 2
