@@ -148,9 +148,10 @@ def _placeholders(text: str) -> str:
     return text
 
 
-_Pattern = Annotated[
-    str, f.string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%{}-]+)+", 300), AfterValidator(_placeholders)
-]
+# Plain HTTP is for a server on this machine, as in locks.
+_HOST = r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?"
+_Url = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300)]
+_Pattern = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300), AfterValidator(_placeholders)]
 
 
 class _Strict(BaseModel):
@@ -165,7 +166,7 @@ class _ReleaseEntry(_Strict):
 
 
 class _FileEntry(_Strict):
-    url: f.Url
+    url: _Url
     sha256: Annotated[str, f.string(r"[0-9a-f]{64}")]
     size: Annotated[str, f.string(r"[1-9][0-9]{0,11}")]
 
