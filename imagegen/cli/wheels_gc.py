@@ -30,7 +30,9 @@ def command(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: bool) -
     wheels = list(wheelhouse.every(app.store))
     going = [wheel for name in names for wheel in _named(name, wheels)] if names else _unneeded(app, wheels)
     going = list({wheel.key: wheel for wheel in going}.values())
-    freed = sum(wheel.size for wheel in going) if dry_run else sum(wheelhouse.remove(app.store, each) for each in going)
+    freed = (
+        wheelhouse.removable(app.store, going) if dry_run else sum(wheelhouse.remove(app.store, each) for each in going)
+    )
     if as_json:
         app.json({"wheels": [dataclasses.asdict(wheel) for wheel in going], "freed": freed, "dry_run": dry_run})
         return

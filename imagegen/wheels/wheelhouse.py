@@ -7,7 +7,7 @@ alone, `wheels gc` does not.
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -70,6 +70,14 @@ def unused(store: Store, wheel: BuiltWheel, now: float) -> float:
         return 0.0
 
 
+def removable(store: Store, wheels: Collection[BuiltWheel]) -> int:
+    """Bytes that go when all of these are removed: of files that no other wheel has."""
+    keys = {wheel.key for wheel in wheels}
+    needed = {digest for other in every(store) if other.key not in keys for digest in _files(other)}
+    digests = {digest for wheel in wheels for digest in _files(wheel)} - needed
+    return sum(_size(store.path(digest)) for digest in digests)
+
+
 def remove(store: Store, wheel: BuiltWheel) -> int:
     """Let go of a wheel, its file and its log; returns the bytes that were freed. Another key may share a file."""
     forget(store, wheel.key)
@@ -90,12 +98,16 @@ def _whole(store: Store, wheel: BuiltWheel) -> bool:
         return False
 
 
-def _unlink(path: Path) -> int:
+def _size(path: Path) -> int:
     try:
-        size = path.stat().st_size
-        path.unlink()
+        return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _unlink(path: Path) -> int:
+    size = _size(path)
+    path.unlink(missing_ok=True)
     return size
 
 

@@ -124,6 +124,8 @@ def test_looking_at_a_list_is_no_use_of_a_wheel(here: Machine) -> None:
 @pytest.mark.parametrize("name", ["demo-ext", "demo-ext==1.0", BUILD.key])
 def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
     other, wheel = keep(here, "other", log="another"), keep(here, "demo-ext", key=BUILD.key)
+    _, _, said = here.run(wheels_gc.command, "--dry-run", name, app=app_of(here, WITH_BUILD))
+    assert "would free 13 B: 1 wheel" in said
     _, _, said = here.run(wheels_gc.command, name, app=app_of(here, WITH_BUILD))
     assert "freed 13 B: 1 wheel" in said, "8 bytes and 5 of its log"
     assert list(wheelhouse.every(here.store)) == [other]
