@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from tests.integration.places import Built, Place, committed, digest_of
 pytestmark = pytest.mark.integration
 
 ALONE = ("unshare", "--net")
+FAR = "Pacific/Auckland"
 WITH_LOOPBACK = (*ALONE, "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
@@ -53,11 +55,15 @@ def bring(locked: Lock, source: Place, place: Place) -> None:
 )
 @pytest.mark.parametrize("image", ["sb3_maskable", pytest.param("cpu_grpo", marks=pytest.mark.slow)])
 def test_what_was_fetched_builds(image: str, request: pytest.FixtureRequest, machine: Place, place: Place) -> None:
+    """From the same files another machine makes the same image, whatever its directories, umask and time zone."""
     built: Built = request.getfixturevalue(image)
-    bring(built.lock, machine, place)
-    done = place.run("build", built.lock.image, "--output", "oci:image")
+    other = replace(place, root=place.root / "a" / "quite" / "different" / "directory", umask=0o077, zone=FAR)
+    bring(built.lock, machine, other)
+    done = other.run("build", built.lock.image, "--output", "oci:image")
     assert digest_of(done) == built.digest
     assert "fetching" not in done.stderr
+    index = json.loads((other.root / "image" / "index.json").read_text())
+    assert index["manifests"][0]["digest"] == built.digest
 
 
 @pytest.mark.fault(

@@ -45,7 +45,8 @@ def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, 
     assert layers(built.digest)[:4] == layers(cpu_grpo.digest)[:4]  # base, venv, torch, numpy
 
 
-@pytest.mark.parametrize("image", ["sb3_maskable", pytest.param("cpu_grpo", marks=pytest.mark.slow)])
+@pytest.mark.slow  # with all files at hand, test_offline does it
+@pytest.mark.parametrize("image", ["sb3_maskable", "cpu_grpo"])
 def test_another_machine_gives_the_same_digest(image: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     built: Built = request.getfixturevalue(image)
     other = Place(tmp_path / "a" / "quite" / "different" / "directory", None, 0o077, "Pacific/Auckland")

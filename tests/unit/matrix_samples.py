@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from imagegen import matrix
@@ -56,6 +57,12 @@ rules:
     evidence: measured
     fix: f
 """
+
+
+@functools.cache
+def shipped_matrix() -> matrix.Matrix:
+    """Loaded once for all tests that only read it."""
+    return matrix.load([SHIPPED])
 
 
 def load(folder: Path, *texts: str) -> matrix.Matrix:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen import matrix
 from imagegen.audit.check import audit, unreadable
 from imagegen.audit.model import CodeGroup, Elf, File, Package, Severity, Subject, System, Target
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 
-GPUS = matrix.load([SHIPPED]).gpus
+GPUS = shipped_matrix().gpus
 BAD = File(size=100, unreadable="the section table lies outside of the file")
 
 

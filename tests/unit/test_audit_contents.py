@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import matrix
 from imagegen.audit import contents, shipped
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
 from imagegen.audit.tags import for_another_python
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 
-GPUS = matrix.load([SHIPPED]).gpus
+GPUS = shipped_matrix().gpus
 LIBRARY = File(1_000_000, elf=Elf(62))
 SOURCE = File(100)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen import matrix
 from imagegen.audit import driver
 from imagegen.audit.check import audit
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Subject, System, Target
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 
-_GPUS = matrix.load([SHIPPED]).gpus
+_GPUS = shipped_matrix().gpus
 
 
 def _asks(*names: str) -> File:

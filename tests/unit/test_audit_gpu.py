@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import matrix
 from imagegen.audit import gpu, shipped
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
 from imagegen.matrix.model import Gpu
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.test_audit_capability import TARGETS, targets
 
-GPUS = matrix.load([SHIPPED]).gpus
+GPUS = shipped_matrix().gpus
 X86, CUDA = 62, 190
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import matrix
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 
 ASKED = ("torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12")
@@ -125,7 +124,7 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F81
 
 def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
     cells = json.loads(run("matrix", "--json").out)
-    shipped = matrix.load([SHIPPED])
+    shipped = shipped_matrix()
     assert {each["cell"] for each in cells} == {*(cell.id for cell in shipped.all_cells), "odd-cpu-py311"}
     for each in cells:
         assert (each["works"] is True) == (not each["reason"])

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen import matrix
 from imagegen.compat import check
 from imagegen.compat.check import clashes
 from imagegen.errors import MatrixErrors
 from imagegen.matrix import Rule
 from tests.unit.compat_samples import rule
-from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, load
+from tests.unit.matrix_samples import RULE, SMALL, load, shipped_matrix
 
 
 def told(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -86,4 +85,4 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
 
 
 def test_the_shipped_rules_do_not_contradict_each_other() -> None:
-    check(matrix.load([SHIPPED]))
+    check(shipped_matrix())

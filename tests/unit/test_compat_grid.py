@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen import matrix
 from imagegen.compat import Fact, Surroundings, explain, facts_of_cell, judge_on, nearby, survey
 from imagegen.compat.facts import extras_of
 from imagegen.compat.grid import MAIN
@@ -18,7 +17,7 @@ from imagegen.compat.question import Question
 from imagegen.matrix import Rule
 from imagegen.matrix.model import Base, Cell, Component, EnvVar, GitSource, Gpu, Requirement, Sdist
 from tests.unit.compat_samples import library, package, rule
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 
 BASE = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
 HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
@@ -196,4 +195,4 @@ def test_cells_without_cuda_hear_nothing_of_gpus() -> None:
 
 
 def test_the_main_components_are_those_of_the_shipped_matrix() -> None:
-    assert set(MAIN) <= set(matrix.load([SHIPPED]).components)
+    assert set(MAIN) <= set(shipped_matrix().components)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from imagegen import matrix
 from imagegen.compat import Question, Vocabulary, ask
 from imagegen.errors import UsageError
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import SHIPPED, shipped_matrix
 
-MATRIX = matrix.load([SHIPPED])
+MATRIX = shipped_matrix()
 VOCABULARY = Vocabulary.of(MATRIX, ["numba"])
 
 

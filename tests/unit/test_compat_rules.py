@@ -10,10 +10,10 @@ import pytest
 from imagegen import matrix
 from imagegen.compat import Facts, constraints, facts_of_cell, judge
 from imagegen.matrix import Rule
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
-MATRIX = matrix.load([SHIPPED])
+MATRIX = shipped_matrix()
 RULES = {rule.id: rule for rule in MATRIX.rules}
 CASES: Mapping[str, Case] = {
     name: each

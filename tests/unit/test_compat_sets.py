@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen import matrix
 from imagegen.compat import Facts, judge
-from tests.unit.matrix_samples import SHIPPED
+from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.rule_cases import stack
 
-RULES = matrix.load([SHIPPED]).rules
+RULES = shipped_matrix().rules
 ARCHES = {"TORCH_CUDA_ARCH_LIST": "8.0 9.0 10.0 10.3 12.0 12.1"}
 
 # name -> (what is installed, the rules that warn of it, each because it is right)
