@@ -22,6 +22,9 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
     loaded = matrix.load([shipped("matrices"), shipped("wheels"), *own])
     recipe = loaded.recipes["my-kernels"]
     assert (recipe.modules, list(recipe.releases)) == (("my_kernels_cuda",), ["1.4"])
+    (cell,) = loaded.select("my-k")
+    assert cell.id == "my-k-cu130-py311"
+    assert cell.recipes["my-kernels"] == recipe
 
 
 def test_the_plan_that_both_pages_show_is_the_one_of_such_a_machine() -> None:
