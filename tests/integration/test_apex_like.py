@@ -108,8 +108,8 @@ def test_kernels_come_from_a_git_mirror_and_a_python_only_wheel_is_refused(user:
 
     # From the wheelhouse, audited, and with its modules imported against a stub of the driver.
     built = user.run("build", CELL)
-    assert re.search(r"imports: pass", built.stderr)
-    assert re.search(r"loading: pass.* against a stub libcuda\.so\.1", built.stderr)
+    assert "imports: pass" in built.stderr
+    assert re.search(r"loading: pass.*against a stub libcuda\.so\.1", built.stderr)
     alone = Place(user.root, "unix:///nonexistent.sock", env=user.env)
     assert "all that it wants compiled is there" in alone.run("wheels", "build", "--cell", CELL).stderr
-    assert digest_of(alone.run("build", CELL, "--output", "oci:image")) == digest_of(built)
+    assert digest_of(alone.run("build", CELL, "--output", "oci:image")) in built.stdout
