@@ -76,7 +76,13 @@ def command(
 
 def _result(cell: Cell, path: Path, made: Lock, *, changed: bool) -> dict[str, Any]:
     recorded = made.record.digest if made.record else None
-    return {"cell": cell.id, "path": str(path), "changed": changed, "digest": recorded}
+    return {
+        "cell": cell.id,
+        "path": str(path),
+        "changed": changed,
+        "digest": recorded,
+        "builds": [{"name": each.name, "version": each.version, "key": each.key} for each in made.builds],
+    }
 
 
 def _outdated(app: App, previous: Lock, cell: Cell) -> bool:
@@ -135,5 +141,11 @@ def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     below = (
         f"{len(content.layers)} layers of {made.base.image}" if content else f"{len(made.base.debs)} Debian packages"
     )
-    compiled = f", {len(made.builds)} of them to be compiled" if made.builds else ""
+    names = ", ".join(f"{build.name} {build.version}" for build in made.builds)
+    compiled = f", {len(made.builds)} of them to be compiled ({names})" if made.builds else ""
     app.progress.say(f"{path}: {len(made.packages)} packages{compiled}, {below}")
+    if made.builds and made.record is None:
+        app.progress.say(
+            f"`imagegen wheels build --cell {made.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {made.cell}` does it when it needs it"
+        )

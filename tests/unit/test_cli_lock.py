@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from imagegen import git, lock
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.errors import LockError
+from imagegen.lock.builds import keyed
 from imagegen.lock.model import LOCAL, File, Lock
 from imagegen.matrix.recipe import LocalSource
 from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
@@ -52,3 +54,17 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     monkeypatch.setattr(lock_command, "_make", lambda *_: pytest.fail("made anew"))
     with pytest.raises(pytest.fail.Exception, match="made anew"):
         here.run(lock_command.command, "demo", "--record", app=app)
+
+
+def test_what_will_be_compiled_is_named_with_the_next_command(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = keyed(BUILD, WITH_BUILD)
+    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=(build,)))
+    code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here))
+    assert code == 0
+    assert "1 of them to be compiled (demo-ext 1.0), " in said
+    assert f"`imagegen wheels build --cell {WITH_BUILD.cell}` compiles now" in said
+    (told,) = json.loads(out)
+    assert told["builds"] == [{"name": "demo-ext", "version": "1.0", "key": build.key}]
+    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=()))
+    code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here, WITH_BUILD))
+    assert (json.loads(out)[0]["builds"], "to be compiled" in said) == ([], False)
