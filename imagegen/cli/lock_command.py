@@ -11,9 +11,9 @@ import click
 from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import realised, with_engine
-from imagegen.errors import AuditError, UsageError
+from imagegen.errors import AuditError, LockError, UsageError
 from imagegen.inventory import loose
-from imagegen.lock.model import Lock
+from imagegen.lock.model import LOCAL, Lock
 from imagegen.matrix.model import Cell
 from imagegen.wheels import catalogue
 
@@ -47,11 +47,13 @@ def command(
     results: list[dict[str, Any]] = []
     for chosen in app.matrix.select(cell):
         if check:
-            results.append(_result(chosen, app.lock_path(chosen), app.fresh_lock(chosen), changed=False))
+            found = app.fresh_lock(chosen)
+            _require_unchanged(app, found, chosen)
+            results.append(_result(chosen, app.lock_path(chosen), found, changed=False))
             app.progress.say(f"{chosen.id}: fresh")
             continue
         previous = app.find_lock(chosen)
-        if record and previous and not any(asked.values()) and not _outdated(previous, chosen):
+        if record and previous and not any(asked.values()) and not _outdated(app, previous, chosen):
             made = previous
         else:
             made = _make(app, chosen, previous, asked)
@@ -74,11 +76,29 @@ def command(
 
 def _result(cell: Cell, path: Path, made: Lock, *, changed: bool) -> dict[str, Any]:
     recorded = made.record.digest if made.record else None
-    return {"cell": cell.id, "path": str(path), "changed": changed, "digest": recorded}
+    return {
+        "cell": cell.id,
+        "path": str(path),
+        "changed": changed,
+        "digest": recorded,
+        "builds": [{"name": each.name, "version": each.version, "key": each.key} for each in made.builds],
+    }
 
 
-def _outdated(previous: Lock, cell: Cell) -> bool:
-    return bool(lock.stale(previous, cell) or lock.contradictions(previous, cell))
+def _outdated(app: App, previous: Lock, cell: Cell) -> bool:
+    if lock.stale(previous, cell) or lock.contradictions(previous, cell):
+        return True
+    try:
+        _require_unchanged(app, previous, cell)
+    except LockError:
+        return True
+    return False
+
+
+def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
+    """Raise LockError where sources on this disk moved, which no input of the lock tells."""
+    if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
+        lock.require_unchanged(local, cell.recipes, app.store)
 
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
@@ -121,5 +141,11 @@ def _write(app: App, path: Path, made: Lock, previous: Lock | None) -> None:
     below = (
         f"{len(content.layers)} layers of {made.base.image}" if content else f"{len(made.base.debs)} Debian packages"
     )
-    compiled = f", {len(made.builds)} of them to be compiled" if made.builds else ""
+    names = ", ".join(f"{build.name} {build.version}" for build in made.builds)
+    compiled = f", {len(made.builds)} of them to be compiled ({names})" if made.builds else ""
     app.progress.say(f"{path}: {len(made.packages)} packages{compiled}, {below}")
+    if made.builds and made.record is None:
+        app.progress.say(
+            f"`imagegen wheels build --cell {made.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {made.cell}` does it when it needs it"
+        )

@@ -1,6 +1,6 @@
 """The lock: everything that decides an image's bytes, resolved, fetched by hash."""
 
-from imagegen.lock.build_sources import fetch_sources
+from imagegen.lock.build_sources import fetch_sources, require_unchanged
 from imagegen.lock.builds import realised
 from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
@@ -25,6 +25,7 @@ __all__ = [
     "make",
     "read",
     "realised",
+    "require_unchanged",
     "stale",
     "with_indexes",
     "write",

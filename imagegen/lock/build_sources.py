@@ -92,14 +92,17 @@ def fetch_sources(
         raise lacking
 
 
+def require_unchanged(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store) -> None:
+    """Of builds from sources on this disk, raise LockError for one that is not as it was locked, FetchError if gone."""
+    for build in builds:
+        _require_unchanged(build, recipes[build.name], store)
+
+
 def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, progress: Progress) -> None:
     """Bring the archive of a commit or of a directory into the store; other sources have an address."""
     folder = f"{build.name}-{build.version}"
     if build.source.index == LOCAL:
-        release = recipe.releases.get(build.version)
-        if not isinstance(release, LocalSource):
-            raise LockError(f"{folder} has no directory to be compiled from", fix="lock again")
-        git.unchanged(release.path, folder, build.source.digest, store)
+        _require_unchanged(build, recipe, store)
     elif build.git and not store.intact(build.source.digest, build.source.size):
         commit = git.Source(
             build.git.url,
@@ -117,6 +120,14 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
                 why=f"expected {build.source.digest}, got {made.digest}, of the same tree {build.git.tree}",
                 fix="use the imagegen that wrote the lock, or lock again",
             )
+
+
+def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None:
+    folder = f"{build.name}-{build.version}"
+    release = recipe.releases.get(build.version)
+    if not isinstance(release, LocalSource):
+        raise LockError(f"{folder} has no directory to be compiled from", fix="lock again")
+    git.unchanged(release.path, folder, build.source.digest, store)
 
 
 def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:

@@ -1,0 +1,70 @@
+"""`imagegen lock` about what is compiled, of a project with a single cell, without a resolution."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import git, lock
+from imagegen.cli import lock_command
+from imagegen.cli.app import App
+from imagegen.errors import LockError
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import LOCAL, File, Lock
+from imagegen.matrix.recipe import LocalSource
+from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
+from tests.unit.test_cli_wheels import app_of
+from tests.unit.test_cli_wheels_share import Machine
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, "")
+
+
+def locked_directory(here: Machine, folder: Path) -> Lock:
+    """A lock with a build from `folder`, as it is now."""
+    archive = git.pack(folder, "demo-ext-1.0", here.store)
+    source = File("demo_ext-1.0.tar", archive.digest.removeprefix("sha256:"), archive.size, LOCAL)
+    return replace(WITH_BUILD, builds=(replace(BUILD, source=source),))
+
+
+def app_with(here: Machine, folder: Path, locked: Lock) -> App:
+    app = app_of(here, locked)
+    (cell,) = app.matrix.cells()
+    cell.recipes = {BUILD.name: replace(RECIPE, releases={"1.0": LocalSource(folder)})}  # type: ignore[misc]
+    return app
+
+
+def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "demo-ext"
+    folder.mkdir()
+    (folder / "setup.py").write_text("1")
+    app = app_with(here, folder, locked_directory(here, folder))
+    assert "fresh" in here.run(lock_command.command, "demo", "--check", app=app)[2]
+    (folder / "setup.py").write_text("2")
+    with pytest.raises(LockError, match="demo-ext is no longer what the lock was made of") as caught:
+        here.run(lock_command.command, "demo", "--check", app=app)
+    assert caught.value.why == "1 file changed (setup.py)"
+    for name in ("stale", "contradictions"):
+        monkeypatch.setattr(lock, name, lambda *_: ())
+    monkeypatch.setattr(lock_command, "_make", lambda *_: pytest.fail("made anew"))
+    with pytest.raises(pytest.fail.Exception, match="made anew"):
+        here.run(lock_command.command, "demo", "--record", app=app)
+
+
+def test_what_will_be_compiled_is_named_with_the_next_command(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = keyed(BUILD, WITH_BUILD)
+    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=(build,)))
+    code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here))
+    assert code == 0
+    assert "1 of them to be compiled (demo-ext 1.0), " in said
+    assert f"`imagegen wheels build --cell {WITH_BUILD.cell}` compiles now" in said
+    (told,) = json.loads(out)
+    assert told["builds"] == [{"name": "demo-ext", "version": "1.0", "key": build.key}]
+    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=()))
+    code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here, WITH_BUILD))
+    assert (json.loads(out)[0]["builds"], "to be compiled" in said) == ([], False)
