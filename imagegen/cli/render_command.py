@@ -15,6 +15,11 @@ from imagegen.errors import EngineError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 
+_ONE_JOB = (
+    "NOTE: %s: the printed command compiles one file at a time; "
+    '`--secret id=throttle,src=FILE` allows more, with {"jobs": 4, "threads": 1} in FILE'
+)
+
 
 @click.command("render")
 @click.argument("cell")
@@ -51,6 +56,8 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         directory = output / chosen.id
         arguments = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
         line = _line(app, arguments)
+        if lock.builds:
+            app.progress.say(_ONE_JOB % ", ".join(f"{each.name} {each.version}" for each in lock.builds))
         results.append({"cell": chosen.id, "directory": str(directory), "command": line})
         if not as_json:
             app.progress.say(f"{directory}: all that a plain build needs; build it with")

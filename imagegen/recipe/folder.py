@@ -35,21 +35,24 @@ def write(
 ) -> None:
     """Write Dockerfile, base/ (an OCI layout), wheels/, support/, and builds/ where there are some, to a new directory.
 
-    Raises StoreError when the directory is not empty; FetchError and BaseError as the build does.
+    All is fetched before anything is written, and the directory appears complete or not at all. Raises StoreError when
+    it exists and is not empty; FetchError, BaseError and LockError as the build does.
     """
     refs.require_new(directory)
     lock.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
-    base = layers.assemble_base(locked, store, settings, progress)
-    refs.export(store, base.digest, directory / "base", "latest")
-    folder = directory / "wheels"
-    folder.mkdir()
-    for wheel in rendered.wheels:
-        _place(store, wheel.file.digest, folder / wheel.file.filename)
     if locked.builds:
         fetch_sources(locked.builds, recipes, store, settings, progress)
-        write_builds(locked.builds, recipes, directory / "builds", store)
-    _write_support(locked, directory / "support")
-    (directory / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
+    base = layers.assemble_base(locked, store, settings, progress)
+    with refs.filling(directory) as fresh:
+        refs.export(store, base.digest, fresh / "base", "latest")
+        folder = fresh / "wheels"
+        folder.mkdir()
+        for wheel in rendered.wheels:
+            _place(store, wheel.file.digest, folder / wheel.file.filename)
+        if locked.builds:
+            write_builds(locked.builds, recipes, fresh / "builds", store)
+        _write_support(locked, fresh / "support")
+        (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
 
 
 def write_builds(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store) -> None:

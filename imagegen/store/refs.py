@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,6 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
     cannot be written, and when a blob is absent or damaged.
     """
     require_new(directory)
-    directory = directory.absolute()
     manifest = store.read(digest)
     described = json.loads(manifest)
     blobs = {blob["digest"]: blob["size"] for blob in (described["config"], *described["layers"])}
@@ -68,19 +69,32 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             why=", ".join(lacking),
             fix="run the same command again: it makes them anew",
         )
-    with disk.explained(directory, _OUTPUT, _REMEDY, sum(blobs.values())):
+    with filling(directory, sum(blobs.values())) as fresh:
+        folder = fresh / "blobs" / "sha256"
+        folder.mkdir(parents=True)
+        if fresh.stat().st_dev != store.root.stat().st_dev:
+            disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
+        for part in (digest, *blobs):
+            _place(store.path(part), folder / store.path(part).name)
+        (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
+        (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
+
+
+@contextmanager
+def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
+    """A folder beside `directory` that takes its place at the end: it appears complete or not at all.
+
+    `needed` is how many bytes will be written, as far as that is known. Raises StoreError when `directory` exists and
+    is no empty directory, and when it cannot be written.
+    """
+    require_new(directory)
+    directory = directory.absolute()
+    with disk.explained(directory, _OUTPUT, _REMEDY, needed):
         directory.parent.mkdir(parents=True, exist_ok=True)
         for left in directory.parent.glob(f"{_UNFINISHED}*"):
             unfinished.remove(left)  # by a killed build
         with unfinished.new_directory(directory.parent, _UNFINISHED) as fresh:
-            folder = fresh / "blobs" / "sha256"
-            folder.mkdir(parents=True)
-            if fresh.stat().st_dev != store.root.stat().st_dev:
-                disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
-            for part in (digest, *blobs):
-                _place(store.path(part), folder / store.path(part).name)
-            (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
-            (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
+            yield fresh
             fresh.chmod(0o755)
             if directory.exists():
                 directory.rmdir()

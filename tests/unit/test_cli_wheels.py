@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import click
 import pytest
 
-from imagegen.cli import wheels_build, wheels_command, wheels_gc, wheels_list, wheels_push
+from imagegen import recipe
+from imagegen.cli import render_command, wheels_build, wheels_command, wheels_gc, wheels_list, wheels_push
 from imagegen.cli.app import App
-from imagegen.errors import UsageError
+from imagegen.errors import EngineError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.store import digest_of
 from imagegen.wheels import wheelhouse
@@ -55,7 +57,7 @@ def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log
 def app_of(here: Machine, lock: Lock | None = None) -> App:
     """One that knows a single cell."""
     app = here.app
-    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={})
+    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={}, recipes={})
 
     def select(pattern: str) -> tuple[SimpleNamespace, ...]:
         return (cell,)
@@ -189,3 +191,20 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
     assert f"{wheel.filename}: from the team's wheelhouse {place}" in said
     assert wheelhouse.known(taker.store, BUILD.key) == wheel
+
+
+def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "write", lambda *_: None)
+    monkeypatch.setattr(render_command.Engine, "connect", Mock(side_effect=EngineError("no engine")))
+    for lock, expected in ((WITH_BUILD, 1), (replace(WITH_BUILD, builds=()), 0)):
+        app = app_of(here, lock)
+        code, out, said = here.run(render_command.command, lock.cell, "-o", str(tmp_path), app=app)
+        assert code == 0
+        notes = [line for line in said.splitlines() if "demo-ext 1.0: the printed command compiles one file" in line]
+        assert len(notes) == expected
+        assert all(
+            '--secret id=throttle,src=FILE` allows more, with {"jobs": 4, "threads": 1}' in line for line in notes
+        )
+        assert "throttle" not in out

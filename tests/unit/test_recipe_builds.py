@@ -13,16 +13,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from imagegen import layers, recipe
-from imagegen.errors import LockError
+from imagegen import git, layers, recipe
+from imagegen.config import Settings
+from imagegen.errors import FetchError, LockError, StoreError
 from imagegen.layers import support
+from imagegen.layers.image import Image
 from imagegen.lock.file import _render, loads
-from imagegen.lock.model import LockedPatch
+from imagegen.lock.model import LOCAL, File, LockedPatch
 from imagegen.lock.schema import to_table
+from imagegen.matrix.recipe import LocalSource
+from imagegen.progress import Quiet
+from imagegen.recipe import folder
 from imagegen.store import Store
 from tests.dockerfile import Instruction, instructions
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD
 from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
+from tests.unit.test_store import put_image
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
@@ -109,12 +115,12 @@ def test_the_folder_of_the_builds(tmp_path: Path) -> None:
         recipe.write_builds([build], {build.name: RECIPE}, tmp_path / "builds", store)
     finally:
         os.umask(before)
-    folder = tmp_path / "builds" / "demo-ext"
-    assert sorted(path.name for path in folder.iterdir()) == [
+    of_build = tmp_path / "builds" / "demo-ext"
+    assert sorted(path.name for path in of_build.iterdir()) == [
         *("arches.patch", "demo_ext-1.0.tar.gz", "setuptools-80.9.0-py3-none-any.whl", "spec.json")
     ]
-    assert (folder / "demo_ext-1.0.tar.gz").read_bytes() == b"source"
-    assert json.loads((folder / "spec.json").read_text()) == {
+    assert (of_build / "demo_ext-1.0.tar.gz").read_bytes() == b"source"
+    assert json.loads((of_build / "spec.json").read_text()) == {
         "format": 1,
         "name": "demo-ext",
         "version": "1.0",
@@ -130,6 +136,47 @@ def test_the_folder_of_the_builds(tmp_path: Path) -> None:
     }
     modes = {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "builds").rglob("*") if path.is_file()}
     assert modes == {"0o444"}
+
+
+@pytest.mark.fault("Source builds", "a source is absent when the folder is rendered", "nothing is written; told again")
+@pytest.mark.parametrize("damage", ["a source", "a blob"])
+def test_a_folder_that_cannot_be_completed_leaves_nothing(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, settings = Store(tmp_path / "store"), Settings.from_environment({"HOME": str(tmp_path)})
+    sources = tmp_path / "my-ext"
+    sources.mkdir()
+    (sources / "setup.py").touch()
+    packed = git.pack(sources, "demo-ext-1.0", store)
+    source = File("demo_ext-1.0.tar.gz", packed.digest.removeprefix("sha256:"), packed.size, LOCAL)
+    lock = replace(WITH_BUILD, builds=(replace(BUILD, source=source, build_requires=()),))
+    one = store.write(b"a wheel")
+    small = replace(WITH_BUILD.uv, file=replace(WITH_BUILD.uv.file, sha256=one.removeprefix("sha256:"), size=7))
+    rendered = replace(recipe.render(lock, TAG), wheels=(small,))
+    base = Image(put_image(store), b"", b"", ())
+    monkeypatch.setattr(layers, "assemble_base", lambda *_: base)
+    recipes = {BUILD.name: replace(RECIPE, releases={"1.0": LocalSource(sources)})}
+    target = tmp_path / "out" / lock.cell
+
+    def write() -> None:
+        recipe.write(rendered, lock, recipes, target, store, settings, Quiet())
+
+    if damage == "a source":
+        (sources / "setup.py").rename(tmp_path / "setup.py")
+        with pytest.raises(FetchError, match="holds no source"):
+            write()
+        assert not target.parent.exists()
+        (tmp_path / "setup.py").rename(sources / "setup.py")
+    else:
+        with monkeypatch.context() as patched:  # when most of it has been written
+            patched.setattr(folder, "write_builds", lambda *_: store.verify("sha256:" + "0" * 64))
+            with pytest.raises(StoreError):
+                write()
+        assert not list(target.parent.iterdir())
+    write()
+    assert sorted(path.name for path in target.iterdir()) == ["Dockerfile", "base", "builds", "support", "wheels"]
+    assert target.stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
 # All that a value of a build may change in a Dockerfile: comments, names of stages and mounts, pins.
