@@ -125,14 +125,18 @@ def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -
         raise no_recipe(f"{name} {source.metadata.version}", asked)
     url = indexes.url_of(requirement.index, settings)
     try:
-        links = indexes.project(Client(settings).impatient(), url, package) if url else []
+        links = indexes.project(Client(settings).impatient(), url, package) if url else None
+    except NotFoundError:
+        links = []
     except FetchError:
+        return
+    if links is None or (not links and settings.extra_indexes):  # which may have it
         return
     allowed = SpecifierSet(requirement.specifier)
     wheels = [(link.filename, link) for link in links if allowed.contains(_version(link.filename), prereleases=True)]
-    if links and target.best(wheels) is None:
-        place = f"Python {target.python} on {target.uv_platform}"
-        why = f"index {requirement.index} has no wheel of it for {place}"
+    if target.best(wheels) is None:
+        place = f" for Python {target.python} on {target.uv_platform}" if links else ""
+        why = f"recipes know none, and index {requirement.index} has no wheel of it{place}"
         raise no_recipe(f"{name} {requirement.specifier}".strip(), why)
 
 

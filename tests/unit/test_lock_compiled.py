@@ -374,5 +374,13 @@ def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) ->
         works.make()
 
 
+def test_a_compiled_component_that_nobody_knows_is_no_conflict_of_requirements(works: Works) -> None:
+    works.cell = replace(works.cell, recipes={})
+    with pytest.raises(ImagegenError, match="fast <2 has to be compiled, and no recipe says how") as caught:
+        works.make()
+    assert caught.value.why == "recipes know none, and index pypi has no wheel of it"
+    assert "write a recipe" in str(caught.value)
+
+
 def settings(works: Works) -> Settings:
     return Settings.from_environment(works.env)
