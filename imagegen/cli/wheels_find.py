@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 import click
-from packaging.version import Version
+from packaging.utils import InvalidName, canonicalize_name
+from packaging.version import InvalidVersion, Version
 from rich.table import Table
 
 from imagegen import lock
@@ -31,12 +32,14 @@ from imagegen.wheels.find import Candidate, Need, find
 def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     """Say which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none fits.
 
+    COMPONENT==VERSION asks about that version, whichever the cell has.
     Candidates come in the order in which they are asked; a file whose name fits is fetched, hashed and audited, until
     one is found that serves. Nothing is compiled, and no lock is changed.
     """
-    wanted, cell = _component(app, component), _cell(app, pattern)
+    name, version = _asked_about(component)
+    wanted, cell = _component(app, name), _cell(app, pattern)
     known = catalogue.load([each for each in app.directories if each.name == "wheels"])
-    need, note = _need(app, wanted, cell, known)
+    need, note = _need(app, wanted, version, cell, known)
     if note:
         app.progress.say(note)
     settings = app.sources(cell)
@@ -56,17 +59,29 @@ def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     return 0 if chosen else 1
 
 
+def _asked_about(text: str) -> tuple[str, str | None]:
+    """The name in its normal form, and the version of NAME==VERSION. Raises UsageError for other requirements."""
+    name, pinned, version = text.partition("==")
+    try:
+        return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
+    except (InvalidName, InvalidVersion) as error:
+        fix = "name a component, or a version of it as NAME==VERSION"
+        raise UsageError(f'"{text}" is neither a component nor one with a version', fix=fix) from error
+
+
 def _component(app: App, word: str) -> Component:
     """By its name, or its package's. Raises UsageError for others, and for one that needs no compiler."""
     known = app.matrix.components
-    found = known.get(word) or next((each for each in known.values() if each.package == word), None)
+    found = next((each for each in known.values() if word in (canonicalize_name(each.name), each.package)), None)
     compiled = sorted(each.name for each in known.values() if each.compiled)
     if found is None:
         fix = did_you_mean(word, known) or f"those that need a compiler are {', '.join(compiled)}"
         raise UsageError(f'there is no component "{word}"', fix=fix)
     if not found.compiled:
         why = "its index has a wheel of every release, and the lock takes the one that fits"
-        raise UsageError(f"{found.name} needs no compiler", why=why, fix=f"ask about one of {', '.join(compiled)}")
+        parts = [name for name in compiled if name.startswith(f"{found.name}-")]
+        fix = f"ask about {', '.join(parts)}, which does" if parts else f"ask about one of {', '.join(compiled)}"
+        raise UsageError(f"{found.name} needs no compiler", why=why, fix=fix)
     return found
 
 
@@ -78,8 +93,10 @@ def _cell(app: App, pattern: str) -> Cell:
     return cell
 
 
-def _need(app: App, component: Component, cell: Cell, known: catalogue.Catalogue) -> tuple[Need, str | None]:
-    """What the cell needs, or would need if it had the component; then with a sentence that says so."""
+def _need(
+    app: App, component: Component, wanted: str | None, cell: Cell, known: catalogue.Catalogue
+) -> tuple[Need, str | None]:
+    """What the cell needs, or would need if it had the component in the wanted version; then a sentence says so."""
     locked = app.find_lock(cell)
     if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
         locked = None
@@ -87,7 +104,11 @@ def _need(app: App, component: Component, cell: Cell, known: catalogue.Catalogue
     if cell.cuda_version is None and (recipe is None or recipe.architectures):
         why = f"{component.name} is compiled for GPUs"
         raise UsageError(f"{cell.id} is for the CPU alone", why=why, fix="name a cell with CUDA")
-    if version := _locked_version(component, locked):
+    version = _locked_version(component, locked)
+    if wanted and wanted != version:
+        note = f"this is what {cell.id} would get with {component.name} {wanted}, as was asked"
+        return candidates.need_of(component, wanted, cell, locked, recipe), note
+    if version:
         return candidates.need_of(component, version, cell, locked, recipe), None
     asked = _asked(component, cell)
     other = None if asked else next((each for each in app.matrix.cells() if _is_sibling(each, cell, component)), None)

@@ -81,7 +81,7 @@ def no_recipe(what: str, why: str) -> LockError:
     return LockError(
         f"{what} has to be compiled, and no recipe says how",
         why=why,
-        fix="write a recipe of that release, under `recipes:` in a file below wheels/ of your project, or ask for another",
+        fix="write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
 
 

@@ -121,11 +121,28 @@ def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: 
     assert ended.out.splitlines()[-2].endswith("compiled for this cell, as the matrix asks (from_source)")
 
 
+@pytest.mark.parametrize("name", ["flash_attn", "Flash.Attn", "flash-attn == 2.8.3"])
+def test_a_name_is_taken_however_it_is_spelled(run: Run, name: str) -> None:  # noqa: F811
+    ended = run("wheels", "find", name, "--cell", CELL)
+    assert (ended.code, ended.out.partition(" for ")[0]) == (0, "flash-attn 2.8.3")
+
+
+def test_another_version_can_be_asked_about(run: Run) -> None:  # noqa: F811
+    ended = run("wheels", "find", "flash-attn==2.7.4.1", "--cell", f"{CELL}-flash-attn")
+    assert ended.err.startswith(f"this is what {CELL}-flash-attn would get with flash-attn 2.7.4.1, as was asked")
+    assert ended.out.startswith(f"flash-attn 2.7.4.1 for {CELL}-flash-attn: ")
+    assert "no recipe under wheels/ compiles flash-attn 2.7.4.1" in ended.out
+    assert ended.code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [
         (("flash-atn", "blackwell-vllm"), 64, 'there is no component "flash-atn"'),
+        (("flash-attn>=2", "blackwell-vllm"), 64, "a version of it as NAME==VERSION"),
+        (("flash-attn==two", "blackwell-vllm"), 64, "a version of it as NAME==VERSION"),
         (("numpy", "blackwell-vllm"), 64, "numpy needs no compiler"),
+        (("transformer_engine", "blackwell-vllm"), 64, "ask about transformer-engine-torch, which does"),
         (("flash-attn", "blakwell-vllm"), 64, 'did you mean "blackwell-vllm"?'),
         (("flash-attn", "blackwell-*"), 64, "cells"),
         (("flash-attn", "cpu-grpo"), 64, "cpu-grpo-cpu-py311 is for the CPU alone"),
