@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen import base, lock
+from imagegen.engine import Engine
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Base
 from imagegen.store import Store
@@ -90,3 +91,17 @@ def relocked(done: subprocess.CompletedProcess[str]) -> bool:
 def committed(cell: str) -> Lock:
     """The lock in the repository."""
     return lock.read(ROOT / "locks" / f"{cell}.toml")
+
+
+def docker_command(engine: Engine, folder: Path) -> dict[str, str]:
+    """What a user has in the environment who has `docker` with its buildx plugin; for a private engine, in `folder`."""
+    if engine.private is None:
+        return {}
+    programs, plugins = folder / "bin", folder / "config" / "cli-plugins"
+    for directory, name, program in (
+        (programs, "docker", engine.private.client),
+        (plugins, "docker-buildx", engine.private.buildx),
+    ):
+        directory.mkdir(parents=True)
+        (directory / name).symlink_to(program)
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}

@@ -13,7 +13,7 @@ import pytest
 from imagegen.engine import Engine
 from tests import apex_like
 from tests.gitserver import Bare, GitServer
-from tests.integration.places import Place, digest_of
+from tests.integration.places import Place, digest_of, docker_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]  # torch, nvcc from NVIDIA's wheels, and a minute of compiling
 
@@ -74,7 +74,8 @@ def mirror(tmp_path: Path) -> Iterator[dict[str, str]]:
 def user(engine: Engine, tmp_path: Path, mirror: dict[str, str]) -> Iterator[Place]:
     """A user's project; the images of the cell go at the end."""
     host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
-    place = Place(tmp_path / "user", host, env={"IMAGEGEN_GIT_MIRROR": mirror["url"]})
+    env = {"IMAGEGEN_GIT_MIRROR": mirror["url"], **docker_command(engine, tmp_path)}
+    place = Place(tmp_path / "user", host, env=env)
     for folder in ("matrices", "wheels"):
         (place.root / folder).mkdir(parents=True)
     (place.root / "matrices/kernels.yaml").write_text(MATRIX.format(modules=", ".join(apex_like.MODULES)))

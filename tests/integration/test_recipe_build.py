@@ -29,7 +29,7 @@ from imagegen.layers.install import parents, pyc_path
 from imagegen.lock.model import Lock, LockedEnv
 from imagegen.progress import Quiet
 from imagegen.store import Store, refs
-from tests.integration.places import Built, Place, relocked
+from tests.integration.places import Built, Place, docker_command, relocked
 from tests.tiny_image import tiny_image
 from tests.tls import Authority
 from tests.unit.test_recipe import LOCK, VISIBLE
@@ -40,16 +40,9 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
     """The environment of a user who has `docker` with its buildx plugin on PATH."""
-    if engine.private is None:
+    ours = docker_command(engine, tmp_path)
+    if not ours:
         return dict(os.environ)
-    programs, plugins = tmp_path / "bin", tmp_path / "config" / "cli-plugins"
-    for directory, name, program in (
-        (programs, "docker", engine.private.client),
-        (plugins, "docker-buildx", engine.private.buildx),
-    ):
-        directory.mkdir(parents=True)
-        (directory / name).symlink_to(program)
-    ours = {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}
     return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
 
 
