@@ -182,4 +182,5 @@ def _print(
         click.echo(shown(f"choice: {chosen.place.value}, {chosen.filename}: {chosen.reason}"))
         click.echo(shown(f"  {chosen.where}"))
     else:
-        click.echo("choice: none, so the cell cannot have it; a recipe under wheels/ would compile it")
+        why = f": {need.obstacle}" if need.obstacle else "; a recipe under wheels/ would compile it"
+        click.echo(shown(f"choice: none, so the cell cannot have it{why}"))

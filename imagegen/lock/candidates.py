@@ -10,14 +10,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.config import Settings
-from imagegen.errors import LockError
+from imagegen.errors import BuildError, LockError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import Lock
 from imagegen.lock.parts import pep508
-from imagegen.lock.recipes import allowed
+from imagegen.lock.recipes import Compiled, allowed, environment, reason
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Component
+from imagegen.matrix.model import Requirement as Asked
 from imagegen.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.net import Client
 from imagegen.progress import Progress
@@ -80,7 +81,9 @@ def need_of(component: Component, version: str, cell: Cell, locked: Lock | None,
     """
     target = Target.of(cell.platform, cell.base, locked.base if locked else None)
     builds = locked.builds if locked else ()
+    key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None
+    obstacle = _obstacle(component, version, cell, recipe) if recipe and source and not key else None
     return Need(
         package=component.package,
         version=version,
@@ -89,10 +92,23 @@ def need_of(component: Component, version: str, cell: Cell, locked: Lock | None,
         ranks=target.ranks,
         torch=_torch(cell, locked),
         cuda=cell.cuda_version,
-        key=next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None),
-        source=_named(source) if source else None,
+        key=key,
+        source=_named(source) if source and not obstacle else None,
+        obstacle=obstacle,
         from_source=any(each.from_source for each in cell.requirements if each.component.name == component.name),
     )
+
+
+def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) -> str | None:
+    """Why the recipe cannot serve the cell, as far as that is known without a lock."""
+    source = recipe.releases[version]
+    if isinstance(source, LocalSource) and not source.path.exists():
+        return f"{source.path} is not there"
+    try:
+        environment(Compiled(Asked(component, "", "", indexes.DEFAULT), recipe.of(version), version), cell)
+    except BuildError as error:
+        return reason(error)
+    return None
 
 
 def _torch(cell: Cell, locked: Lock | None) -> str | None:

@@ -132,5 +132,5 @@ class Drafter:
             cuda=self.cell.cuda_version,
             key=build.key if build else None,
             source=build.source.filename if build else None,
-            obstacle=": ".join(filter(None, [obstacle.what, obstacle.why])) if obstacle else None,
+            obstacle=recipes.reason(obstacle) if obstacle else None,
         )

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from imagegen import compat
 from imagegen.base.model import LockedBase
-from imagegen.errors import BuildError, LockError
+from imagegen.errors import BuildError, ImagegenError, LockError
 from imagegen.lock.builds import closure
 from imagegen.lock.model import LockedWheel
 from imagegen.matrix.model import Cell, Component, Gpu, Requirement, Sdist, cuda_version
@@ -83,6 +83,11 @@ def no_recipe(what: str, why: str) -> LockError:
         why=why,
         fix="write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
+
+
+def reason(error: ImagegenError) -> str:
+    """Why there can be no build, in one line."""
+    return ": ".join(filter(None, [error.what, error.why]))
 
 
 def environment(each: Compiled, cell: Cell) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from imagegen.audit.model import Target
 from imagegen.cli import commands, wheels_find
 from imagegen.cli.app import App
 from imagegen.data import shipped
+from imagegen.matrix.recipe import Architectures, LocalSource
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.wheels import make_wheel
@@ -119,6 +121,30 @@ def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: 
     ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn-source")
     assert "the matrix asks for one that is compiled here (from_source)" in ended.out
     assert ended.out.splitlines()[-2].endswith("compiled for this cell, as the matrix asks (from_source)")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            {"architectures": Architectures("ARCHS", ";", {"9.0": "90"})},
+            "flash-attn 2.8.3 cannot be compiled for 10.0, 10.3, 12.0, 12.1: its recipe knows the compute",
+        ),
+        ({"releases": {"2.8.3": LocalSource(Path("/absent/flash-attn"))}}, "/absent/flash-attn is not there"),
+    ],
+)
+def test_a_recipe_that_cannot_serve_the_cell_is_no_source_build(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, object],
+    why: str,
+) -> None:
+    recipe = replace(_matrix().recipes["flash-attn"], **changed)  # type: ignore[arg-type]
+    monkeypatch.setattr(App, "matrix", replace(_matrix(), recipes={**_matrix().recipes, "flash-attn": recipe}))
+    ended = run("wheels", "find", "flash-attn", "--cell", CELL)
+    assert ended.code == 1
+    assert f"no source build {why}" in " ".join(ended.out.split())
+    assert ended.out.splitlines()[-1].startswith(f"choice: none, so the cell cannot have it: {why}")
 
 
 @pytest.mark.parametrize("name", ["flash_attn", "Flash.Attn", "flash-attn == 2.8.3"])
