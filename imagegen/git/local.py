@@ -38,7 +38,10 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
             raise FetchError(f"{where} is no source", why=f"it is neither a directory nor an sdist (*{_SDIST})")
         return _copied(path, store)
     if not path.is_dir():
-        raise FetchError(f"{where} is not there", fix="correct the recipe's `path`: a directory or an sdist")
+        raise FetchError(
+            f"{path.resolve()} is not there",
+            fix="correct the recipe's `path`, a directory or an sdist: it begins where the project's wheels/ is",
+        )
     root = path.resolve()
     left_out: list[str] = []
     try:

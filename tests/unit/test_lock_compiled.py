@@ -13,7 +13,7 @@ import pytest
 
 from imagegen import registry
 from imagegen.config import Settings
-from imagegen.errors import BuildError, ImagegenError, LockError
+from imagegen.errors import BuildError, FetchError, ImagegenError, Location, LockError
 from imagegen.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.lock.choosing import wheel_of
 from imagegen.lock.file import loads
@@ -365,6 +365,15 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
     (folder / "setup.py").write_text("2")
     with pytest.raises(LockError, match="no longer what the lock was made of"):
         fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+
+
+def test_a_directory_that_is_not_there_is_told_with_the_line_that_names_it(works: Works) -> None:
+    source = LocalSource(works.root / "project" / ".." / "fast", Location("wheels/r.yaml", 5, 15))
+    works.recipe(replace(RECIPE, releases={"1.10": source}))
+    with pytest.raises(FetchError) as caught:
+        works.make()
+    assert str(caught.value).startswith(f"wheels/r.yaml:5:15: {works.root.resolve() / 'fast'} is not there\n")
+    assert "it begins where the project's wheels/ is" in str(caught.value)
 
 
 def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) -> None:
