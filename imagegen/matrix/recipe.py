@@ -104,6 +104,7 @@ class Recipe:
     cost: Cost | None  # None: nobody has measured it
     source: str  # where the facts come from
     own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
+    where: Location | None = field(default=None, compare=False)  # its entry
 
     def of(self, version: str) -> Recipe:
         """The recipe of this release alone; of one that it does not know, it has no sources."""

@@ -42,6 +42,7 @@ def recipe(
         cost=_cost(entry.cost) if entry.cost else None,
         source=entry.source,
         own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
+        where=found.where(),
     )
     return made, errors
 
