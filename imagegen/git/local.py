@@ -1,7 +1,8 @@
 """A directory of the user's as a source archive, of the same form as a commit's: equal files give equal bytes.
 
 What counts is the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules that
-are checked out along with it); without git all but version control and caches, which say so themselves.
+are checked out along with it); without git all but version control and caches, which say so themselves. What Python
+leaves behind when sources are imported or installed counts only where git tracks it.
 Sources: git-ls-files(1), git 2.39; the Cache Directory Tagging Specification 0.6.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from imagegen.errors import FetchError, LockError
@@ -20,10 +22,11 @@ from imagegen.git.tree import Entry
 from imagegen.store import Store, digest_of
 from imagegen.text import counted
 
-_LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
 _CONFIGURATION = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": os.devnull}
 _CONTROL = (".git", ".hg", ".svn")
-_CACHES = ("__pycache__",)  # which carries no tag
+_LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag
+_LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+_LIST += [f"--exclude={pattern}" for pattern in _LEFT]  # of --others alone
 _TAG, _TAGGED = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55"
 _SDIST = ".tar.gz"  # PEP 625
 _NAMED = 5  # files in a message
@@ -38,7 +41,10 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
             raise FetchError(f"{where} is no source", why=f"it is neither a directory nor an sdist (*{_SDIST})")
         return _copied(path, store)
     if not path.is_dir():
-        raise FetchError(f"{where} is not there", fix="correct the recipe's `path`: a directory or an sdist")
+        raise FetchError(
+            f"{path.resolve()} is not there",
+            fix="correct the recipe's `path`, a directory or an sdist: it begins where the project's wheels/ is",
+        )
     root = path.resolve()
     left_out: list[str] = []
     try:
@@ -113,7 +119,7 @@ def _environment() -> dict[str, str]:
 
 def _walked(folder: Path) -> Iterator[bytes]:
     for each in os.scandir(folder):
-        if each.name in (*_CONTROL, *_CACHES):
+        if any(fnmatchcase(each.name, pattern) for pattern in (*_CONTROL, *_LEFT)):
             continue
         name = os.fsencode(each.name)
         if not each.is_dir(follow_symlinks=False):

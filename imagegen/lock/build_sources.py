@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from imagegen import data, git
@@ -35,7 +36,8 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
         return File(release.filename, release.sha256, release.size, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
-        made, index = git.pack(release.path, folder, store), LOCAL
+        with _told_where(release):
+            made, index = git.pack(release.path, folder, store), LOCAL
         name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
     else:
         made, index = git.archive(_commit(release), folder, store, settings, progress), GIT
@@ -127,7 +129,18 @@ def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None
     release = recipe.releases.get(build.version)
     if not isinstance(release, LocalSource):
         raise LockError(f"{folder} has no directory to be compiled from", fix="lock again")
-    git.unchanged(release.path, folder, build.source.digest, store)
+    with _told_where(release):
+        git.unchanged(release.path, folder, build.source.digest, store)
+
+
+@contextmanager
+def _told_where(source: LocalSource) -> Iterator[None]:
+    """Errors of a directory that cannot be packed name the line that asks for it, unless they name a file of it."""
+    try:
+        yield
+    except FetchError as error:
+        error.where = error.where or source.where
+        raise
 
 
 def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen import compat
+from imagegen import compat, data
 from imagegen.base.model import LockedBase
 from imagegen.errors import BuildError, ImagegenError, LockError
 from imagegen.lock.builds import closure
@@ -55,7 +56,7 @@ def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str]
     """
     fitting = allowed(requirement.specifier, (*recipe.releases, *(() if requirement.from_source else catalogued)))
     if not fitting:
-        raise no_recipe(f"{requirement.component.package} {requirement.specifier}", _recipes_for(recipe))
+        raise _no_release(f"{requirement.component.package} {requirement.specifier}", recipe)
     public = Version(kept).public if kept else None
     version = public if public in fitting else fitting[-1]
     return Compiled(requirement, recipe.of(version), version)
@@ -66,28 +67,37 @@ def allowed(specifier: str, known: Iterable[str]) -> list[str]:
     return list(SpecifierSet(specifier).filter(sorted(set(known), key=Version)))
 
 
-def _recipes_for(recipe: Recipe) -> str:
-    return f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
-
-
 def require_release(each: Compiled, cell: Cell) -> None:
     """Raise LockError for a release of which only wheels are known."""
     if each.version not in each.recipe.releases:
-        raise no_recipe(f"{each.package} {each.version}", _recipes_for(cell.recipes[each.package]))
+        raise _no_release(f"{each.package} {each.version}", cell.recipes[each.package])
 
 
-def no_recipe(what: str, why: str) -> LockError:
+def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
     """The error for a release that nobody has said how to compile."""
     return LockError(
         f"{what} has to be compiled, and no recipe says how",
         why=why,
-        fix="write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
+        fix=fix or "write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
 
 
 def reason(error: ImagegenError) -> str:
     """Why there can be no build, in one line."""
     return ": ".join(filter(None, [error.what, error.why]))
+
+
+def _no_release(what: str, recipe: Recipe) -> LockError:
+    """The error where there is a recipe, for other releases: a second one of its name replaces it as a whole."""
+    why = f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
+    place = f" at {recipe.where}" if recipe.where else ""
+    fix = f"add that release to the recipe{place}, or ask for another"
+    if recipe.where and Path(recipe.where.file).is_relative_to(data.shipped("wheels")):
+        fix = (
+            f"copy the whole recipe{place}, with its patches, under `recipes:` in a file below wheels/ of your "
+            "project, and add `override: true` and that release there; or ask for another"
+        )
+    return no_recipe(what, why, fix)
 
 
 def environment(each: Compiled, cell: Cell) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from imagegen.errors import Location
 from imagegen.matrix.model import EnvVar
 
 
@@ -44,6 +45,7 @@ class LocalSource:
     """An sdist, or a directory with sources, on the disk of whoever builds; the lock pins its hash."""
 
     path: Path
+    where: Location | None = field(default=None, compare=False)  # what says so
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Recipe:
     cost: Cost | None  # None: nobody has measured it
     source: str  # where the facts come from
     own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
+    where: Location | None = field(default=None, compare=False)  # its entry
 
     def of(self, version: str) -> Recipe:
         """The recipe of this release alone; of one that it does not know, it has no sources."""

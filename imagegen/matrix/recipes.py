@@ -28,7 +28,7 @@ def recipe(
         errors += _patch_errors(found, release.patches or (), "releases", version)
     made = Recipe(
         component=component.name,
-        releases={version: _source(release, project) for version, release in entry.releases.items()},
+        releases={version: _source(found, version, release, project) for version, release in entry.releases.items()},
         requires=tuple(entry.requires),
         build_requires=tuple(entry.build_requires),
         against=tuple(sorted(entry.against)),
@@ -42,6 +42,7 @@ def recipe(
         cost=_cost(entry.cost) if entry.cost else None,
         source=entry.source,
         own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
+        where=found.where(),
     )
     return made, errors
 
@@ -122,13 +123,13 @@ def _own(found: Found, release: ReleaseEntry) -> Own:
     )
 
 
-def _source(release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
+def _source(found: Found, version: str, release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
     if release.sdist:
         return SdistFile(release.sdist.file, release.sdist.sha256, int(release.sdist.size))
     if release.git:
         return _commit(release.git)
     assert release.path  # noqa: S101 - the schema wants one of the three
-    return LocalSource(project / release.path)
+    return LocalSource(project / release.path, found.where("releases", version, "path", key=False))
 
 
 def _commit(entry: CommitEntry) -> Commit:

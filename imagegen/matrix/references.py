@@ -71,6 +71,7 @@ class _Known:
         self.names = {section: set(known) for section, known in entries.items()}
         self._axes = entries["axes"]
         self._components = entries["components"]
+        self._gpus = entries["gpus"]
 
     def values(self, axis: str) -> set[str]:
         written = self._axes[axis].written if axis in self._axes else None
@@ -80,6 +81,14 @@ class _Known:
     def is_compiled(self, component: str) -> bool:
         written = self._components[component].written
         return isinstance(written, dict) and written.get("compiled") is True
+
+    def architecture(self, product: str) -> str | None:
+        """What `gpus` calls the architecture of this product, as "sm_90" of an H100."""
+        wanted = product.casefold()
+        for name, found in self._gpus.items():
+            if wanted in [each.casefold() for each in _list(found.written, "products") if isinstance(each, str)]:
+                return name
+        return None
 
     def commits(self, component: str) -> set[str]:
         return set(_mapping(self._components[component].written, "git"))
@@ -95,10 +104,18 @@ def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
 
 def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
     yield from _name(found, "base", known)
-    yield from _names(found, "gpu", _list(found.written, "gpus"), known, "gpus")
+    yield from _gpus(found, known)
     yield from _names(found, "stack", _list(found.written, "stacks"), known, "stacks")
     yield from _axes(found, _mapping(found.written, "axes"), known, "axes")
     yield from _part(found, known)
+
+
+def _gpus(found: Found, known: _Known) -> Iterator[MatrixError]:
+    """The architectures that an image names; whoever names a product instead is told its architecture."""
+    for position, name in enumerate(_list(found.written, "gpus")):
+        architecture = known.architecture(name) if isinstance(name, str) else None
+        fix = f"{name} is {architecture}: write {architecture}" if architecture else None
+        yield from _missing(found, "gpu", name, known.names["gpus"], "gpus", position, fix=fix)
 
 
 def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
@@ -167,10 +184,12 @@ def _list(written: Any, key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _missing(found: Found, kind: str, name: Any, known: Iterable[str], *inside: str | int) -> Iterator[MatrixError]:
+def _missing(
+    found: Found, kind: str, name: Any, known: Iterable[str], *inside: str | int, fix: str | None = None
+) -> Iterator[MatrixError]:
     """An error if `name` is text that nothing defines; anything but text has an error of its own already."""
     known = sorted(known)
     broken = (*found.path, *inside) in found.document.broken
     if isinstance(name, str) and name not in known and not broken:
-        fix = did_you_mean(name, known) or f"known here: {', '.join(known) or 'none'}"
+        fix = fix or did_you_mean(name, known) or f"known here: {', '.join(known) or 'none'}"
         yield found.error(f'there is no {kind} "{name}"', *inside, fix=fix, key=name == inside[-1])

@@ -95,6 +95,21 @@ def test_a_working_tree_is_what_git_sees(folder: Path, store: Store) -> None:
     assert git.pack(folder / "csrc" / "..", "x-1", store).digest == git.pack(folder, "x-1", store).digest
 
 
+def test_what_python_leaves_behind_counts_only_where_git_tracks_it(folder: Path, store: Store) -> None:
+    """Importing or installing the sources must not change their hash."""
+    left = {"csrc/__pycache__/a.pyc": "", "b.pyc": "", "x.egg-info/PKG-INFO": "", "csrc/y.egg-info/z": ""}
+    before = git.pack(folder, "x-1", store)
+    fill(folder, left)
+    assert git.pack(folder, "x-1", store) == before
+    run_git(folder, "init", "-q")
+    assert git.pack(folder, "x-1", store) == before
+    run_git(folder, "add", "x.egg-info", "b.pyc")
+    fill(folder, {"x.egg-info/new": "", "kept.egg-info.txt": "", "egg-info/a": ""})
+    assert names(folder, store) - {"csrc/a.cu", "link", "run", "setup.py"} == {
+        "x.egg-info/PKG-INFO", "b.pyc", "kept.egg-info.txt", "egg-info/a"
+    }  # fmt: skip
+
+
 def test_a_folder_of_a_working_tree(folder: Path, store: Store) -> None:
     run_git(folder, "init", "-q")
     fill(folder, {".gitignore": "secret\nbuild\n", "csrc/secret": "", "build/x": ""})

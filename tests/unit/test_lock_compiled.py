@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import registry
+from imagegen import data, registry
 from imagegen.config import Settings
-from imagegen.errors import BuildError, ImagegenError, LockError
+from imagegen.errors import BuildError, FetchError, ImagegenError, Location, LockError
 from imagegen.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.lock.choosing import wheel_of
 from imagegen.lock.file import loads
@@ -194,7 +194,22 @@ def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
     with pytest.raises(LockError, match=r"fast ==1\.3 has to be compiled, and no recipe says how") as caught:
         version("==1.3", source=True)
     assert "there are recipes for 1.0, 1.2, 1.10, 2.0rc1" in str(caught.value)
-    assert "`recipes:` in a file below wheels/" in str(caught.value)
+    assert "fix: add that release to the recipe, or ask for another" in str(caught.value)
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_a_release_that_a_recipe_lacks_is_added_where_that_works(shipped: bool) -> None:
+    """A second recipe of a name has to replace the shipped one openly, and as a whole."""
+    file = data.shipped("wheels") / "fast.yaml" if shipped else Path("wheels/fast.yaml")
+    asked = replace(ASKS, specifier="==1.3", from_source=True)
+    with pytest.raises(LockError) as caught:
+        released(asked, replace(RECIPE, where=Location(file, 3, 3)), (), None)
+    steps = (
+        f"{file}:3:3, with its patches, under `recipes:` in a file below wheels/",
+        "`override: true` and that release",
+    )
+    own = f"fix: add that release to the recipe at {file}:3:3, or ask for another"
+    assert [step in str(caught.value) for step in (*steps, own)] == [shipped, shipped, not shipped]
 
 
 def compiled(**more: object) -> Compiled:
@@ -365,6 +380,15 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
     (folder / "setup.py").write_text("2")
     with pytest.raises(LockError, match="no longer what the lock was made of"):
         fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+
+
+def test_a_directory_that_is_not_there_is_told_with_the_line_that_names_it(works: Works) -> None:
+    source = LocalSource(works.root / "project" / ".." / "fast", Location("wheels/r.yaml", 5, 15))
+    works.recipe(replace(RECIPE, releases={"1.10": source}))
+    with pytest.raises(FetchError) as caught:
+        works.make()
+    assert str(caught.value).startswith(f"wheels/r.yaml:5:15: {works.root.resolve() / 'fast'} is not there\n")
+    assert "it begins where the project's wheels/ is" in str(caught.value)
 
 
 def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) -> None:

@@ -114,6 +114,8 @@ def _edit(text: str, old: str, new: str) -> str:
         ("numpy: {description: n}", "np: {description: n, package: torch}", ['already belongs to the component "np"']),
         ("description: n}", "description: n, package: Num_Py}", ["components.numpy.package"]),
         ("purpose: p", "purpose: p\n    axes: {cuda: [cu12]}", ['no value of the cuda axis "cu12"', 'mean "cu130"?']),
+        ("gpus: [sm_90]", "gpus: [h100]", ['there is no gpu "h100"', "fix: h100 is sm_90: write sm_90"]),
+        ("gpus: [sm_90]", "gpus: [sm_91]", ['there is no gpu "sm_91"', 'did you mean "sm_90"?']),
         ("purpose: p", "purpose: p\n    axes: {cudo: [cpu]}", ['there is no axis "cudo"', 'did you mean "cuda"?']),
         (
             "purpose: p",

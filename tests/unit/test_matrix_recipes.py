@@ -250,6 +250,9 @@ def test_a_later_directory_replaces_a_recipe_openly(tmp_path: Path) -> None:
     recipe = matrix.load([*first, second]).recipes["fast"]
     assert recipe.patches[0].path == second / "own.patch"
     assert recipe.releases["0.9"] == LocalSource(tmp_path / "own/../fast/src")  # from the project that says it
+    line = own.splitlines().index("        path: ../fast/src") + 1
+    assert str(recipe.where).endswith("own/wheels/r.yaml:2:3")
+    assert str(recipe.releases["0.9"].where).endswith(f"own/wheels/r.yaml:{line}:15")
 
 
 def test_a_directory_of_wheels_may_hold_other_things(tmp_path: Path) -> None:
