@@ -21,7 +21,7 @@ from imagegen.net import Client
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from imagegen.wheels.catalogue import Catalogue, KnownFile
-from imagegen.wheels.find import Candidate, Need, Offer, choice, find
+from imagegen.wheels.find import Candidate, Need, Offer, find
 from imagegen.wheels.model import Place
 from tests.loopback import Loopback
 
@@ -38,6 +38,11 @@ NEED = Need(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
+
+
+def choice(found: Sequence[Candidate]) -> Candidate:
+    """The first that fits, as a lock takes it."""
+    return next(each for each in found if each.fits)
 
 
 def ask(need: Need, store: Store, offers: Sequence[Offer] = ()) -> tuple[Candidate, ...]:

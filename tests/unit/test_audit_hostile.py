@@ -26,7 +26,7 @@ def test_the_seeds_are_sound(name: str) -> None:
     assert file.elf or file.code
 
 
-@pytest.mark.fault("Audit", "ELF files and GPU code with fields changed, parts moved, and the end cut off", ANSWER)
+@pytest.mark.fault("Audits", "ELF files and GPU code with fields changed, parts moved, and the end cut off", ANSWER)
 @settings(deadline=None, max_examples=200)
 @given(DAMAGED)
 def test_damaged_files(data: bytes) -> None:
@@ -96,7 +96,7 @@ def write(path: Path, data: bytes, *edits: tuple[int, int, bytes]) -> None:
         file.truncate(LARGE)
 
 
-@pytest.mark.fault("Audit", "a large file that claims millions of symbols, sections, chains, pieces of code", ANSWER)
+@pytest.mark.fault("Audits", "a large file that claims millions of symbols, sections, chains, pieces of code", ANSWER)
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("make", "why"),
