@@ -143,6 +143,9 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
     yield tags
     for tag in tags:
         engine.client.images.remove(tag, force=True)
+    # BuildKit keeps the toolchain's layers unpacked: a pull then leaves out their blobs, and an export would miss them.
+    if engine.private:
+        engine.client.api.prune_builds(all=True)
 
 
 def recipes_of(build: LockedBuild) -> dict[str, Recipe]:

@@ -205,7 +205,13 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     done = project.run("lock", "demo", "--json", env=env)
-    told = {"cell": "demo-cpu-py311", "path": "locks/demo-cpu-py311.toml", "changed": True, "digest": None}
+    told = {
+        "cell": "demo-cpu-py311",
+        "path": "locks/demo-cpu-py311.toml",
+        "changed": True,
+        "digest": None,
+        "builds": [],
+    }
     assert json.loads(done.stdout) == [told]
     good = lock.read(project.lock)
     lock.write(
