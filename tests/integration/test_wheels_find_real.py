@@ -24,6 +24,7 @@ from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Need, Offer, find
 from imagegen.wheels.model import Place
 from tests.loopback import Loopback
+from tests.unit.test_wheels_find import choice
 
 pytestmark = pytest.mark.integration
 
@@ -38,11 +39,6 @@ NEED = Need(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
-
-
-def choice(found: Sequence[Candidate]) -> Candidate:
-    """The first that fits, as a lock takes it."""
-    return next(each for each in found if each.fits)
 
 
 def ask(need: Need, store: Store, offers: Sequence[Offer] = ()) -> tuple[Candidate, ...]:
