@@ -191,3 +191,10 @@ class PublishError(ImagegenError):
 
     exit_code = 79
     title = "publish"
+
+
+class TrustError(ImagegenError):
+    """Something is not what its lock says, was tampered with, or is signed by nobody whom the project trusts."""
+
+    exit_code = 80
+    title = "trust"

@@ -15,6 +15,7 @@ from imagegen.layers.layer import Layer
 from imagegen.layers.support import ENTRYPOINT, ENV, WORKDIR
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
+from imagegen.lock.title import main_versions, title
 from imagegen.store import Store, digest_of
 from imagegen.store.layout import MANIFEST_TYPE
 
@@ -61,9 +62,14 @@ def labels(lock: Lock) -> dict[str, str]:
     found = {
         "org.opencontainers.image.title": lock.image,
         "org.opencontainers.image.created": lock.as_of,
+        "org.opencontainers.image.version": title(lock),
         f"{LABEL}cell": lock.cell,
         f"{LABEL}inputs": inputs_hash(lock),
+        **{f"{LABEL}version.{name}": version for name, version in main_versions(lock).items()},
     }
+    if lock.base.content:
+        found["org.opencontainers.image.base.name"] = str(lock.base.image)
+        found["org.opencontainers.image.base.digest"] = lock.base.content.digest
     if lock.gpu:
         found[f"{LABEL}gpu.capabilities"] = ",".join(lock.gpu.capabilities)
         if lock.gpu.driver:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_origin
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from imagegen import data
 from imagegen.errors import MatrixError, MatrixErrors
@@ -16,6 +14,7 @@ from imagegen.matrix import document as documents
 from imagegen.matrix import metadata
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.complete import complete
+from imagegen.matrix.faults import fault
 from imagegen.matrix.references import Entries, Found
 from imagegen.matrix.schema import SECTIONS, MatrixFile
 from imagegen.text import did_you_mean
@@ -92,7 +91,7 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
         return MatrixFile.model_validate(written)
     except ValidationError as invalid:
         details = invalid.errors(include_url=False)
-    errors += (error for detail in details if (error := _error(document, detail)))
+    errors += (error for detail in details if (error := fault(document, detail, MatrixFile)))
     unsound = {tuple(detail["loc"][:2]) for detail in details}
     sound = {
         section: {name: entry for name, entry in entries.items() if (section, name) not in unsound}
@@ -100,51 +99,6 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
         if (section,) not in unsound
     }
     return MatrixFile.model_validate(sound)
-
-
-def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError | None:
-    path, kind = tuple(detail["loc"]), detail["type"]
-    key = bool(path) and path[-1] == "[key]"
-    path = path[:-1] if key else path
-    if path in document.broken and not key:
-        return None  # the parser has already said that it needs quotes
-    if kind == "extra_forbidden":
-        return MatrixError(
-            f'unknown key "{path[-1]}"',
-            where=document.where(path, key=True),
-            fix=did_you_mean(str(path[-1]), _known_keys(path)) or f"known here: {', '.join(_known_keys(path))}",
-        )
-    if kind == "missing":
-        return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
-    name = ".".join(str(part) for part in path)
-    what = detail["msg"].removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch":
-        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
-    elif kind == "literal_error":
-        what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
-    elif kind == "string_type" and isinstance(detail["input"], bool):
-        what = "must be text: put it in quotes"
-    key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
-    return MatrixError(f"{name}: {what}", where=document.where(path, key=key))
-
-
-def _known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """The keys that the schema knows where `path` ends."""
-    model: Any = MatrixFile
-    parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
-    for part in parts:
-        annotation = model.model_fields[part].annotation
-        model = _inner(annotation)
-        if get_origin(annotation) is dict:
-            next(parts, None)  # the entry's own name
-    return list(model.model_fields)
-
-
-def _inner(annotation: Any) -> Any:
-    """The model inside dict[str, Model], Model | None and the like."""
-    if hasattr(annotation, "model_fields"):
-        return annotation
-    return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)
 
 
 def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None:

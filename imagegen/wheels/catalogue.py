@@ -16,13 +16,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from imagegen import data
 from imagegen.audit.torch_exports import minor
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix import fields as f
+from imagegen.matrix.faults import fault
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need
@@ -199,21 +199,9 @@ def _read(path: Path, errors: list[MatrixError]) -> tuple[documents.Document, _F
     try:
         return document, _File.model_validate(document.data)
     except ValidationError as invalid:
-        errors += (_error(document, detail) for detail in invalid.errors(include_url=False))
+        faults = (fault(document, detail, _File) for detail in invalid.errors(include_url=False))
+        errors += (each for each in faults if each)
     return document, _File()
-
-
-def _error(document: documents.Document, detail: ErrorDetails) -> MatrixError:
-    path = tuple(part for part in detail["loc"] if part != "[key]")
-    if detail["type"] == "extra_forbidden":
-        return MatrixError(f'unknown key "{path[-1]}"', where=document.where(path, key=True))
-    if detail["type"] == "missing":
-        return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
-    name = ".".join(str(part) for part in path) or "the file"
-    what = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "string_pattern_mismatch":
-        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
-    return MatrixError(f"{name}: {what}", where=document.where(path))
 
 
 def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> Release:

@@ -70,7 +70,9 @@ ENV GREETING="say \"\$HOME\" \\ #1"
 WORKDIR /workspace
 LABEL org.opencontainers.image.title="tiny"
 LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
+LABEL org.opencontainers.image.version="torch2.13.0-cpu-py311"
 LABEL dev.imagegen.cell="tiny-cpu-py311"
 LABEL dev.imagegen.inputs="sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182"
+LABEL dev.imagegen.version.torch="2.13.0+cpu"
 ENTRYPOINT ["/opt/imagegen/entrypoint"]
 CMD ["/bin/bash"]

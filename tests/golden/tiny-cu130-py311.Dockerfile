@@ -131,8 +131,10 @@ ENV GREETING="say \"\$HOME\" \\ #1"
 WORKDIR /workspace
 LABEL org.opencontainers.image.title="tiny"
 LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
+LABEL org.opencontainers.image.version="torch2.13.0-cu130-py311"
 LABEL dev.imagegen.cell="tiny-cu130-py311"
 LABEL dev.imagegen.inputs="sha256:e2fec459f9a9793fae9e5b766bad2c231a0b215f27c0726de81630b935d4e3f5"
+LABEL dev.imagegen.version.torch="2.13.0+cpu"
 LABEL dev.imagegen.gpu.capabilities="9.0,12.0"
 LABEL dev.imagegen.gpu.driver="580.65.06"
 ENTRYPOINT ["/opt/imagegen/entrypoint"]

@@ -29,7 +29,7 @@ ORDER = [
         "engine",
         "doctor",
     ),
-    *("inventory", "builds", "smoke", "pipeline", "cli"),
+    *("inventory", "builds", "smoke", "trust", "pipeline", "compare", "publish", "nightly", "mirror", "site", "cli"),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 

@@ -114,6 +114,13 @@ def test_the_config_starts_with_the_entrypoint_and_the_labels_have_the_floor() -
     assert not [name for name in labels(LOCK) if "gpu" in name]
 
 
+def test_the_labels_name_the_main_versions_and_the_title_is_fit_for_a_tag() -> None:
+    told = labels(CUDA)
+    assert told["org.opencontainers.image.version"] == "torch2.13.0-cu130-py311"
+    assert told["dev.imagegen.version.torch"] == "2.13.0+cpu"
+    assert not [name for name in told if name.endswith(("base.name", "base.digest"))]  # of Debian's packages
+
+
 def test_a_lock_may_choose_another_home() -> None:
     lock = replace(LOCK, env=(LockedEnv("HOME", "/data", "It is mounted there."),))
     assert "HOME=/data" in json.loads(image(lock, ()).config)["config"]["Env"]

@@ -1,0 +1,56 @@
+"""A fault that pydantic found in a YAML document -> one sentence with the place where it was written."""
+
+from __future__ import annotations
+
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from imagegen.errors import MatrixError
+from imagegen.matrix import document as documents
+from imagegen.text import did_you_mean
+
+
+def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError | None:
+    """What pydantic has against a document, in words and with its line; None: it was said before."""
+    path, kind = tuple(detail["loc"]), detail["type"]
+    key = bool(path) and path[-1] == "[key]"
+    path = path[:-1] if key else path
+    if path in document.broken and not key:
+        return None  # the parser has already said that it needs quotes
+    if kind == "extra_forbidden":
+        known = _known_keys(schema, path)
+        fix = did_you_mean(str(path[-1]), known) or f"known here: {', '.join(known)}"
+        return MatrixError(f'unknown key "{path[-1]}"', where=document.where(path, key=True), fix=fix)
+    if kind == "missing":
+        return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
+    name = ".".join(str(part) for part in path)
+    what = detail["msg"].removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
+    elif kind == "literal_error":
+        what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
+    elif kind == "string_type" and isinstance(detail["input"], bool):
+        what = "must be text: put it in quotes"
+    key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
+    return MatrixError(f"{name}: {what}", where=document.where(path, key=key))
+
+
+def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """The keys that the schema knows where `path` ends."""
+    model: Any = schema
+    parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
+    for part in parts:
+        annotation = model.model_fields[part].annotation
+        model = _inner(annotation)
+        if get_origin(annotation) is dict:
+            next(parts, None)  # the entry's own name
+    return list(model.model_fields)
+
+
+def _inner(annotation: Any) -> Any:
+    """The model inside dict[str, Model], Model | None and the like."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)

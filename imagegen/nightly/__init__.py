@@ -1,0 +1,1 @@
+"""Newer versions, night by night: propose, explain, and build what holds."""

@@ -1,0 +1,1 @@
+"""From an image to tags of a registry."""

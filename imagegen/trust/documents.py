@@ -1,0 +1,57 @@
+"""What is said of an image beside its bytes: documents that a registry keeps as referrers of the image's manifest.
+
+Sources: OCI image-spec v1.1, manifest.md (subject, artifactType); in-toto attestation framework, Statement v1 and the
+predicate types named below; CycloneDX 1.6. A document is attached plainly, so that anybody's tools find it; where there
+is a signer, an in-toto statement about the image with the document as its predicate is attached too, signed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`name` is what people call it, `media_type` the document's, and its artifact's type.
+
+    `predicate` is the in-toto predicate type under which the document (a JSON object) is signed; None: it is covered
+    by another document, which names its digest.
+    """
+
+    name: str
+    media_type: str
+    predicate: str | None
+
+
+LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
+# What a lock gave: {"inputs", "lock": digest of the LOCK document, "codec", "base": ..., "layers": [{"name", "key",
+# "diff_id", "digest", "size"}], "facts": {wheel's facts key: digest}}: who trusts its signer need not make them.
+LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", "https://imagegen.dev/layers/v1")
+SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
+PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
+SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
+AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", "https://imagegen.dev/audit/v1")
+# What an audit knows of each wheel, so that an empty store need not fetch the wheel to learn it; LAYERS names digests.
+FACTS = Kind("facts", "application/vnd.imagegen.facts.v1+tar", None)
+
+KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, FACTS)}
+
+SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # predicate type of what `cosign sign` says: "this is mine"
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a signed statement, Sigstore's bundle
+
+
+@dataclass(frozen=True)
+class Document:
+    """Something that is said of an image. `content` is a JSON object where the kind has a predicate type."""
+
+    kind: Kind
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A document as a registry has it. `signer` is who attests it, as the project names them; None: nobody trusted."""
+
+    document: Document
+    digest: str  # of the artifact's manifest
+    signer: str | None

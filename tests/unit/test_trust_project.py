@@ -1,0 +1,60 @@
+"""publish.yaml: what it says, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from imagegen.errors import MatrixErrors
+from imagegen.trust.project import Exemption, Identity, Key, Project, load
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "publish.yaml").write_text(text)
+    return tmp_path
+
+
+def test_a_project_without_the_file_trusts_nobody(tmp_path: Path) -> None:
+    assert load(tmp_path) == Project()
+
+
+def test_all_of_it_is_read(tmp_path: Path) -> None:
+    text = """
+publish:
+  to: ghcr.io/acme/rl
+  source: https://github.com/acme/images
+  keys: {release: keys/release.pub}
+  identities:
+    ci: {issuer: https://token.example, subject: https://github.com/acme/images/nightly.yml@refs/heads/main}
+  exemptions:
+    - {advisory: CVE-2026-1, package: torch, because: the function is not called, until: "2026-12-31"}
+"""
+    found = load(write(tmp_path, text))
+    assert found == Project(
+        "ghcr.io/acme/rl",
+        "https://github.com/acme/images",
+        (Key("release", tmp_path / "keys/release.pub"),),
+        (Identity("ci", "https://token.example", "https://github.com/acme/images/nightly.yml@refs/heads/main"),),
+        (Exemption("CVE-2026-1", "torch", "the function is not called", date(2026, 12, 31)),),
+    )
+
+
+def test_every_fault_has_its_line(tmp_path: Path) -> None:
+    text = """publish:
+  sorce: https://github.com/acme/images
+  exemptions:
+    - {advisory: CVE-1, until: "2026-13-01"}
+"""
+    with pytest.raises(MatrixErrors) as caught:
+        load(write(tmp_path, text))
+    said = str(caught.value)
+    for part in ('publish.yaml:2:3: unknown key "sorce"', 'did you mean "source"?', "publish.yaml:4:7: the key"):
+        assert part in said, said
+    assert "publish.yaml:4:30: publish.exemptions.0.until" in said
+
+
+def test_an_address_with_a_password_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(MatrixErrors, match="source: must match"):
+        load(write(tmp_path, "publish:\n  source: https://me:secret@github.com/acme/images\n"))
