@@ -52,7 +52,7 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     said = str(caught.value)
     for part in ('publish.yaml:2:3: unknown key "sorce"', 'did you mean "source"?', "publish.yaml:4:7: the key"):
         assert part in said, said
-    assert "publish.yaml:4:31: publish.exemptions.0.until" in said
+    assert "publish.yaml:4:32: publish.exemptions.0.until" in said
 
 
 def test_an_address_with_a_password_is_no_source(tmp_path: Path) -> None:
