@@ -11,7 +11,7 @@ import click
 
 from imagegen import builds, pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import compiling, realised
+from imagegen.cli.compiling import builder_option, compiling, realised, with_engine
 from imagegen.cli.report import print_report
 from imagegen.engine import Engine
 from imagegen.errors import UsageError
@@ -34,6 +34,7 @@ from imagegen.matrix.model import Cell
     is_flag=True,
     help="Where locked Debian packages are gone from the archive, build on those of today, from a scratch lock.",
 )
+@builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and smoke report.")
 @pass_app
 def command(
@@ -45,6 +46,7 @@ def command(
     require_gpu: bool,
     output: str | None,
     scratch_base: bool,
+    builder: str | None,
     as_json: bool,
 ) -> None:
     """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest.
@@ -75,14 +77,14 @@ def command(
             chosen[0],
             locks[0],
             lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None),
-            compiling=None,
+            with_engine(app, chosen[0], builder) if builder else None,
         )
     else:
         with Engine.connect(app.settings, app.progress) as engine:
             for each, lock in zip(chosen, locks, strict=True):
                 gate = _gate(app, each, no_audit=no_audit)
                 work = partial(_into_engine, app, engine, each, gate=gate, test=not no_test, require_gpu=require_gpu)
-                attempt(each, lock, work, compiling(app, each, engine))
+                attempt(each, lock, work, compiling(app, each, engine, builder))
     if as_json:
         app.json(results)
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
+
 from imagegen import builds
 from imagegen.cli.app import App
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.matrix.model import Cell
+
+builder_option = click.option(
+    "--builder",
+    metavar="NAME",
+    help="A builder that `docker buildx ls` shows (remote, Kubernetes): it compiles, in place of the engine's own.",
+)
 
 
 def compiling(app: App, cell: Cell, engine: Engine, builder: str | None = None) -> builds.Compiling:

@@ -29,7 +29,7 @@ _ONE_JOB = (
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write DIR/CELL: the Dockerfile, the base and the wheels that a plain `docker buildx build` needs, and print "
-    "the command.",
+    "the command; and DIR/docker-bake.json, for `docker buildx bake`.",
 )
 @click.option(
     "--scratch-base",
@@ -45,6 +45,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
     if scratch_base and output is None:
         raise UsageError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
+    targets: dict[str, recipe.Rendered] = {}
     for chosen in app.matrix.select(cell):
         lock = app.fresh_lock(chosen)
         if output is None:
@@ -54,8 +55,10 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
                 click.echo(text.encode(), nl=False)  # UTF-8 anywhere
             continue
         directory = output / chosen.id
-        arguments = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
-        line = _line(app, arguments)
+        rendered = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
+        targets[chosen.id] = rendered
+        recipe.write_bake(output, targets)  # at once: what follows may fail
+        line = _line(app, rendered.arguments)
         if lock.builds:
             app.progress.say(_ONE_JOB % ", ".join(f"{each.name} {each.version}" for each in lock.builds))
         results.append({"cell": chosen.id, "directory": str(directory), "command": line})
@@ -66,10 +69,10 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         app.json(results)
 
 
-def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> str:
+def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
     rendered = recipe.render(lock, pipeline.tags(lock)[0])
     recipe.write(rendered, lock, cell.recipes, directory, app.store, app.sources(cell), app.progress)
-    return rendered.arguments
+    return rendered
 
 
 def _line(app: App, arguments: str) -> str:

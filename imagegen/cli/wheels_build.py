@@ -8,7 +8,7 @@ import click
 
 from imagegen import builds
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import with_engine
+from imagegen.cli.compiling import builder_option, with_engine
 from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.text import did_you_mean
@@ -18,9 +18,7 @@ from imagegen.wheels import wheelhouse
 @click.command("build")
 @click.argument("component", required=False)
 @click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock says what is compiled.")
-@click.option(
-    "--builder", metavar="NAME", help="A builder that `docker buildx ls` shows, in place of the engine's own."
-)
+@builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, with how each was made.")
 @pass_app
 def command(app: App, *, component: str | None, pattern: str, builder: str | None, as_json: bool) -> None:

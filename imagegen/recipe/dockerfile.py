@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jinja2 import StrictUndefined
@@ -29,10 +30,11 @@ _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
 # Shell text, run in the written directory. An image without attestations, since those move its digest on every build;
 # zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
 # The tag is its own: a plain build has another digest than the image that was proven, and must not take its name.
+OUTPUT = "type=docker,oci-mediatypes=true,compression=zstd"
 _ARGUMENTS = (
-    "build --build-context base=oci-layout://./base --build-context wheels=./wheelsBUILDS"
-    ' --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG-plain'
-    " --output type=docker,oci-mediatypes=true,compression=zstd ."
+    'build CONTEXTS --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG --output '
+    + OUTPUT
+    + " ."
 )
 _OF_BASE = "The base's own image sets it."
 _OWN = "The stack's venv comes first, and text is UTF-8."
@@ -44,6 +46,8 @@ class Rendered:
 
     dockerfile: str
     arguments: str  # of buildx, as shell text for the written directory
+    contexts: Mapping[str, str]  # name -> where it is, seen from the written directory
+    tag: str
     wheels: tuple[LockedWheel, ...]
 
 
@@ -51,8 +55,10 @@ def render(lock: Lock, tag: str) -> Rendered:
     """The Dockerfile of a cell that is known as `tag`. LockError where a value cannot stand in one."""
     wheels = [wheel for wheel in lock.wheels if wheel.build is None]
     others = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
-    builds = " --build-context builds=./builds" if lock.builds else ""
-    arguments = _ARGUMENTS.replace("BUILDS", builds).replace("TAG", tag)
+    contexts = {"base": "oci-layout://./base", "wheels": "./wheels"} | ({"builds": "./builds"} if lock.builds else {})
+    named = " ".join(f"--build-context {name}={place}" for name, place in contexts.items())
+    plain = f"{tag}-plain"
+    arguments = _ARGUMENTS.replace("CONTEXTS", named).replace("TAG", plain)
     below = toolchain(lock)
     template = _environment().get_template("cell.Dockerfile.j2")
     text = template.render(
@@ -76,7 +82,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         reason=reason,
     )
     _check_lines(text)
-    return Rendered(text, arguments, (lock.uv, *others))
+    return Rendered(text, arguments, contexts, plain, (lock.uv, *others))
 
 
 def _check_lines(text: str) -> None:

@@ -187,17 +187,24 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     assert run
     assert tail
     text = f"{head}COPY --from=requirements /requirements.txt /requirements.txt\n{tail}"
-    (tmp_path / "Dockerfile").write_text(text, encoding="utf-8")
-    (tmp_path / "wheels").mkdir()
+    folder = tmp_path / "cell"
+    (folder / "wheels").mkdir(parents=True)
+    (folder / "Dockerfile").write_text(text, encoding="utf-8")
     store = Store(tmp_path / "store")
-    refs.export(store, tiny_image(store, busybox, {"empty": b""}), tmp_path / "base", "latest")
+    refs.export(store, tiny_image(store, busybox, {"empty": b""}), folder / "base", "latest")
 
     # As pasted into a shell that knows nothing of the engine.
     knowing = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))}
-    paste(engine.buildx_line(rendered.arguments), knowing if engine.private else os.environ, tmp_path)
+    shell = knowing if engine.private else dict(os.environ)
+    paste(engine.buildx_line(rendered.arguments), shell, folder)
     config = engine.client.images.get(tag).attrs["Config"]
     assert dict(each.split("=", 1) for each in config["Env"]) == environment(locked)
     assert config["Labels"] == labels(locked)
+
+    engine.client.images.remove(tag)
+    recipe.write_bake(tmp_path, {"cell": rendered})
+    paste(engine.buildx_line("bake"), shell, tmp_path)
+    assert engine.client.images.get(tag).attrs["Config"] == config
     assert (config["Cmd"], config["WorkingDir"]) == (["/bin/bash"], "/workspace")
     with engine.container(tag) as container:
         *variables, pins = (

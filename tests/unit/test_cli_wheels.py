@@ -10,15 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import click
 import pytest
 
-from imagegen import recipe
-from imagegen.cli import render_command, wheels_build, wheels_command, wheels_gc, wheels_list, wheels_push
+from imagegen import builds, recipe
+from imagegen.cli import (
+    build_command,
+    render_command,
+    wheels_build,
+    wheels_command,
+    wheels_gc,
+    wheels_list,
+    wheels_push,
+)
 from imagegen.cli.app import App
-from imagegen.errors import EngineError, UsageError
+from imagegen.engine import Engine
+from imagegen.errors import BuildError, EngineError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.store import digest_of
 from imagegen.wheels import wheelhouse
@@ -191,6 +200,34 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
     assert f"{wheel.filename}: from the team's wheelhouse {place}" in said
     assert wheelhouse.known(taker.store, BUILD.key) == wheel
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (build_command.command, ("--builder", "far")),
+        (build_command.command, ("--output", "oci:image", "--builder", "far")),
+        (wheels_build.command, ("--builder", "far")),
+    ],
+)
+def test_a_builder_of_the_users_is_the_one_that_compiles(
+    here: Machine, monkeypatch: pytest.MonkeyPatch, command: click.Command, arguments: tuple[str, ...]
+) -> None:
+    used = []
+
+    def compile_all(lock: Lock, wanted: object, cell: object, gpus: object, bench: builds.Bench) -> None:
+        used.append(bench.builder)
+        raise BuildError("enough")
+
+    engine = MagicMock()
+    monkeypatch.setattr(Engine, "connect", lambda *_: engine)
+    monkeypatch.setattr(builds, "compile_all", compile_all)
+    app = app_of(here, WITH_BUILD)
+    vars(app)["matrix"].gpus = {}
+    cell = ("--cell", WITH_BUILD.cell) if command is wheels_build.command else (WITH_BUILD.cell,)
+    with pytest.raises(BuildError, match="enough"):
+        here.run(command, *cell, *arguments, app=app)
+    assert used == ["far"]
 
 
 def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
