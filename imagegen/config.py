@@ -16,6 +16,7 @@ from imagegen.errors import UsageError
 
 REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
 WHEELHOUSE_VARIABLE = "IMAGEGEN_WHEELHOUSE"
+MIRROR_VARIABLE = "IMAGEGEN_MIRROR"
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
 GIT_MIRROR_VARIABLE = "IMAGEGEN_GIT_MIRROR"  # of all hosts that have no variable of their own
 
@@ -43,6 +44,7 @@ class Settings:
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
     git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
     git_mirror: str | None = None  # address or directory that serves the repositories of all other hosts
+    mirror: str | None = None  # directory or repository that has all that locks name, asked before anything else
     wheelhouse: str | None = None  # "registry.example.com/team/wheels": where a team keeps the wheels that it compiled
 
     @classmethod
@@ -80,6 +82,7 @@ class Settings:
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
             git_mirrors=_mirrors({**env, GIT_MIRROR_VARIABLE: ""}, GIT_VARIABLE),
             git_mirror=env.get(GIT_MIRROR_VARIABLE) or None,
+            mirror=env.get(MIRROR_VARIABLE) or None,
             wheelhouse=env.get(WHEELHOUSE_VARIABLE) or None,
         )
 

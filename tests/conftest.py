@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.faults import FaultTable
+from tests import faults
 
 # Machines are shared and noisy, so nothing is judged by its time.
 settings.register_profile("imagegen", deadline=None, max_examples=60)
@@ -26,14 +26,26 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
-    if config.getoption("--fault-table"):
-        config.pluginmanager.register(FaultTable(Path(config.getoption("--fault-table"))))
+    if config.getoption("--fault-table") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(faults.FaultTable(Path(config.getoption("--fault-table"))))
 
 
+@pytest.hookimpl(tryfirst=True)  # before workers look for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    faults.note(items)
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests of one group run in one process, one after the other: those that use the engine, and those of a file.
+
+    What two of them do to one engine at a time (prune, kill, fill) the other would see.
+    """
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return "engine" if fixtures & {"engine", "site", "debian", "machine"} else item.nodeid.partition("::")[0]
 
 
 @pytest.fixture

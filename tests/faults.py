@@ -31,25 +31,28 @@ What imagegen was put through, by tests that anyone can run: `make faults` runs 
 """
 
 
+def note(items: list[pytest.Item]) -> None:
+    """Write each marker into its test's properties, which reports carry from worker processes to the table."""
+    for item in items:
+        for marker in item.iter_markers("fault"):
+            area, tried, answer = marker.args
+            if area not in AREAS:
+                raise pytest.UsageError(f"{item.nodeid}: no such area of faults: {area}")
+            item.user_properties.append(("fault", (area, tried, answer)))
+
+
 class FaultTable:
     """Collects outcomes by marker and writes the page when the run ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows: dict[tuple[str, str, str], list[str]] = {}
-        self._of: dict[str, tuple[str, str, str]] = {}
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            for marker in item.iter_markers("fault"):
-                area, tried, answer = marker.args
-                if area not in AREAS:
-                    raise pytest.UsageError(f"{item.nodeid}: no such area of faults: {area}")
-                self._of[item.nodeid] = (area, tried, answer)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid in self._of and (report.when == "call" or not report.passed):
-            self._rows.setdefault(self._of[report.nodeid], []).append(report.outcome)
+        if report.when == "call" or not report.passed:
+            for row in (value for name, value in report.user_properties if name == "fault"):
+                area, tried, answer = row  # type: ignore[misc]
+                self._rows.setdefault((area, tried, answer), []).append(report.outcome)
 
     def pytest_sessionfinish(self) -> None:
         text = _HEAD

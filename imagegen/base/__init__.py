@@ -3,7 +3,7 @@
 The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
 """
 
-from imagegen.base.build import BaseLayer, build, key, missing, needed
+from imagegen.base.build import BaseLayer, build, fetch_files, key, missing, needed
 from imagegen.base.image import fetch as fetch_layers
 from imagegen.base.image import require_complete
 from imagegen.base.model import Deb, LockedBase
@@ -15,6 +15,7 @@ __all__ = [
     "Deb",
     "LockedBase",
     "build",
+    "fetch_files",
     "fetch_layers",
     "key",
     "missing",

@@ -98,6 +98,11 @@ def build(locked: LockedBase, store: Store, settings: Settings, progress: Progre
         return layer
 
 
+def fetch_files(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring the packages, or layers, that the base is made of. Raises as `build`."""
+    (image if locked.content else fetch).fetch(locked, store, settings, progress)
+
+
 def missing(locked: LockedBase, store: Store) -> list[Missing]:
     """The packages, or layers, that `build` would have to fetch."""
     if locked.content:

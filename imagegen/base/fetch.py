@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,12 +15,14 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError, GoneError
 from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.progress import Meter, Progress
-from imagegen.store import Store
+from imagegen.registry.mirror import Mirror
+from imagegen.store import Store, digest_of
 from imagegen.text import redact
 
 _SNAPSHOTS = "https://snapshot.debian.org/archive"
 _CONNECTIONS = 6
 _RECORD = "deb"
+PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of one's own mirror that lists packages
 
 
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
@@ -34,6 +37,7 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
     roots = mirrors(settings)
     total = sum(deb.size for deb in wanted)
     with Client(settings) as client, progress.meter(f"{len(wanted)} packages of base {locked.name}", total) as meter:
+        wanted = _not_mirrored(wanted, locked, client, store, settings, meter)
 
         def from_mirror(deb: Deb) -> FetchError | None:
             try:
@@ -73,6 +77,29 @@ def lacking(locked: LockedBase, store: Store) -> list[Deb]:
     as a wheel, and then install it, a package counts only once a mirror has given it.
     """
     return [deb for deb in locked.debs if not (store.has(deb.digest, deb.size) and store.recall(_RECORD, deb.digest))]
+
+
+def listing(debs: Sequence[Deb]) -> str:
+    """The name under which one's own mirror lists these packages as packages of Debian."""
+    return f"debian-{digest_of(json.dumps(sorted(deb.digest for deb in debs)).encode())[7:23]}"
+
+
+def _not_mirrored(
+    wanted: list[Deb], locked: LockedBase, client: Client, store: Store, settings: Settings, meter: Meter
+) -> list[Deb]:
+    """What is still wanted after a look into one's own mirror. Only what is listed there as a package counts."""
+    mirror = Mirror.of(settings, client)
+    listed = mirror.listed(listing(locked.debs)) if mirror else None
+    if not mirror or listed is None or listed.kind != PACKAGES:
+        return wanted
+    known = {blob.digest for _, blob in listed.parts}
+    left = []
+    for deb in wanted:
+        if deb.digest in known and mirror.take(deb.digest, deb.size, store, meter):
+            store.remember(_RECORD, deb.digest, {"archive": deb.archive})
+        else:
+            left.append(deb)
+    return left
 
 
 def missing(deb: Deb, *tried: str) -> Missing:

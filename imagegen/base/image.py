@@ -14,6 +14,7 @@ from imagegen.errors import BaseError, FetchError
 from imagegen.matrix.model import Base
 from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress, timed
+from imagegen.registry.mirror import Mirror
 from imagegen.registry.reference import variable
 from imagegen.store import Store, digest_of
 
@@ -72,10 +73,12 @@ def _download(locked: LockedBase, store: Store, settings: Settings, progress: Pr
     total = sum(layer.size for layer in wanted)
     with Client(settings) as client, progress.meter(f"{len(wanted)} layers of base {locked.name}", total) as meter:
         repository = registry.Repository(reference, client, settings)
+        mirror = Mirror.of(settings, client)
 
         def download(layer: registry.Layer) -> Missing | None:
             try:
-                repository.download(layer.digest, layer.size, store, meter)
+                if not (mirror and mirror.take(layer.digest, layer.size, store, meter)):
+                    repository.download(layer.digest, layer.size, store, meter)
             except FetchError as error:
                 return _missing(locked, layer, error)
             return None

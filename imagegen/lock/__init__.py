@@ -4,7 +4,7 @@ from imagegen.lock.build_sources import fetch_sources, require_unchanged
 from imagegen.lock.builds import realised
 from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
-from imagegen.lock.fetch import complete, fetch, fetch_each
+from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
 from imagegen.lock.freshness import contradictions, stale
 from imagegen.lock.indexes import with_indexes
@@ -20,6 +20,7 @@ __all__ = [
     "dumps",
     "fetch",
     "fetch_each",
+    "fetch_parts",
     "fetch_sources",
     "inputs_hash",
     "make",

@@ -21,7 +21,7 @@ from imagegen.lock.model import (
     archive_name,
 )
 from imagegen.lock.recipes import Compiled
-from imagegen.lock.sources import Finder, Wanted, in_parallel
+from imagegen.lock.sources import Finder, Wanted, in_parallel, mirrored
 from imagegen.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress
@@ -105,7 +105,9 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
     folder = f"{build.name}-{build.version}"
     if build.source.index == LOCAL:
         _require_unchanged(build, recipe, store)
-    elif build.git and not store.intact(build.source.digest, build.source.size):
+    elif build.git and not (
+        store.intact(build.source.digest, build.source.size) or mirrored(build.source, store, settings, progress)
+    ):
         commit = git.Source(
             build.git.url,
             build.git.commit,

@@ -10,7 +10,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError, ReproducibilityError
 from imagegen.lock import sdist
 from imagegen.lock.model import Lock, LockedBase, LockedGit, LockedSdist, LockedWheel
-from imagegen.lock.sources import Finder, Wanted, in_parallel, missing
+from imagegen.lock.sources import Finder, Wanted, in_parallel, mirrored, missing
 from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
@@ -21,6 +21,17 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
     """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
     for _ in fetch_each(lock, store, settings, progress):
         pass
+
+
+def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
+    workshop = workshop_of(locked.base, store, settings, progress)
+    wheels = [wheel for wheel in locked.wheels if wheel.sdist]
+    total = sum(wanted.file.size for wheel in wheels for wanted in _parts(wheel))
+    with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
+        finder = Finder(client, store, settings, meter)
+        for wheel in wheels:
+            _bring(wheel, finder, workshop, settings)
 
 
 def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Generator[LockedWheel]:
@@ -77,7 +88,8 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     return error.also([*lacking, *base.missing(lock.base, store)])
 
 
-def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> LockedWheel:
+def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:
+    """All files that this wheel begins with. Raises MissingFiles with all that could not be had."""
     lacking: MissingFiles | None = None
     if wheel.sdist and wheel.sdist.git:
         try:
@@ -91,6 +103,10 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settin
             lacking = lacking.also(error.files) if lacking else error
     if lacking:
         raise lacking
+
+
+def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> LockedWheel:
+    _bring(wheel, finder, workshop, settings)
     if wheel.sdist:
         built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
         if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):
@@ -107,7 +123,9 @@ def _pack(
     wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.Workshop, settings: Settings
 ) -> None:
     """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
-    if workshop.store.intact(source.file.digest, source.file.size):
+    if workshop.store.intact(source.file.digest, source.file.size) or mirrored(
+        source.file, workshop.store, settings, workshop.progress
+    ):
         return
     commit = git.Source(locked.url, locked.commit, locked.tree)
     made = git.archive(commit, f"{wheel.name}-{wheel.version}", workshop.store, settings, workshop.progress)

@@ -18,7 +18,8 @@ from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
 from imagegen.lock.model import BUILT, LINKS, URL, File
 from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
-from imagegen.progress import Meter
+from imagegen.progress import Meter, Progress
+from imagegen.registry.mirror import Mirror
 from imagegen.store import Store
 from imagegen.text import redact
 
@@ -41,6 +42,7 @@ class Finder:
 
     def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
         self._client, self._store, self._settings, self._meter = client, store, settings, meter
+        self._mirror = Mirror.of(settings, client)
         self._pages: dict[tuple[str, str], Future[list[Link]]] = {}
         self._dead: dict[str, str] = {}  # place -> why it is not asked again
         self._lock = threading.Lock()
@@ -51,6 +53,8 @@ class Finder:
             self._meter.advance(wanted.file.size)
             return
         tried: list[str] = []
+        if self._mirrored(wanted, tried):
+            return
         asked: set[str] = set()  # a hint and its page often name one address
         for url in self._addresses(wanted, tried):
             if url in asked:
@@ -65,6 +69,18 @@ class Finder:
             else:
                 return
         raise MissingFiles([missing(wanted, tried)], self._store.root)
+
+    def _mirrored(self, wanted: Wanted, tried: list[str]) -> bool:
+        if self._mirror is None:
+            return False
+        try:
+            found = self._mirror.take(wanted.file.digest, wanted.file.size, self._store, self._meter)
+        except FetchError as error:
+            tried.append(_reason(error))
+            return False
+        if not found:
+            tried.append(f"{self._mirror}: it has no such file")
+        return found
 
     def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
         """Addresses that may have the file, best first; what has it not is told to `tried`."""
@@ -179,6 +195,19 @@ def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
 
 def _lacks(place: str) -> str:
     return f"{redact(place)}: does not have it"
+
+
+def mirrored(file: File, store: Store, settings: Settings, progress: Progress) -> bool:
+    """Bring a file that no index has from one's own mirror; False where there is none, or it lacks the file.
+
+    Raises FetchError, StoreError.
+    """
+    with Client(settings) as client:
+        mirror = Mirror.of(settings, client)
+        if mirror is None:
+            return False
+        with progress.meter(file.filename, file.size) as meter:
+            return mirror.take(file.digest, file.size, store, meter)
 
 
 def _reason(error: FetchError) -> str:

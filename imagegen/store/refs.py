@@ -17,7 +17,7 @@ from imagegen.errors import StoreError
 from imagegen.store import disk, unfinished
 from imagegen.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store, is_digest
 
-_NAME = "org.opencontainers.image.ref.name"
+REF_NAME = "org.opencontainers.image.ref.name"
 _UNFINISHED = ".imagegen-export-"
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 
@@ -129,11 +129,11 @@ def _entries(store: Store) -> list[dict[str, Any]]:
 
 def _name(entry: dict[str, Any]) -> str:
     """The image's name; its digest where another program put it here without one."""
-    return str((entry.get("annotations") or {}).get(_NAME) or entry["digest"])
+    return str((entry.get("annotations") or {}).get(REF_NAME) or entry["digest"])
 
 
 def _descriptor(name: str, digest: str, size: int) -> dict[str, Any]:
-    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size, "annotations": {_NAME: name}}
+    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size, "annotations": {REF_NAME: name}}
 
 
 def _index(entries: list[dict[str, Any]]) -> bytes:

@@ -21,8 +21,9 @@ from imagegen.errors import FetchError, UsageError
 from imagegen.net import Client, NotFoundError
 from imagegen.progress import Progress
 from imagegen.registry import Artifact, Reference, Repository, Target, parse, read_artifact
+from imagegen.registry.artifact import EMPTY, NOTHING, artifact
 from imagegen.registry.image import Descriptor
-from imagegen.store import Store, digest_of
+from imagegen.store import Store
 from imagegen.store.layout import MANIFEST_TYPE, is_digest
 from imagegen.wheels import naming, wheelhouse
 from imagegen.wheels.model import BuiltWheel
@@ -31,9 +32,6 @@ ARTIFACT = "application/vnd.imagegen.wheel.v1"
 _FILE = "application/vnd.imagegen.wheel.v1.file+zip"
 _RECORD = "application/vnd.imagegen.wheel.v1.record+json"
 _LOG = "text/plain"
-_NOTHING = b"{}"
-_EMPTY = Descriptor("application/vnd.oci.empty.v1+json", digest_of(_NOTHING), len(_NOTHING))
-_TITLE = "org.opencontainers.image.title"
 _OWN = "dev.imagegen.wheel."
 
 
@@ -127,7 +125,7 @@ class Team:
     def push(self, wheel: BuiltWheel, store: Store, progress: Progress) -> None:
         """Write a wheel of the store there, its record and log with it. Raises PublishError, StoreError."""
         record = json.dumps(asdict(wheel), sort_keys=True).encode()
-        store.write(_NOTHING)
+        store.write(NOTHING)
         parts = {
             wheel.filename: Descriptor(_FILE, wheel.digest, wheel.size),
             "record.json": Descriptor(_RECORD, store.write(record), len(record)),
@@ -135,10 +133,11 @@ class Team:
         log = wheelhouse.log_of(wheel)
         if log and store.has(log):
             parts["build.log"] = Descriptor(_LOG, log, store.path(log).stat().st_size)
-        blobs = [_EMPTY, *parts.values()]
+        blobs = [EMPTY, *parts.values()]
         with progress.meter(wheel.filename, sum(blob.size for blob in blobs)) as meter:
             self._target.upload_all(blobs, store, meter)
-        self._target.put(_manifest(wheel, parts), MANIFEST_TYPE, tag(wheel.key))
+        told = {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")}
+        self._target.put(artifact(ARTIFACT, parts.items(), told), MANIFEST_TYPE, tag(wheel.key))
 
     def _entry(self, key: str) -> _Entry | None:
         with self._lock:
@@ -149,20 +148,19 @@ class Team:
             _, data, kind = self._repository.manifest(tag(key))
         except NotFoundError:
             return None
-        artifact = read_artifact(data, kind, f"{self._place.name}:{tag(key)}")
-        return self._read(artifact, key)
+        return self._read(read_artifact(data, kind, f"{self._place.name}:{tag(key)}"), key)
 
-    def _read(self, artifact: Artifact, key: str) -> _Entry:
-        if artifact.kind != ARTIFACT:
-            raise self._wrong(key, f"it is an artifact of the type {artifact.kind!r}")
-        told = artifact.annotations.get(f"{_OWN}key")
+    def _read(self, found: Artifact, key: str) -> _Entry:
+        if found.kind != ARTIFACT:
+            raise self._wrong(key, f"it is an artifact of the type {found.kind!r}")
+        told = found.annotations.get(f"{_OWN}key")
         if told != key:
             raise self._wrong(key, f"it is the wheel of another key: {told}")
-        parts = {blob.media_type: (title, blob) for title, blob in artifact.parts}
-        if not {_FILE, _RECORD} <= parts.keys() or len(parts) != len(artifact.parts):
+        parts = {blob.media_type: (title, blob) for title, blob in found.parts}
+        if not {_FILE, _RECORD} <= parts.keys() or len(parts) != len(found.parts):
             raise self._wrong(key, "it has not one file and one record")
         filename, file = parts[_FILE]
-        name, version = (artifact.annotations.get(f"{_OWN}{each}", "") for each in ("name", "version"))
+        name, version = (found.annotations.get(f"{_OWN}{each}", "") for each in ("name", "version"))
         if not _called(filename, name, version):
             raise self._wrong(key, f"its file is called {filename!r}, and it says that it is {name} {version}")
         wheel = BuiltWheel(key, name, version, filename, file.digest.removeprefix("sha256:"), file.size, {})
@@ -188,22 +186,6 @@ class Team:
             why=why,
             fix="do not trust it; who may write there can push the wheel again",
         )
-
-
-def _manifest(wheel: BuiltWheel, parts: Mapping[str, Descriptor]) -> bytes:
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "artifactType": ARTIFACT,
-        "config": _described(_EMPTY),
-        "layers": [_described(blob) | {"annotations": {_TITLE: title}} for title, blob in parts.items()],
-        "annotations": {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")},
-    }
-    return json.dumps(document, sort_keys=True).encode()
-
-
-def _described(blob: Descriptor) -> dict[str, Any]:
-    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
 
 
 def _called(filename: str, name: str, version: str) -> bool:

@@ -1,0 +1,47 @@
+"""imagegen mirror: all that locks name, copied to a place of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from imagegen import mirror
+from imagegen.cli.app import App, pass_app
+from imagegen.config import MIRROR_VARIABLE
+from imagegen.progress import human
+from imagegen.registry.mirror import place
+from imagegen.text import counted
+
+
+@click.command("mirror")
+@click.argument("cell", metavar="GLOB")
+@click.option(
+    "--to",
+    "destination",
+    required=True,
+    metavar="DIR|REPOSITORY",
+    help="./mirror (paths begin with /, ./, ../ or ~), or registry.example.com/team/mirror.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what the mirror holds of these cells.")
+@pass_app
+def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
+    """Copy all that the locks of the cells name: wheels, sources, the base's packages or layers.
+
+    IMAGEGEN_MIRROR=DIR|REPOSITORY makes every build look there first; it needs no other source then. What is in the
+    mirror already is not copied again.
+    """
+    at = place(destination, "--to")
+    listings: list[mirror.Listing] = []
+    for chosen in app.matrix.select(cell):
+        locked = app.fresh_lock(chosen)
+        mirror.collect(locked, chosen.recipes, app.store, app.sources(chosen), app.progress)
+        listings += mirror.listings(locked)
+    filled = mirror.fill(at, listings, app.store, app.settings, app.progress)
+    if as_json:
+        app.json({**asdict(filled), "to": destination})
+        return
+    app.progress.say(f"{counted(filled.files, 'file')}, {human(filled.size)}, {filled.added} of them new")
+    app.progress.say(f"builds look there first with {MIRROR_VARIABLE}={destination}")
+    for name in filled.names:
+        click.echo(name)

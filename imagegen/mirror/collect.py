@@ -1,0 +1,77 @@
+"""Lock -> the files that a build of it begins with, in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from imagegen import base, lock
+from imagegen.base.fetch import PACKAGES, listing
+from imagegen.config import Settings
+from imagegen.lock import fetch_sources, inputs_hash
+from imagegen.lock.model import LOCAL, Lock, LockedWheel
+from imagegen.matrix.recipe import Recipe
+from imagegen.progress import Progress
+from imagegen.registry.image import Descriptor
+from imagegen.store import Store
+
+FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists what a lock names
+_FILE = "application/vnd.imagegen.mirror.file.v1"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An artifact to be: its name in the mirror, its type, and its files by what they are called."""
+
+    name: str
+    kind: str
+    files: tuple[tuple[str, Descriptor], ...]  # sorted by digest, each once
+
+
+def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring all that `listings` names into the store. Raises as `lock.fetch`, `lock.fetch_sources` and base.fetch do.
+
+    `recipes` are the cell's, by package.
+    """
+    lock.fetch(replace(locked, wheels=(locked.uv, *_indexed(locked))), store, settings, progress)
+    if locked.builds:
+        fetch_sources(locked.builds, recipes, store, settings, progress)
+    if _made(locked):
+        lock.fetch_parts(locked, store, settings, progress)
+    base.fetch_files(locked.base, store, settings, progress)
+
+
+def listings(locked: Lock) -> tuple[Listing, ...]:
+    """What a mirror holds of a lock: its files, and apart from them Debian's packages, which are trusted more."""
+    files = _files(locked)
+    name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
+    found = [Listing(name, FILES, _sorted(files))]
+    if locked.base.debs:
+        debs = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in locked.base.debs}
+        found.append(Listing(listing(locked.base.debs), PACKAGES, _sorted(debs)))
+    return tuple(found)
+
+
+def _files(locked: Lock) -> dict[str, tuple[str, int]]:
+    """Digest -> name and bytes, of all but Debian's packages. What is on somebody's disk is nobody's to copy."""
+    sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
+    wheels = [locked.uv, *_indexed(locked)]
+    files = [wheel.file for wheel in wheels] + [sdist.file for sdist in sdists]
+    files += [needed.file for sdist in sdists for needed in sdist.build_requires]
+    files += [needed.file for build in locked.builds for needed in build.build_requires]
+    files += [build.source for build in locked.builds if build.source.index != LOCAL]
+    found = {file.digest: (file.filename, file.size) for file in files}
+    layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
+    return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
+
+
+def _made(locked: Lock) -> list[LockedWheel]:
+    return [wheel for wheel in locked.wheels if wheel.sdist]
+
+
+def _indexed(locked: Lock) -> list[LockedWheel]:
+    return [wheel for wheel in locked.wheels if not wheel.sdist and not wheel.build]
+
+
+def _sorted(files: Mapping[str, tuple[str, int]]) -> tuple[tuple[str, Descriptor], ...]:
+    return tuple((name, Descriptor(_FILE, digest, size)) for digest, (name, size) in sorted(files.items()))

@@ -1,0 +1,137 @@
+"""A mirror of one's own: all that locks name, by digest, in a directory or in a repository of a registry.
+
+IMAGEGEN_MIRROR names it, `imagegen mirror` fills it. Both forms hold the same: blobs, and artifacts that list them by
+a name (a directory: an OCI image layout, the name in its index; a repository: the tag).
+Sources: OCI image-spec v1.1 (image-layout.md, manifest.md), distribution-spec v1.1.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from imagegen.config import MIRROR_VARIABLE, Settings
+from imagegen.errors import FetchError, StoreError, UsageError
+from imagegen.net import Client, NotFoundError
+from imagegen.progress import Meter
+from imagegen.registry.image import Artifact, read_artifact
+from imagegen.registry.pull import Repository
+from imagegen.registry.reference import Reference, parse
+from imagegen.store import Store
+from imagegen.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.store.refs import REF_NAME
+
+_CHUNK = 1 << 20
+
+
+def place(text: str, said: str) -> Path | Reference:
+    """A directory (anything that begins as paths do: /, ./, ../ or ~), or a repository. Raises UsageError.
+
+    `said` is where the text was written, for the error.
+    """
+    if text.startswith(("/", "./", "../", "~")) or text in {".", ".."}:
+        return Path(text).expanduser()
+    fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
+    try:
+        found = parse(text)
+    except FetchError as error:
+        raise UsageError(f"{said} names no mirror", why=f"{error.what}: {error.why}", fix=fix) from error
+    if found.tag or found.digest:
+        raise UsageError(f"{said} names no mirror", why=f"{text} is one image", fix=fix)
+    return found
+
+
+class Mirror:
+    """Thread-safe."""
+
+    def __init__(self, at: Path | Reference, client: Client, settings: Settings) -> None:
+        self._at = at
+        self._lock = threading.Lock()
+        self._reached: FetchError | bool = False
+        self._repository = None if isinstance(at, Path) else Repository(at, client, settings, what="mirror")
+
+    @classmethod
+    def of(cls, settings: Settings, client: Client) -> Mirror | None:
+        """The one that the environment names. Raises UsageError."""
+        return cls(place(settings.mirror, MIRROR_VARIABLE), client, settings) if settings.mirror else None
+
+    def __str__(self) -> str:
+        return f"the mirror {self._at}"
+
+    def take(self, digest: str, size: int, store: Store, meter: Meter) -> bool:
+        """Bring a blob into the store; False where the mirror has none. `size` in bytes.
+
+        Raises FetchError, StoreError.
+        """
+        if self._repository is None:
+            return self._copy(digest, store, meter)
+        self._reach(self._repository)
+        try:
+            self._repository.download(digest, size, store, meter)
+        except NotFoundError:
+            return False
+        return True
+
+    def listed(self, name: str) -> Artifact | None:
+        """The artifact of this name; None where there is none. Raises FetchError."""
+        if self._repository is None:
+            return self._named(name)
+        self._reach(self._repository)
+        try:
+            _, data, kind = self._repository.manifest(name)
+        except NotFoundError:
+            return None
+        return read_artifact(data, kind, f"{self}: {name}")
+
+    def _reach(self, repository: Repository) -> None:
+        """Once: else every file would wait for a host that does not answer."""
+        with self._lock:
+            if self._reached is False:
+                try:
+                    repository.reach()
+                    self._reached = True
+                except FetchError as error:
+                    self._reached = error
+        if isinstance(self._reached, FetchError):
+            raise self._reached
+
+    def _copy(self, digest: str, store: Store, meter: Meter) -> bool:
+        path = _blob(Path(str(self._at)), digest)
+        try:
+            with path.open("rb") as source, store.writer() as writer:
+                while chunk := source.read(_CHUNK):
+                    writer.write(chunk)
+                    meter.advance(len(chunk))
+                if writer.commit() != digest:
+                    raise self._damaged(path, "its bytes have another sha256")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
+        return True
+
+    def _named(self, name: str) -> Artifact | None:
+        index = Path(str(self._at)) / "index.json"
+        try:
+            entries = json.loads(index.read_bytes())["manifests"]
+            found = [each for each in entries if (each.get("annotations") or {}).get(REF_NAME) == name]
+            if not found:
+                return None
+            path = _blob(index.parent, found[0]["digest"])
+            return read_artifact(path.read_bytes(), MANIFEST_TYPE, f"{path}")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FetchError(f"{self} cannot be read", where=str(index), why=error.strerror) from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError) as error:
+            raise self._damaged(index, str(error)) from error
+
+    def _damaged(self, path: Path, why: str) -> FetchError:
+        return FetchError(f"{self} is damaged", where=str(path), why=why, fix="fill it again: `imagegen mirror`")
+
+
+def _blob(layout: Path, digest: str) -> Path:
+    if not is_digest(digest):
+        raise StoreError(f"not a digest: {digest!r}")
+    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
