@@ -41,6 +41,7 @@ _MAX_MOUNTS = 16  # repositories that are asked for each blob; a token names the
 _MAX_REASONS = 3  # of a refusal, each of as many characters as the next line says
 _MAX_REASON = 200
 _DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
+_GONE = (*_DONE, HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND)
 _MEANINGS: dict[int, str] = {
     HTTPStatus.NOT_FOUND: "it has no such repository, and makes none",
     HTTPStatus.METHOD_NOT_ALLOWED: "it is read-only",
@@ -167,20 +168,19 @@ class Target:
 
         Raises PublishError, also where the registry deletes nothing: then it stays.
         """
-        what = f"{'manifest' if is_digest(asked) else 'tag'} {asked}"
+        if self.manifest(asked) is None:
+            return
+        what = f"{'manifest' if is_digest(asked) else 'tag'} {asked} stays at {self._reference.name}"
         url = f"{self._base}/manifests/{asked}"
-        fix = f"delete it by the means that {self._reference.registry} has of its own, or leave it"
         try:
             with self._explained():
                 reply = self._deleting.asking(lambda known: self._sender.ask("DELETE", url, authorization=known))
         except PublishError as error:
-            raise PublishError(f"{what} stays at {self._reference.name}", why=error.why, fix=error.fix) from error
-        gone = (*_DONE, HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND)
-        if reply.status not in gone or self.manifest(asked) is not None:
-            said = ", ".join([f"HTTP status {reply.status}", *_reasons(reply.body)])
-            raise PublishError(
-                f"{what} stays at {self._reference.name}", why=f"its registry does not delete it: {said}", fix=fix
-            )
+            raise PublishError(what, why=f"{error.what}: {error.why}", fix=error.fix) from error
+        if reply.status not in _GONE or self.manifest(asked) is not None:
+            why = ", ".join([f"its registry does not delete it: HTTP status {reply.status}", *_reasons(reply.body)])
+            fix = "leave it, or take it away by the means that the registry has of its own"
+            raise PublishError(what, why=why, fix=fix)
 
     def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
         """`do` for each, `at_once` at a time. The first error ends the rest and the client."""
