@@ -66,7 +66,7 @@ class StandIn(Loopback):
             def do_GET(self) -> None:
                 registry.answer(self)
 
-            do_HEAD = do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
+            do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
             def log_message(self, *args: object) -> None:
                 pass

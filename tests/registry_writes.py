@@ -1,6 +1,7 @@
 """The stand-in of tests/registry.py as a registry that takes what is pushed, written from the same specifications.
 
-It is no real registry, and fails on request; a real one is in tests/integration/test_registry_push.py.
+So is its referrers API (distribution-spec v1.1, "Listing Referrers"), which no registry that Debian packages has. It is
+no real registry, and fails on request; a real one is in tests/integration/test_registry_push.py.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import re
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tests.registry import StandIn, basic, digest_of, send
+from tests.registry import INDEX, StandIn, basic, digest_of, send
 
 _UPLOAD = re.compile(r"/v2/(.+)/blobs/uploads/([0-9]*)")
+_REFERRERS = re.compile(r"/v2/(.+)/referrers/([^/]+)")
+_TAGS = re.compile(r"/v2/(.+)/tags/list")
 _MANIFEST = re.compile(r"/v2/(.+)/manifests/([^/]+)")
 Fault = Callable[[BaseHTTPRequestHandler], bool]  # whether it has answered, or hung up
 
@@ -23,7 +27,9 @@ class Writable(StandIn):
     """Keeps what comes in `documents`, as if `StandIn.push` had put it there.
 
     `faults` see every request first. `keeps` is what stays of a request that breaks off: "all" that came, "none" of it,
-    or not even the upload ("gone"), as distribution has it. `asked` are methods and paths, in order.
+    or not even the upload ("gone"), as distribution has it. `asked` are methods and paths, in order. With `referrers`
+    it lists them, `page` of them (and of tags) at a time, and looks at the filter where it `filters`; `deletes` are the
+    manifests that it takes away: "none", those named by "digest", or "all".
     """
 
     def __init__(self) -> None:
@@ -36,6 +42,10 @@ class Writable(StandIn):
         self.mounts = True
         self.polite = True  # whether it hears a request out before it refuses it
         self.minimum: int | None = None  # OCI-Chunk-Min-Length
+        self.referrers = False
+        self.filters = True
+        self.page = 1000
+        self.deletes = "none"
         self.scopes: list[list[str]] = []  # of the tokens it gave
         self.lives: int | None = None  # requests that a token is good for
         self._given = self._used = self._begun = 0
@@ -47,7 +57,10 @@ class Writable(StandIn):
             self.asked.append((handler.command, handler.path))
         if any(fault(handler) for fault in self.faults):
             return
-        if handler.command in ("GET", "HEAD") and not _UPLOAD.fullmatch(path):
+        allowed = self._allows if _TAGS.fullmatch(path) or _REFERRERS.fullmatch(path) else None
+        if allowed and allowed(handler.headers.get("Authorization")) and handler.command == "GET":
+            self._list(handler, path)
+        elif handler.command in ("GET", "HEAD") and not _UPLOAD.fullmatch(path):
             super().answer(handler)
         elif not self._allows(handler.headers.get("Authorization")):
             if self.polite:
@@ -57,6 +70,8 @@ class Writable(StandIn):
             self._upload(handler, found[1], found[2])
         elif (found := _MANIFEST.fullmatch(path)) and handler.command == "PUT":
             self._manifest(handler, found[1], found[2])
+        elif (found := _MANIFEST.fullmatch(path)) and handler.command == "DELETE":
+            self._delete(handler, found[1], found[2])
         else:
             send(handler, 405, b"")
 
@@ -108,21 +123,73 @@ class Writable(StandIn):
     def _manifest(self, handler: BaseHTTPRequestHandler, repository: str, asked: str) -> None:
         data, _ = received(handler)
         document = json.loads(data)
-        blobs = [document["config"], *document["layers"]]
-        if any(f"/v2/{repository}/blobs/{blob['digest']}" not in self.documents for blob in blobs):
+        blobs = [document["config"], *document["layers"]] if "layers" in document else []
+        manifests = document.get("manifests", [])
+        parts = [*(("blobs", each) for each in blobs), *(("manifests", each) for each in manifests)]
+        if any(f"/v2/{repository}/{kind}/{part['digest']}" not in self.documents for kind, part in parts):
             send(handler, 404, error("MANIFEST_BLOB_UNKNOWN"))
             return
         for reference in (digest_of(data), asked):
             self.documents[f"/v2/{repository}/manifests/{reference}"] = (handler.headers["Content-Type"], data)
-        self._created(handler, f"/v2/{repository}/manifests/{asked}", digest_of(data))
+        more = {"OCI_Subject": document["subject"]["digest"]} if self.referrers and "subject" in document else {}
+        self._created(handler, f"/v2/{repository}/manifests/{asked}", digest_of(data), **more)
+
+    def _delete(self, handler: BaseHTTPRequestHandler, repository: str, asked: str) -> None:
+        places = [place for place in self.documents if place.startswith(f"/v2/{repository}/manifests/")]
+        there = self.documents.get(f"/v2/{repository}/manifests/{asked}")
+        digest = ":" in asked
+        if self.deletes == "none" or (self.deletes == "digest" and not digest):
+            send(handler, 405, error("UNSUPPORTED"))
+        elif there is None:
+            send(handler, 404, error("MANIFEST_UNKNOWN"))
+        else:
+            for place in places:
+                if place.endswith(f"/{asked}") or (digest and self.documents[place] == there):
+                    del self.documents[place]
+            send(handler, 202, b"")
+
+    def _list(self, handler: BaseHTTPRequestHandler, path: str) -> None:
+        query = {key: values[0] for key, values in parse_qs(urlsplit(handler.path).query).items()}
+        start = int(query.get("last", "0"))
+        referring, tagged = _REFERRERS.fullmatch(path), _TAGS.fullmatch(path)
+        if tagged:
+            whole: list[Any] = self._tags(tagged[1])
+            document: dict[str, Any] = {"name": tagged[1], "tags": whole[start : start + self.page]}
+            kind = "application/json"
+        elif referring and self.referrers:
+            whole = self._referring(*referring.groups(), query.get("artifactType") if self.filters else None)
+            document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": whole[start : start + self.page]}
+            kind = INDEX
+        if not (tagged and whole) and not (referring and self.referrers):
+            send(handler, 404, b"404 page not found")
+            return
+        more = {"OCI_Filters_Applied": "artifactType"} if "artifactType" in query and self.filters else {}
+        if start + self.page < len(whole):
+            rest = urlencode({**query, "last": start + self.page})
+            more["Link"] = f'<{path}?{rest}>; rel="next"'
+        send(handler, 200, json.dumps(document).encode(), Content_Type=kind, **more)
+
+    def _tags(self, repository: str) -> list[str]:
+        start = f"/v2/{repository}/manifests/"
+        return sorted(name for place in self.documents if ":" not in (name := place.removeprefix(start)) != place)
+
+    def _referring(self, repository: str, subject: str, kind: str | None) -> list[dict[str, Any]]:
+        found = {}
+        for place, (media_type, data) in self.documents.items():
+            document = json.loads(data) if place.startswith(f"/v2/{repository}/manifests/sha256:") else {}
+            if (document.get("subject") or {}).get("digest") == subject:
+                of = document.get("artifactType") or document["config"]["mediaType"]
+                described = {"mediaType": media_type, "digest": digest_of(data), "size": len(data), "artifactType": of}
+                found[digest_of(data)] = described | {"annotations": document.get("annotations", {})}
+        return [each for each in found.values() if kind in (None, each["artifactType"])]
 
     def _state(self, handler: BaseHTTPRequestHandler, status: int, repository: str, name: str) -> None:
         more = {"OCI_Chunk_Min_Length": str(self.minimum)} if self.minimum else {}
         there = f"0-{max(0, len(self.uploads[name]) - 1)}"
         send(handler, status, b"", Location=f"/v2/{repository}/blobs/uploads/{name}?_state=s3cret", Range=there, **more)
 
-    def _created(self, handler: BaseHTTPRequestHandler, place: str, digest: str) -> None:
-        send(handler, 201, b"", Location=place, Docker_Content_Digest=digest)
+    def _created(self, handler: BaseHTTPRequestHandler, place: str, digest: str, **more: str) -> None:
+        send(handler, 201, b"", Location=place, Docker_Content_Digest=digest, **more)
 
     def _allows(self, authorization: str | None) -> bool:
         if self.token is None or self.basic or self.lives is None:

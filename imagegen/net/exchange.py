@@ -131,16 +131,18 @@ class Exchange:
         *,
         check: Callable[[requests.Response, Address], None] = check_status,
         silence: float | None = None,
+        follow: bool = True,
     ) -> Iterator[Answer]:
         """The final answer to a request, redirects followed; `check` raises for one that is no use.
 
+        Without `follow`, a redirect is an answer like others.
         `silence` is for how many seconds the server may say nothing, where that is not the client's own.
         """
         patience = self._patience if silence is None else silence
         with Lifeline(patience) as line:
             self._lines.add(line)
             try:
-                with self._followed(method, parse(url), headers, body, line, silence) as (final, response):
+                with self._followed(method, parse(url), headers, body, line, silence, follow) as (final, response):
                     check(response, final)
                     yield Answer(parse(url).origin, final.url, response, line)
             except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError):
@@ -171,6 +173,7 @@ class Exchange:
         body: Body | None,
         line: Lifeline,
         silence: float | None,
+        follow: bool,
     ) -> Iterator[tuple[Address, requests.Response]]:
         first = address
         for _ in range(_MAX_REDIRECTS + 1):
@@ -180,7 +183,7 @@ class Exchange:
             auth = address.auth or (first.auth if own else None) or self._known.get(address.origin)
             data = _Outgoing(body, self, line, first.url) if body and body.size else None
             with self._send(method, address, told, auth, data, silence) as response:
-                if "Location" not in response.headers or not response.is_redirect:
+                if "Location" not in response.headers or not response.is_redirect or not follow:
                     yield address, response
                     return
                 if method in _BODILY and response.status_code not in _REPEATED:

@@ -61,22 +61,27 @@ class Sender:
         authorization: str | None = None,
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
+        limit: int = _MAX_SAID,
+        follow: bool = True,
     ) -> Reply:
         """One try, to be called inside `retry`. Raises DeniedError, and what `retry` takes for a fault that may pass.
 
+        `limit` is how many bytes of the answer are read; without `follow`, a redirect is an answer like others.
         `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
         """
         told = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
         exchange, silence = self._exchange, self._silence if method in ("PUT", "PATCH") else None
-        with exchange.answer(method, url, told, body, check=check_willing, silence=silence) as answer:
+        with exchange.answer(method, url, told, body, check=check_willing, silence=silence, follow=follow) as answer:
             exchange.alive(answer)
             said = b""
             for chunk in exchange.chunks(answer):
                 said += chunk
-                if len(said) >= _MAX_SAID:
+                if len(said) >= limit:
                     break
-            return Reply(answer.url, answer.response.status_code, answer.response.headers, said[:_MAX_SAID])
+            return Reply(answer.url, answer.response.status_code, answer.response.headers, said[:limit])
 
-    def retry(self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0) -> T:
+    def retry(
+        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be written to"
+    ) -> T:
         """Call `once` until it gives something; tries that leave `headway`, in bytes, where it was are counted."""
-        return self._exchange.retry(url, once, headway=headway, aim="be written to")
+        return self._exchange.retry(url, once, headway=headway, aim=aim)

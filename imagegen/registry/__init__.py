@@ -6,17 +6,22 @@ version 2, schema 2.
 
 from imagegen.registry.image import LAYERS, Artifact, Config, Image, Layer, Platform, read_artifact
 from imagegen.registry.pull import Repository, resolve
-from imagegen.registry.push import Target
+from imagegen.registry.push import Amount, Moved, Target
 from imagegen.registry.reference import Reference, parse
+from imagegen.registry.referrers import Content, Referrer
 
 __all__ = [
     "LAYERS",
+    "Amount",
     "Artifact",
     "Config",
+    "Content",
     "Image",
     "Layer",
+    "Moved",
     "Platform",
     "Reference",
+    "Referrer",
     "Repository",
     "Target",
     "parse",

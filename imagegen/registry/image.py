@@ -21,7 +21,7 @@ MAX_DOCUMENT = 4 << 20  # bytes: what registries take of a manifest (distributio
 MAX_CONFIG = 8 << 20
 _MAX_LAYERS = 127  # overlay file systems end there
 _MAX_LAYER = 64 << 30  # bytes
-_MAX_LIST = 1000  # entries of env and the like
+MAX_LIST = 1000  # entries of env and the like
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -117,11 +117,15 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A manifest that is no image's: its type, what it says of itself, and its blobs with their titles."""
+    """A manifest that is no image's: its type, what it says of itself, and its blobs with their titles.
+
+    `subject` is the digest of the manifest that it refers to.
+    """
 
     kind: str
     annotations: Mapping[str, str]
     parts: tuple[tuple[str, Descriptor], ...]
+    subject: str | None
 
 
 class _Malformed(Exception):
@@ -168,9 +172,38 @@ def read_artifact(data: bytes, media_type: str, where: str) -> Artifact:
             (_annotations(each).get(_TITLE, ""), _descriptor(each)) for each in _list(document.get("layers"), "layers")
         )
         _require(all(blob.size <= _MAX_LAYER for _, blob in parts), "a part of it would be larger than any layer")
-        return Artifact(_text(kind), _annotations(document), parts)
+        subject = _descriptor(document["subject"]).digest if document.get("subject") is not None else None
+        return Artifact(_text(kind), _annotations(document), parts, subject)
 
     return _checked(read, where)
+
+
+def entries_of(index: bytes, where: str) -> list[Any]:
+    """What an index lists, unread. Raises FetchError for what is no index."""
+    document = _json(index, where)
+
+    def read() -> list[Any]:
+        declared = document.get("mediaType", _INDEXES[0])
+        _require(document.get("schemaVersion") == 2 and declared in _INDEXES, f"its media type is {declared!r}")
+        _require("layers" not in document, "it is an index and a manifest at once")
+        return _list(document.get("manifests"), "manifests")
+
+    return _checked(read, where)
+
+
+def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
+    """An index's entry for an artifact: what it names, its type ("" for none) and annotations, those in plain text.
+
+    None for what is no entry, or has a digest of another kind: others may list what they like.
+    """
+    try:
+        descriptor = _descriptor(entry)
+        kind = _text(entry.get("artifactType", ""))
+        told = _table(entry.get("annotations") or {}, "annotations")
+    except _Malformed:
+        return None
+    plain = {name: text for name, text in told.items() if isinstance(text, str) and unprintable(name + text) is None}
+    return descriptor, kind, plain
 
 
 def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str) -> tuple[Config, tuple[Layer, ...]]:
@@ -281,8 +314,8 @@ def _table(value: Any, what: str) -> dict[str, Any]:
 
 
 def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _MAX_LIST:
-        raise _Malformed(f"{what} is no list of at most {_MAX_LIST} entries")
+    if not isinstance(value, list) or len(value) > MAX_LIST:
+        raise _Malformed(f"{what} is no list of at most {MAX_LIST} entries")
     return value
 
 

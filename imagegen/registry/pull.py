@@ -5,12 +5,16 @@ Source: OCI distribution-spec v1.1 (the pull half).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import TypeVar
+from urllib.parse import quote
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError
+from imagegen.net.send import Reply, Sender
 from imagegen.progress import Meter
 from imagegen.registry.image import (
     ACCEPT,
@@ -20,12 +24,22 @@ from imagegen.registry.image import (
     Image,
     Manifest,
     Platform,
+    read_artifact,
     read_config,
     read_document,
 )
-from imagegen.registry.reference import Reference, endpoint, variable
+from imagegen.registry.pages import pages
+from imagegen.registry.reference import Reference, endpoint, is_tag, variable
+from imagegen.registry.referrers import INDEX_TYPE, Content, Referrer, fallback_tag, listed
 from imagegen.registry.session import Session
 from imagegen.store import Store, digest_of
+
+# Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for people.
+_NO_REFERRERS = (
+    *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
+    *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
+)
+_MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
 
 T = TypeVar("T")
 
@@ -49,6 +63,7 @@ class Repository:
         self._reference, self._client, self._name = reference, client, f"{what} {reference}"
         self._endpoint = endpoint(reference, settings)
         self._session = Session(self._endpoint, client, settings, actions="pull")
+        self._sender = Sender(client)
 
     def reach(self) -> None:
         """Raise FetchError, soon, when nobody answers at the registry's address."""
@@ -107,12 +122,71 @@ class Repository:
             self._check(url, "size", f"{size} bytes", f"{len(page.body)} bytes")
         return digest, page.body, page.headers.get("Content-Type", "")
 
-    def document(self, blob: Descriptor) -> bytes:
-        """A small blob, whole and verified. Raises FetchError."""
+    def document(self, blob: Descriptor, limit: int = MAX_CONFIG) -> bytes:
+        """A small blob, whole and verified, of at most `limit` bytes. Raises FetchError."""
         url = f"{self._endpoint.base}/blobs/{blob.digest}"
-        body = self._page(url, min(blob.size, MAX_CONFIG), None).body
+        body = self._page(url, min(blob.size, limit), None).body
         self._check(url, "digest", blob.digest, digest_of(body))
         return body
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
+        """The artifacts that refer to the manifest with this digest, of one type or of all; the registry's word alone.
+
+        A registry that keeps no such lists is asked for the one that clients keep. Raises FetchError.
+        """
+        query = f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else ""
+        url = f"{self._endpoint.base}/referrers/{digest}{query}"
+        found: dict[str, Referrer] = {}
+        for page in self._pages(url, INDEX_TYPE):
+            if not _is_list(page):
+                found = {each.digest: each for each in self._kept_by_clients(digest)}
+                break
+            found |= {each.digest: each for each in listed(page.body, digest, page.url)}
+        # Whether the registry has left out the others or not: it need not know the query.
+        return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
+
+    def content(self, referrer: Referrer) -> Content:
+        """What the artifact carries: verified by digest, and seen to refer to whom the list says. Raises FetchError."""
+        where = f"{self._reference.name}@{referrer.digest}"
+        _, data, kind = self.manifest(referrer.digest, referrer.size)
+        artifact = read_artifact(data, kind, where)
+        if artifact.subject != referrer.subject:
+            raise FetchError(
+                f"{where} is listed for {referrer.subject}, and does not refer to it",
+                why=f"it refers to {artifact.subject or 'nothing'}",
+                fix="do not trust it: whoever may write there can have changed the list",
+            )
+        if len(artifact.parts) != 1:
+            raise FetchError(f"{where} is no single document", why=f"it has {len(artifact.parts)} parts")
+        ((_, blob),) = artifact.parts
+        return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
+
+    def tags(self) -> tuple[str, ...]:
+        """All tags, as the registry orders them; a repository that does not exist has none. Raises FetchError."""
+        found: dict[str, None] = {}
+        for page in self._pages(f"{self._endpoint.base}/tags/list?n=1000", "application/json"):
+            if page.status == HTTPStatus.NOT_FOUND:
+                return ()
+            try:
+                if page.status != HTTPStatus.OK:
+                    raise FetchError(f"the tags of {self._name} cannot be read", why=f"HTTP status {page.status}")
+                told = json.loads(page.body)["tags"] or []
+                found |= dict.fromkeys(tag for tag in told if isinstance(tag, str) and is_tag(tag))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise FetchError(f"the tags of {self._name} cannot be read", why="its list is none") from error
+        return tuple(found)
+
+    def _kept_by_clients(self, digest: str) -> tuple[Referrer, ...]:
+        try:
+            _, data, _ = self.manifest(fallback_tag(digest))
+        except NotFoundError:
+            return ()
+        return listed(data, digest, f"{self._reference.name}:{fallback_tag(digest)}")
+
+    def _pages(self, url: str, accept: str) -> Iterator[Reply]:
+        pages_ = pages(self._session, self._sender, url, accept)
+        while (page := self._explained(lambda: next(pages_, None))) is not None:
+            yield page
 
     def _page(self, url: str, limit: int, accept: str | None) -> Page:
         return self._asking(
@@ -128,9 +202,13 @@ class Repository:
             )
 
     def _asking(self, ask: Callable[[str | None], T]) -> T:
-        """`ask` with the registry's authorization; its refusals told as what they are for an image."""
+        """`ask` with the registry's authorization."""
+        return self._explained(lambda: self._session.asking(ask))
+
+    def _explained(self, ask: Callable[[], T]) -> T:
+        """`ask`; the registry's refusals told as what they are for an image."""
         try:
-            return self._session.asking(ask)
+            return ask()
         except NotFoundError as error:
             raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
         except DeniedError as error:
@@ -139,3 +217,13 @@ class Repository:
                 why=f"{error.what}: {error.why}",
                 fix=f"`docker login {self._session.host}` lets you in, if it is there",
             ) from error
+
+
+def _is_list(page: Reply) -> bool:
+    """Whether it is a list of referrers. Raises FetchError for an answer that says neither yes nor no."""
+    kind = page.headers.get("Content-Type", "").partition(";")[0].strip()
+    if page.status == HTTPStatus.OK:
+        return kind == INDEX_TYPE
+    if page.status in _NO_REFERRERS or "Location" in page.headers:
+        return False
+    raise FetchError(f"{page.url} cannot be fetched", why=f"HTTP status {page.status}")

@@ -8,28 +8,40 @@ upload goes on where the registry says, and begins anew where it has forgotten i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError
-from imagegen.net import Client, DeniedError, UnreachableError
+from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.net.address import parse as parse_address
+from imagegen.net.answer import TryAgainError
 from imagegen.net.send import Reply, Sender, small
-from imagegen.progress import Meter
+from imagegen.progress import Meter, Quiet, human
 from imagegen.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
+from imagegen.registry.mounts import Mounts
+from imagegen.registry.pull import Repository
 from imagegen.registry.reference import Reference, endpoint
+from imagegen.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, artifact, extended, fallback_tag
 from imagegen.registry.session import Session
 from imagegen.registry.upload import Upload
 from imagegen.store import Store, digest_of
+from imagegen.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.text import counted
 
 _AT_ONCE = 4  # uploads
+_ASKED_AT_ONCE = 8
+_MAX_MOUNTS = 16  # repositories that are asked for each blob; a token names them all
 _MAX_REASONS = 3  # of a refusal, each of as many characters as the next line says
 _MAX_REASON = 200
 _DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
+_GONE = (*_DONE, HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND)
 _MEANINGS: dict[int, str] = {
     HTTPStatus.NOT_FOUND: "it has no such repository, and makes none",
     HTTPStatus.METHOD_NOT_ALLOWED: "it is read-only",
@@ -37,22 +49,54 @@ _MEANINGS: dict[int, str] = {
 }
 
 
+T = TypeVar("T")
+Way = Literal["there", "mounted", "sent"]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many blobs, and their bytes."""
+
+    blobs: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of blobs: they were in the repository, were linked from another one, or had to be sent."""
+
+    there: Amount
+    mounted: Amount
+    sent: Amount
+
+    def __str__(self) -> str:
+        amounts = (self.there, self.mounted, self.sent)
+        blobs, size = sum(each.blobs for each in amounts), sum(each.size for each in amounts)
+        return f"{self.sent.blobs} of {counted(blobs, 'blob')} sent, {human(self.sent.size)} of {human(size)}"
+
+
 class Target:
     """Thread-safe. A mirror that the environment names for the registry is written to in its place.
 
-    `mount` is a repository that may have some of the blobs already: of the same registry, they are linked, not sent.
+    `mounts` are repositories that may have some of the blobs already: those of the same registry are asked in their
+    order, and what they have is linked, not sent.
     """
 
     def __init__(
-        self, reference: Reference, client: Client, settings: Settings, *, mount: Reference | None = None
+        self, reference: Reference, client: Client, settings: Settings, *, mounts: Sequence[Reference] = ()
     ) -> None:
         self._reference, self._client, self._sender = reference, client, Sender(client)
         here = endpoint(reference, settings)
         self._base = here.base
-        other = endpoint(mount, settings) if mount and mount.registry == reference.registry else None
-        self._mount = urlsplit(other.base).path.removeprefix("/v2/") if other and other.base != here.base else None
-        also = (self._mount,) if self._mount else ()
-        self._session = Session(here, client, settings, actions="pull,push", also=also)
+        others = [endpoint(each, settings).base for each in mounts if each.registry == reference.registry]
+        self._others = {_path(base): base for base in others if base != here.base}
+        self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
+        self._mounts = Mounts(tuple(self._others))
+        self._session = Session(here, client, settings, actions="pull,push", also=tuple(self._others))
+        self._deleting = Session(here, client, settings, actions="pull,push,delete")
+        self._reader = Repository(reference, client, settings)
+        self._listing = threading.Lock()
+        self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
 
     def reach(self) -> None:
         """Raise PublishError, soon, when nobody answers at the registry's address."""
@@ -62,40 +106,27 @@ class Target:
     def has(self, digest: str, size: int) -> bool:
         """Whether the repository has the blob, as far as it says so. Raises PublishError."""
         with self._explained():
-            try:
-                reply = self._ask("HEAD", f"{self._base}/blobs/{digest}")
-            except DeniedError as error:
-                if parse_address(error.url).origin != parse_address(self._base).origin:
-                    return False  # a store of files, to which the registry sends, may be asked for nothing but the file
-                raise
-        if reply.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
-            raise self._refusal(reply, f"blob {digest}")
-        return reply.status == HTTPStatus.OK and reply.headers.get("Content-Length") in (None, str(size))
+            return self._has(self._base, digest, size) is True
 
-    def upload(self, blob: Descriptor, store: Store, meter: Meter) -> bool:
-        """Bring a blob of the store to the repository; whether it had to be sent. Raises PublishError, StoreError."""
-        if self.has(blob.digest, blob.size):
-            meter.advance(blob.size)
-            return False
-        upload = Upload(blob, store, self._sender, f"{self._base}/blobs", self._mount, meter)
-        with self._explained():
-            while not upload.done:
-                reply = self._session.asking(upload.advance)
-                if reply is not None:
-                    raise self._refusal(reply, f"blob {blob.digest}")
-        return not upload.mounted
+    def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
+        """The digests of those that the repository has. Raises PublishError."""
+        asked = tuple(dict.fromkeys(blobs))
+        found = self._each(asked, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
+        return frozenset(blob.digest for blob in asked if found[blob])
 
-    def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> int:
-        """`upload` for each, several at once; how many were sent. The first error ends the rest and the client."""
-        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload")
-        try:
-            tasks = [pool.submit(self.upload, blob, store, meter) for blob in dict.fromkeys(blobs)]
-            return sum(task.result() for task in as_completed(tasks))
-        except BaseException:
-            self._client.close()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def upload(self, blob: Descriptor, store: Store, meter: Meter) -> Way:
+        """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
+        return self._upload(blob, store, meter)
+
+    def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> Moved:
+        """`upload` for each, several at once. The first error ends the rest and the client."""
+        ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
+
+        def amount(way: Way) -> Amount:
+            sizes = [blob.size for blob, went in ways.items() if went == way]
+            return Amount(len(sizes), sum(sizes))
+
+        return Moved(amount("there"), amount("mounted"), amount("sent"))
 
     def manifest(self, asked: str) -> str | None:
         """The digest of the manifest under a tag or digest, as far as the registry tells; None where it has none."""
@@ -112,6 +143,95 @@ class Target:
 
         Raises PublishError, also when the registry took it for another one.
         """
+        self._put(manifest, media_type, tag)
+        return digest_of(manifest)
+
+    def refer(
+        self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
+    ) -> str:
+        """Attach a document to a manifest, which need not be there yet; the digest of what is attached.
+
+        The same again is the same artifact. A registry that keeps no lists of referrers gets one, as clients keep it.
+        Raises PublishError.
+        """
+        described = Descriptor(media_type, digest_of(blob), len(blob))
+        for part, data in ((EMPTY, NOTHING), (described, blob)):
+            self._upload(part, data, Quiet().meter("", part.size))
+        manifest, entry = artifact(subject, artifact_type, described, annotations)
+        reply = self._put(manifest, MANIFEST_TYPE)
+        if reply.headers.get("OCI-Subject") != subject.digest:
+            self._list(subject.digest, entry)
+        return digest_of(manifest)
+
+    def delete(self, asked: str) -> None:
+        """Take away a tag, or with a digest a manifest and all of its tags; what is not there is taken away already.
+
+        Raises PublishError, also where the registry deletes nothing: then it stays.
+        """
+        if self.manifest(asked) is None:
+            return
+        what = f"{'manifest' if is_digest(asked) else 'tag'} {asked} stays at {self._reference.name}"
+        url = f"{self._base}/manifests/{asked}"
+        try:
+            with self._explained():
+                reply = self._deleting.asking(lambda known: self._sender.ask("DELETE", url, authorization=known))
+        except PublishError as error:
+            raise PublishError(what, why=f"{error.what}: {error.why}", fix=error.fix) from error
+        if reply.status not in _GONE or self.manifest(asked) is not None:
+            why = ", ".join([f"its registry does not delete it: HTTP status {reply.status}", *_reasons(reply.body)])
+            fix = "leave it, or take it away by the means that the registry has of its own"
+            raise PublishError(what, why=why, fix=fix)
+
+    def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
+        """`do` for each, `at_once` at a time. The first error ends the rest and the client."""
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="registry")
+        try:
+            tasks = {pool.submit(do, blob): blob for blob in blobs}
+            return {tasks[task]: task.result() for task in as_completed(tasks)}
+        except BaseException:
+            self._client.close()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _upload(self, blob: Descriptor, source: Store | bytes, meter: Meter) -> Way:
+        if self.has(blob.digest, blob.size):
+            meter.advance(blob.size)
+            return "there"
+        found = self._mounts.find(lambda other: self._other_has(other, blob))
+        mount, sure = found or (None, False)
+        upload = Upload(blob, source, self._sender, f"{self._base}/blobs", mount, meter)
+        with self._explained():
+            while not upload.done:
+                reply = self._session.asking(upload.advance)
+                if reply is not None:
+                    raise self._refusal(reply, f"blob {blob.digest}")
+        if mount and upload.mounted:
+            self._mounts.worked(mount)
+        elif sure:
+            self._mounts.give_up()
+        return "mounted" if upload.mounted else "sent"
+
+    def _has(self, base: str, digest: str, size: int) -> bool | None:
+        """None: the registry does not say. Raises FetchError, PublishError."""
+        try:
+            reply = self._ask("HEAD", f"{base}/blobs/{digest}")
+        except DeniedError as error:
+            if parse_address(error.url).origin != parse_address(self._base).origin:
+                return None  # a store of files, to which the registry sends, may be asked for nothing but the file
+            raise
+        if reply.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise self._refusal(reply, f"blob {digest}")
+        return reply.status == HTTPStatus.OK and reply.headers.get("Content-Length") in (None, str(size))
+
+    def _other_has(self, other: str, blob: Descriptor) -> bool | None:
+        try:
+            return self._has(self._others[other], blob.digest, blob.size)
+        except (FetchError, PublishError):  # whoever it is, the blob can be sent
+            self._mounts.drop(other)
+            return False
+
+    def _put(self, manifest: bytes, media_type: str, tag: str | None = None) -> Reply:
         digest = digest_of(manifest)
         what = f"manifest {tag or digest}"
         if len(manifest) > MAX_DOCUMENT:
@@ -127,7 +247,33 @@ class Target:
         told = reply.headers.get("Docker-Content-Digest", digest)
         if reply.status not in _DONE or told != digest:
             raise self._refusal(reply, what, f"it says that it keeps {told}, and {digest} was sent")
-        return digest
+        return reply
+
+    def _list(self, subject: str, entry: dict[str, Any]) -> None:
+        """Put the entry into the list that clients keep, and all that was attached before, where it is gone.
+
+        Nothing keeps two from writing at once, and then what the first one wrote is lost: so whoever wrote looks.
+        """
+        tag = fallback_tag(subject)
+        where = f"{self._reference.name}:{tag}"
+
+        def lacking() -> bytes | None:
+            try:
+                _, index, _ = self._reader.manifest(tag)
+            except NotFoundError:
+                return extended(None, entries, where)
+            return extended(index, entries, where)
+
+        def once() -> None:
+            if (longer := lacking()) is not None:
+                self._put(longer, INDEX_TYPE, tag)
+                if lacking() is not None:
+                    raise TryAgainError("the list of referrers was changed by somebody else", local=True)
+
+        with self._listing, self._explained():
+            entries = self._listed.setdefault(subject, {})
+            entries[entry["digest"]] = entry
+            self._sender.retry(f"{self._base}/manifests/{tag}", once)
 
     def _ask(self, method: str, url: str, headers: dict[str, str] | None = None) -> Reply:
         return self._session.asking(
@@ -167,6 +313,11 @@ class Target:
         meaning = _MEANINGS.get(reply.status)
         why = ", ".join(said) + (f": {meaning}" if meaning else "")
         return PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+
+
+def _path(base: str) -> str:
+    """A repository as its registry calls it."""
+    return urlsplit(base).path.removeprefix("/v2/")
 
 
 def _reasons(body: bytes) -> list[str]:

@@ -72,6 +72,11 @@ def parse(text: str) -> Reference:
     return Reference(registry, path, tag or None, digest or None)
 
 
+def is_tag(text: str) -> bool:
+    """Whether a manifest can have this tag."""
+    return _TAG.fullmatch(text) is not None
+
+
 def _no_name(text: str, why: str) -> FetchError:
     return FetchError(f"{text!r} is no image's name", why=why, fix="write docker.io/library/debian:12, say")
 

@@ -103,6 +103,11 @@ class Session:
         basic = credentials.basic() if credentials else None
         try:
             body = self._client.page(url, authorization=basic, limit=_MAX_TOKEN).body
+        except DeniedError:
+            if len(self._scopes) == 1:
+                raise
+            self._scopes = self._scopes[:1]  # perhaps it is one of the others that may not be read: none is needed
+            return self._token(parameters, credentials)
         except NotFoundError as error:  # it is not the image that does not exist
             raise FetchError(f"{what} gives no token", where=realm.url, why=error.why) from error
         try:

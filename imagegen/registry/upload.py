@@ -7,10 +7,12 @@ Bytes are read from the store's file as they leave, and hashed on the way: what 
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
+from typing import BinaryIO
 from urllib.parse import urlencode
 
 from imagegen.errors import FetchError, PublishError, StoreError
@@ -36,15 +38,16 @@ _UNCHUNKED = (*_LOST, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.LENGTH_REQUIRED,
 class Upload:
     """For one thread. `advance` until `done`; `mounted` says that nothing had to be sent.
 
-    `blobs` is the address under which the repository has its blobs, `mount` a repository that may have this one.
+    `source` is the store that has the blob, or its bytes. `blobs` is the address under which the repository has its
+    blobs, `mount` a repository that may have this one.
     """
 
     def __init__(
-        self, blob: Descriptor, store: Store, sender: Sender, blobs: str, mount: str | None, meter: Meter
+        self, blob: Descriptor, source: Store | bytes, sender: Sender, blobs: str, mount: str | None, meter: Meter
     ) -> None:
-        if not store.has(blob.digest, blob.size):
-            raise StoreError(f"the store has no blob {blob.digest} of {blob.size} bytes", where=str(store.root))
-        self._blob, self._store, self._sender, self._blobs, self._meter = blob, store, sender, blobs, meter
+        if isinstance(source, Store) and not source.has(blob.digest, blob.size):
+            raise StoreError(f"the store has no blob {blob.digest} of {blob.size} bytes", where=str(source.root))
+        self._blob, self._source, self._sender, self._blobs, self._meter = blob, source, sender, blobs, meter
         self._mount, self._mount_denied = mount, False
         self.done = self.mounted = False
         self._place: str | None = None  # where it goes on; None: not begun
@@ -92,8 +95,8 @@ class Upload:
             self.done = self.mounted = True
             self._show(self._blob.size)
             return None
+        self._mount = None
         if mounting and reply.status != HTTPStatus.ACCEPTED:
-            self._mount = None
             return self._begin(authorization)
         if reply.status != HTTPStatus.ACCEPTED:
             return reply
@@ -173,7 +176,7 @@ class Upload:
     def _bytes(self, start: int, end: int) -> Iterator[bytes]:
         """The blob's bytes in this range. The last of all leave only when all of them have the blob's digest."""
         position = start
-        with self._store.path(self._blob.digest).open("rb") as file:
+        with self._open() as file:
             file.seek(start)
             while position < end:
                 data = file.read(min(CHUNK, end - position))
@@ -182,10 +185,21 @@ class Upload:
                     self._hashed = position + len(data)
                 position += len(data)
                 if not data or (position == self._blob.size and not self._whole()):
-                    self._store.verify(self._blob.digest)
-                    raise StoreError(f"blob {self._blob.digest} changed while it was read", where=str(self._store.root))
+                    raise self._damaged()
                 yield data
                 self._show(position)
+
+    def _open(self) -> BinaryIO:
+        if isinstance(self._source, bytes):
+            return io.BytesIO(self._source)
+        return self._source.path(self._blob.digest).open("rb")
+
+    def _damaged(self) -> StoreError:
+        """Raises it itself where the store can say more."""
+        if isinstance(self._source, bytes):
+            return StoreError(f"{len(self._source)} bytes are not blob {self._blob.digest}")
+        self._source.verify(self._blob.digest)
+        return StoreError(f"blob {self._blob.digest} changed while it was read", where=str(self._source.root))
 
     def _whole(self) -> bool:
         return f"sha256:{self._hash.hexdigest()}" == self._blob.digest

@@ -81,9 +81,9 @@ def test_an_image_goes_there_and_comes_back(hub: Hub, tmp_path: Path, monkeypatc
     name, counter = parse(f"{hub.host}/people/pushed:1"), Counter()
     with Client(settings) as client:
         target = Target(name, client, settings)
-        assert target.upload_all([large, small, described], store, counter) == 3
+        assert target.upload_all([large, small, described], store, counter).sent.blobs == 3
         assert counter.total == large.size + small.size + described.size
-        assert target.upload_all([large, small, described], store, counter) == 0
+        assert target.upload_all([large, small, described], store, counter).there.blobs == 3
         digest = target.put(json.dumps(manifest).encode(), MANIFEST, "1")
         assert target.manifest("1") == digest
         image = resolve(name, Platform("linux", "amd64"), client, settings)
@@ -94,7 +94,8 @@ def test_an_image_goes_there_and_comes_back(hub: Hub, tmp_path: Path, monkeypatc
         assert there.read(large.digest) == DATA
 
         # Into another repository nothing has to be sent.
-        assert not Target(parse(f"{hub.host}/people/other"), client, settings, mount=name).upload(large, store, counter)
+        other = Target(parse(f"{hub.host}/people/other"), client, settings, mounts=[parse(f"{hub.host}/none"), name])
+        assert other.upload(large, store, counter) == "mounted"
 
 
 class Cutting(socketserver.ThreadingTCPServer):
@@ -164,7 +165,9 @@ def test_a_push_that_broke_off_arrives(hub: Hub, tmp_path: Path, monkeypatch: py
         settings = login(tmp_path / "home", way.host)
         counter = Counter()
         with Client(settings, backoff=0.01) as client:
-            assert Target(parse(f"{way.host}/people/broken-off"), client, settings).upload(blob, store, counter)
+            assert (
+                Target(parse(f"{way.host}/people/broken-off"), client, settings).upload(blob, store, counter) == "sent"
+            )
     assert counter.total == blob.size
     assert way.cut and way.carried < 2 * blob.size
     settings = login(tmp_path / "home", hub.host)

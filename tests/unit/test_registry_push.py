@@ -19,7 +19,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError, StoreError
 from imagegen.net import Client
 from imagegen.net.send import Reply, Sender
-from imagegen.registry import Repository, Target, parse, upload
+from imagegen.registry import Amount, Repository, Target, parse, upload
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store, digest_of
 from tests.loopback import DATA
@@ -52,7 +52,7 @@ def target(registry: StandIn, name: str = "a/b", mount: str | None = None, **env
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
     client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
     source = parse(f"{registry.host}/{mount}") if mount else None
-    return Target(parse(f"{registry.host}/{name}"), client, settings, mount=source)
+    return Target(parse(f"{registry.host}/{name}"), client, settings, mounts=[source] if source else [])
 
 
 def login(home: Path, host: str, user: str = "me:secret") -> dict[str, str]:
@@ -64,7 +64,7 @@ def login(home: Path, host: str, user: str = "me:secret") -> dict[str, str]:
 def push(registry: Writable, store: Store, **env: str) -> Meter:
     """The blob, seen to arrive whole and counted once."""
     meter = Meter()
-    assert target(registry, **env).upload(BLOB, store, meter)
+    assert target(registry, **env).upload(BLOB, store, meter) == "sent"
     assert registry.documents[PLACE][1] == DATA
     assert meter.total == len(DATA)
     return meter
@@ -89,7 +89,7 @@ def test_a_large_blob_goes_in_pieces_and_a_small_one_at_once(registry: Writable,
     registry.asked.clear()
     for data in (b"small", b""):
         small = Descriptor(LAYER, store.write(data), len(data))
-        assert target(registry).upload(small, store, Meter())
+        assert target(registry).upload(small, store, Meter()) == "sent"
         assert registry.documents[f"/v2/a/b/blobs/{small.digest}"][1] == data
     assert methods(registry) == ["HEAD", "POST", "PUT"] * 2
 
@@ -98,7 +98,7 @@ def test_what_is_there_is_not_sent_again(registry: Writable, store: Store) -> No
     push(registry, store)
     registry.asked.clear()
     meter = Meter()
-    assert not target(registry).upload(BLOB, store, meter)
+    assert target(registry).upload(BLOB, store, meter) == "there"
     assert methods(registry) == ["HEAD"]
     assert meter.total == len(DATA)
 
@@ -111,7 +111,7 @@ def test_a_manifest_comes_last_and_can_be_read_again(registry: Writable, store: 
     with pytest.raises(PublishError, match="MANIFEST_BLOB_UNKNOWN"):
         here.put(manifest, MANIFEST, "1")
     assert here.manifest("1") is None
-    assert here.upload_all([config, BLOB, BLOB], store, Meter()) == 2
+    assert here.upload_all([config, BLOB, BLOB], store, Meter()).sent == Amount(2, len(DATA) + 2)
     assert here.put(manifest, MANIFEST, "1") == here.manifest("1") == digest_of(manifest)
     reference = parse(f"{registry.host}/a/b:1")
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
@@ -123,9 +123,9 @@ def test_a_manifest_comes_last_and_can_be_read_again(registry: Writable, store: 
 def test_a_blob_of_another_repository_is_linked(registry: Writable, store: Store) -> None:
     registry.blob("people/base", DATA, LAYER)
     meter = Meter()
-    assert not target(registry, mount="people/base").upload(BLOB, store, meter)
+    assert target(registry, mount="people/base").upload(BLOB, store, meter) == "mounted"
     assert meter.total == len(DATA)
-    assert methods(registry) == ["HEAD", "POST"]
+    assert methods(registry) == ["HEAD", "HEAD", "POST"]
     assert PLACE in registry.documents
 
 
@@ -141,7 +141,7 @@ def test_a_mount_that_is_refused_costs_nothing_but_the_upload(how: str, registry
         fault = answering(status, "POST")
         registry.faults.append(lambda handler: "mount=" in handler.path and fault(handler))
         registry.token = "t0ken"
-    assert target(registry, mount="people/base").upload(BLOB, store, Meter())
+    assert target(registry, mount="people/base").upload(BLOB, store, Meter()) == "sent"
     assert registry.documents[PLACE][1] == DATA
 
 

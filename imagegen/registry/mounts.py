@@ -1,0 +1,46 @@
+"""Repositories of the same registry that may have a blob already, so that it is linked and not sent.
+
+Source: OCI distribution-spec v1.1, "Mounting a blob from another repository". Whoever is asked to mount what it lacks
+begins an upload, so each repository is asked whether it has the blob first: then an upload in its place means that the
+registry does not mount, and it is asked no more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+
+class Mounts:
+    """Thread-safe. `repositories` as the registry calls them, in the order in which they are asked."""
+
+    def __init__(self, repositories: Sequence[str]) -> None:
+        self._repositories = list(dict.fromkeys(repositories))
+        self._lock = threading.Lock()
+
+    def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
+        """The first repository that `has` the blob, or may have it (None), and whether it is sure.
+
+        Who had the last one is asked first.
+        """
+        with self._lock:
+            asked = tuple(self._repositories)
+        answers = ((each, has(each)) for each in asked)
+        return next(((each, answer is True) for each, answer in answers if answer is not False), None)
+
+    def worked(self, repository: str) -> None:
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+                self._repositories.insert(0, repository)
+
+    def drop(self, repository: str) -> None:
+        """It may not be read."""
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+
+    def give_up(self) -> None:
+        """The registry does not mount."""
+        with self._lock:
+            self._repositories.clear()

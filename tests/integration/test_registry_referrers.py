@@ -1,0 +1,65 @@
+"""Artifacts that refer to an image in a real registry, Debian's docker-registry: it has no list of them, so clients do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from imagegen.errors import PublishError
+from imagegen.net import Client
+from imagegen.registry import Content, Repository, Target, parse
+from imagegen.registry.image import Descriptor
+from imagegen.registry.referrers import fallback_tag
+from tests.integration.hub import Hub, serving
+from tests.integration.test_registry_push import login
+from tests.registry import MANIFEST, digest_of
+
+pytestmark = pytest.mark.integration
+
+SBOM = "application/vnd.cyclonedx+json"
+
+
+@pytest.fixture(scope="module")
+def hub(docker_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with serving(docker_registry, tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+def image(hub: Hub, name: str) -> Descriptor:
+    """An image there, tagged 1, as referrers name it."""
+    blobs = hub.push(name, "1", [b"bottom"])
+    data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": blobs[0], "layers": blobs[1:]}).encode()
+    return Descriptor(MANIFEST, digest_of(data), len(data))
+
+
+def test_what_is_attached_at_once_is_all_listed(hub: Hub, tmp_path: Path) -> None:
+    settings, name = login(tmp_path / "home", hub.host), parse(f"{hub.host}/people/attached")
+    subject = image(hub, "people/attached")
+    with Client(settings) as client:
+        repository = Repository(name, client, settings)
+        assert repository.referrers(subject.digest) == ()
+        one = Target(name, client, settings)
+        sbom = one.refer(subject, SBOM, b"{}", SBOM, {"a": "b"})
+        (found,) = repository.referrers(subject.digest)
+        assert (found.digest, found.artifact_type, found.annotations) == (sbom, SBOM, {"a": "b"})
+        assert repository.content(found) == Content(SBOM, {"a": "b"}, SBOM, b"{}")
+        with ThreadPoolExecutor(4) as pool:
+            notes = {*pool.map(lambda n: one.refer(subject, "text/plain", f"{n}".encode(), "text/plain", {}), range(8))}
+        assert {each.digest for each in repository.referrers(subject.digest, "text/plain")} == notes
+        assert set(repository.tags()) == {"1", fallback_tag(subject.digest)}
+
+
+def test_what_this_registry_does_not_take_away(hub: Hub, tmp_path: Path) -> None:
+    settings, name = login(tmp_path / "home", hub.host), parse(f"{hub.host}/people/kept")
+    subject = image(hub, "people/kept")
+    with Client(settings) as client:
+        target = Target(name, client, settings)
+        for asked in ("1", subject.digest):
+            with pytest.raises(PublishError, match=f"{asked} stays at {name.name}") as caught:
+                target.delete(asked)
+            assert "HTTP status 405" in str(caught.value)
+        assert target.manifest("1") == subject.digest
