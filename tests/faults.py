@@ -22,6 +22,8 @@ AREAS = (
     "Audits",
     "Matrices, rules, locks",
     "Secrets",
+    "Publishing",
+    "Trust",
 )
 _HEAD = """\
 # Faults

@@ -58,7 +58,8 @@ def fill(
             with Client(settings) as client:
                 target = Target(at, client, settings)
                 target.reach()
-                added = target.upload_all((*blobs, EMPTY), store, meter)
+                added = target.upload_all(blobs, store, meter).sent.blobs
+                target.upload(EMPTY, store, meter)
                 for listing in listings:
                     target.put(_manifest(listing), MANIFEST_TYPE, listing.name)
     return Filled(len(blobs), sum(blob.size for blob in blobs), added, tuple(each.name for each in listings))

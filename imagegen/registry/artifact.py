@@ -20,17 +20,17 @@ _TITLE = "org.opencontainers.image.title"
 
 def artifact(
     kind: str,
-    parts: Iterable[tuple[str, Descriptor]],
+    parts: Iterable[tuple[str | None, Descriptor]],
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> bytes:
-    """The manifest of an artifact of this type: its blobs with their titles, and what it is about."""
+    """The manifest of an artifact of this type: its blobs with their titles, where they have some, and its subject."""
     document: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
         "artifactType": kind,
         "config": described(EMPTY),
-        "layers": [described(blob) | {"annotations": {_TITLE: title}} for title, blob in parts],
+        "layers": [described(blob) | ({"annotations": {_TITLE: title}} if title else {}) for title, blob in parts],
         "annotations": dict(annotations),
     }
     if subject:

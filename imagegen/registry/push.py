@@ -24,11 +24,12 @@ from imagegen.net.address import parse as parse_address
 from imagegen.net.answer import TryAgainError
 from imagegen.net.send import Reply, Sender, small
 from imagegen.progress import Meter, Quiet, human
+from imagegen.registry.artifact import EMPTY, NOTHING
 from imagegen.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
 from imagegen.registry.mounts import Mounts
 from imagegen.registry.pull import Repository
 from imagegen.registry.reference import Reference, endpoint
-from imagegen.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, artifact, extended, fallback_tag
+from imagegen.registry.referrers import INDEX_TYPE, extended, fallback_tag, referring
 from imagegen.registry.session import Session
 from imagegen.registry.upload import Upload
 from imagegen.store import Store, digest_of
@@ -157,7 +158,7 @@ class Target:
         described = Descriptor(media_type, digest_of(blob), len(blob))
         for part, data in ((EMPTY, NOTHING), (described, blob)):
             self._upload(part, data, Quiet().meter("", part.size))
-        manifest, entry = artifact(subject, artifact_type, described, annotations)
+        manifest, entry = referring(subject, artifact_type, described, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
         if reply.headers.get("OCI-Subject") != subject.digest:
             self._list(subject.digest, entry)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen.errors import FetchError
+from imagegen.registry.artifact import artifact, described
 from imagegen.registry.image import MAX_LIST, Descriptor, entries_of, read_entry
 from imagegen.store import digest_of
 from imagegen.store.layout import MANIFEST_TYPE
 
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-NOTHING = b"{}"  # the config of an artifact, which has none
-EMPTY = Descriptor("application/vnd.oci.empty.v1+json", digest_of(NOTHING), len(NOTHING))
 
 
 @dataclass(frozen=True)
@@ -66,21 +65,12 @@ def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
     return tuple(found.values())
 
 
-def artifact(
+def referring(
     subject: Descriptor, artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]
 ) -> tuple[bytes, dict[str, Any]]:
     """The manifest of an artifact that refers to `subject`, and its entry in a list of referrers."""
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "artifactType": artifact_type,
-        "config": _described(EMPTY),
-        "layers": [_described(blob)],
-        "subject": _described(subject),
-        "annotations": dict(annotations),
-    }
-    data = json.dumps(document, sort_keys=True).encode()
-    entry = _described(Descriptor(MANIFEST_TYPE, digest_of(data), len(data)))
+    data = artifact(artifact_type, [(None, blob)], annotations, subject)
+    entry = described(Descriptor(MANIFEST_TYPE, digest_of(data), len(data)))
     return data, entry | {"artifactType": artifact_type, "annotations": dict(annotations)}
 
 
@@ -98,7 +88,3 @@ def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: 
         raise FetchError(f"{where} has no room for more", why=f"it lists {len(there)} artifacts already")
     document = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*there, *added]}
     return json.dumps(document, sort_keys=True).encode()
-
-
-def _described(blob: Descriptor) -> dict[str, Any]:
-    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}

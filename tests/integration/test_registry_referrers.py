@@ -1,4 +1,4 @@
-"""Artifacts that refer to an image in a real registry, Debian's docker-registry: it has no list of them, so clients do."""
+"""Artifacts that refer to an image in a real registry, Debian's docker-registry, where clients keep the list of them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from imagegen.net import Client
 from imagegen.registry import Content, Referrer, Repository, Target, parse
 from imagegen.registry.image import Descriptor
 from imagegen.registry.pages import next_page
-from imagegen.registry.referrers import artifact, extended, fallback_tag, listed
+from imagegen.registry.referrers import extended, fallback_tag, listed, referring
 from imagegen.store import digest_of
 from tests.registry import INDEX, MANIFEST, send
 from tests.registry_writes import Writable, answering, received
@@ -132,7 +132,7 @@ def test_a_registry_that_fails_to_list_is_no_registry_without_referrers(registry
 
 
 @pytest.mark.fault(
-    "Concurrent users", "two attach to one image at once, and the registry keeps the list of the second alone",
+    "Publishing", "two attach to one image at once, and the registry keeps the list of the second alone",
     "whoever wrote looks, and writes again what is gone",
 )  # fmt: skip
 def test_updates_that_are_lost(registry: Writable) -> None:
@@ -262,7 +262,7 @@ def test_a_list_only_grows(steps: list[dict[str, dict[str, object]]]) -> None:
 def test_whatever_a_list_holds(entry: object) -> None:
     data = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
     assert listed(data, "s", "x") == ()
-    mine, own = artifact(SUBJECT, SBOM, SUBJECT, {})
+    mine, own = referring(SUBJECT, SBOM, SUBJECT, {})
     longer = extended(data, {own["digest"]: own}, "x")
     assert longer and json.loads(longer)["manifests"] == [entry, own]
     assert listed(longer, "s", "x") == (Referrer(digest_of(mine), len(mine), SBOM, {}, "s"),)
