@@ -1,4 +1,4 @@
-"""Artifacts that refer to an image in a real registry, Debian's docker-registry, where clients keep the list of them."""
+"""Artifacts that refer to an image in a real registry, Debian's docker-registry, where clients list them."""
 
 from __future__ import annotations
 
