@@ -31,8 +31,8 @@ class Authority:
         """What shows that the certificate was copied: its owner's name, and a line of its own."""
         return [self.name.encode(), max(self.pem.read_bytes().split(b"\n")[1:-2], key=len)]
 
-    def context(self, host: str) -> ssl.SSLContext:
-        """For a server that shows a certificate for `host`."""
+    def context(self, host: str, *, days: int = 2) -> ssl.SSLContext:
+        """For a server that shows a certificate for `host` that is good for so many days; -1: until yesterday."""
         key, request, leaf, names = (self.directory / f"{host}.{kind}" for kind in ("key", "csr", "pem", "ext"))
         names.write_text(f"subjectAltName=DNS:{host}\n")
         self._openssl(
@@ -41,7 +41,7 @@ class Authority:
         )  # fmt: skip
         self._openssl(
             "x509", "-req", "-in", str(request), "-CA", str(self.pem), "-CAkey", str(self._key), "-CAcreateserial",
-            "-days", "2", "-extfile", str(names), "-out", str(leaf),
+            "-days", str(days), "-extfile", str(names), "-out", str(leaf),
         )  # fmt: skip
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(leaf, key)

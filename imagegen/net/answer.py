@@ -26,15 +26,16 @@ class DeniedError(FetchError):
     """The source answered, and asks for credentials or refuses those it got.
 
     `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
+    `ahead` is how many seconds this machine's clock is ahead of theirs, as far as they say; negative: behind.
     """
 
-    def __init__(self, address: Address, status: int, challenge: str) -> None:
+    def __init__(self, address: Address, status: int, challenge: str, ahead: float = 0.0) -> None:
         super().__init__(
             f"{address.url} may not be read",
             why=f"HTTP status {status}",
             fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
         )
-        self.url, self.challenge = address.url, challenge
+        self.url, self.challenge, self.ahead = address.url, challenge, ahead
 
 
 class TryAgainError(Exception):
@@ -74,15 +75,22 @@ def check_willing(response: requests.Response, address: Address) -> None:
         waiting = f"; it asks to wait {asked:.0f} s" if asked and asked > MAX_WAIT else ""
         raise TryAgainError(f"HTTP status {status}{waiting}", asked, local=status not in _BUSY)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
-        raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""))
+        ahead = -(_until(response.headers.get("Date", "")) or 0.0)
+        raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""), ahead)
 
 
 def _retry_after(value: str) -> float | None:
     """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, 10.2.3)."""
     if value.strip().isdecimal():
         return float(value)
+    until = _until(value)
+    return None if until is None else max(0.0, until)
+
+
+def _until(date: str) -> float | None:
+    """Seconds from now until an HTTP date (RFC 9110, 5.6.7)."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
 

@@ -22,7 +22,7 @@ from imagegen.net.answer import MAX_WAIT, TryAgainError, check_status, redirecte
 from imagegen.net.lifeline import HeldAdapter, Lifeline
 from imagegen.net.local import bundle
 from imagegen.net.page import DamagedError
-from imagegen.net.reason import innermost, reason_of
+from imagegen.net.reason import distrust, innermost, reason_of
 from imagegen.text import redact
 
 CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
@@ -102,10 +102,9 @@ class Exchange:
                 raise FetchError(f"{redact(url)} cannot be asked for", why=reason_of(error)) from error
             except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
                 self.check_stopped(url)
-                if isinstance(innermost(error), ssl.SSLCertVerificationError):
+                if isinstance(cause := innermost(error), ssl.SSLCertVerificationError):
                     raise UnreachableError(
-                        f"{redact(url)} has no certificate that this machine trusts",
-                        why=f"{reason_of(error)}; SSL_CERT_FILE can name the CA bundle of your network",
+                        f"{redact(url)} has no certificate that this machine trusts", why=distrust(cause)
                     ) from error
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.

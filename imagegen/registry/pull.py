@@ -212,11 +212,9 @@ class Repository:
         except NotFoundError as error:
             raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
         except DeniedError as error:
-            raise FetchError(
-                f"{self._name} may not be read, or does not exist",
-                why=f"{error.what}: {error.why}",
-                fix=f"`docker login {self._session.host}` lets you in, if it is there",
-            ) from error
+            fix = f"`docker login {self._session.host}` lets you in, if it is there"
+            what = f"{self._name} may not be read, or does not exist"
+            raise FetchError(what, **self._session.told(error, fix)) from error
 
 
 def _is_list(page: Reply) -> bool:

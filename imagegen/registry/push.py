@@ -28,7 +28,7 @@ from imagegen.registry.artifact import EMPTY, NOTHING
 from imagegen.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
 from imagegen.registry.mounts import Mounts
 from imagegen.registry.pull import Repository
-from imagegen.registry.reference import Reference, endpoint
+from imagegen.registry.reference import Reference, endpoint, is_tag, why_no_tag
 from imagegen.registry.referrers import INDEX_TYPE, extended, fallback_tag, referring
 from imagegen.registry.session import Session
 from imagegen.registry.upload import Upload
@@ -238,6 +238,8 @@ class Target:
         if len(manifest) > MAX_DOCUMENT:
             why = f"it has {len(manifest)} bytes, and registries take {MAX_DOCUMENT}"
             raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+        if tag and not is_tag(tag):
+            raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why_no_tag(tag))
         with self._explained():
             url, headers = f"{self._base}/manifests/{tag or digest}", {"Content-Type": media_type}
             reply = self._session.asking(
@@ -288,11 +290,8 @@ class Target:
         try:
             yield
         except DeniedError as error:
-            raise PublishError(
-                f"{name} may not be written to",
-                why=f"{urlsplit(error.url).netloc} answers {error.why}: it wants other credentials, or is read-only",
-                fix=f"`docker login {self._session.host}` as somebody who may push there",
-            ) from error
+            fix = f"`docker login {self._session.host}` as somebody who may push there"
+            raise PublishError(f"{name} may not be written to", **self._session.told(error, fix)) from error
         except UnreachableError as error:
             raise PublishError(
                 f"{name} cannot be written to", why=f"{error.what}: {error.why}", fix=error.fix

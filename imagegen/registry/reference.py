@@ -23,7 +23,8 @@ _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_LONGEST_TAG = 128  # characters
+_TAG = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_LONGEST_TAG - 1}}}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -48,6 +49,8 @@ class Reference:
 
 def parse(text: str) -> Reference:
     """The name as `docker pull` reads it. Raises FetchError for what is no image's name."""
+    if "://" in text:
+        raise _no_name(text, "it is an address", f"leave {text.partition('://')[0]}:// out")
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _no_name(text, "what follows the @ is no digest (sha256: and 64 lower-case hex digits)")
@@ -55,7 +58,7 @@ def parse(text: str) -> Reference:
     if not colon or "/" in tag:
         head, tag = rest, ""
     elif not _TAG.fullmatch(tag):
-        raise _no_name(text, f"{tag!r} is no tag")
+        raise _no_name(text, f"{tag!r} is no tag: {why_no_tag(tag)}")
     first, slash, path = head.partition("/")
     if slash and (first == "localhost" or set(first) & set(".:") or first != first.lower()):
         registry = HUB if first in _HUB_NAMES else first
@@ -77,8 +80,15 @@ def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
-def _no_name(text: str, why: str) -> FetchError:
-    return FetchError(f"{text!r} is no image's name", why=why, fix="write docker.io/library/debian:12, say")
+def why_no_tag(text: str) -> str:
+    """Why a manifest cannot have this tag."""
+    if len(text) > _LONGEST_TAG:
+        return f"a tag has at most {_LONGEST_TAG} characters, and this one {len(text)}"
+    return "a tag is letters, digits, and . _ - after the first of them"
+
+
+def _no_name(text: str, why: str, fix: str = "write docker.io/library/debian:12, say") -> FetchError:
+    return FetchError(f"{text!r} is no image's name", why=why, fix=fix)
 
 
 def variable(registry: str) -> str:

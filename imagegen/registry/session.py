@@ -19,7 +19,9 @@ from imagegen.net.address import parse as parse_address
 from imagegen.registry.credentials import Credentials, credentials_for, parse_challenges
 from imagegen.registry.image import MAX_DOCUMENT
 from imagegen.registry.reference import Endpoint, is_loopback, secure
+from imagegen.text import counted
 
+_SKEW = 60.0  # seconds that clocks may differ without a word
 _MAX_TOKEN = 1 << 16  # bytes of the answer that holds it
 
 T = TypeVar("T")
@@ -38,12 +40,24 @@ class Session:
         path = urlsplit(endpoint.base).path.removeprefix("/v2/")
         self._scopes = (f"repository:{path}:{actions}", *(f"repository:{other}:pull" for other in also))
         self._authorization: str | None = None
+        self._knows_us = True
         self._lock = threading.Lock()
 
     @property
     def host(self) -> str:
         """Whose credentials are used, as `docker login` calls it."""
         return self._endpoint.host
+
+    def told(self, denied: DeniedError, fix: str) -> dict[str, str]:
+        """Why a refusal that new credentials did not change may be one, and what helps, as an error takes it."""
+        who = f"{urlsplit(denied.url).netloc} answers {denied.why}"
+        if abs(denied.ahead) > _SKEW:
+            how = f"{_span(abs(denied.ahead))} {'ahead of' if denied.ahead > 0 else 'behind'}"
+            why = f"{who}, and this machine's clock is {how} theirs, while tokens are good for minutes"
+            return {"why": why, "fix": "set this machine's clock"}
+        if not self._knows_us:
+            return {"why": f"{who}, and Docker's configuration has no credentials for {self.host}", "fix": fix}
+        return {"why": f"{who} to the credentials that Docker's configuration has for {self.host}", "fix": fix}
 
     def reach(self) -> None:
         """Raise UnreachableError, soon, when nobody answers at the registry's address."""
@@ -82,6 +96,7 @@ class Session:
         challenges = parse_challenges(denied.challenge)
         own = parse_address(self._endpoint.base).auth
         credentials = Credentials(*own) if own else credentials_for(self._endpoint.host, self._settings.env)
+        self._knows_us = credentials is not None
         if "bearer" in challenges:
             return f"Bearer {self._token(challenges['bearer'], credentials)}"
         if "basic" in challenges and credentials:
@@ -119,3 +134,11 @@ class Session:
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
             raise FetchError(f"{what} gives no token", where=realm.url)
         return token
+
+
+def _span(seconds: float) -> str:
+    """About how long: "3 minutes", "5 hours", "12 days"."""
+    for size, noun in ((86400, "day"), (3600, "hour")):
+        if seconds >= 2 * size:
+            return counted(round(seconds / size), noun)
+    return counted(round(seconds / 60), "minute")

@@ -6,9 +6,11 @@ import gzip
 import hashlib
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
@@ -19,6 +21,7 @@ import pytest
 from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
+from imagegen.net.reason import distrust
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
@@ -430,3 +433,21 @@ def test_a_private_ca(inspected: bool, tmp_path: Path) -> None:
         upstream.close()
     assert "SSL_CERT_FILE" in str(caught.value)
     assert len(proxy.connects) == 2 * inspected
+
+
+@pytest.mark.parametrize(("code", "words"), [(9, "is not valid yet"), (10, "is not valid any more")])
+def test_a_certificate_out_of_its_time(code: int, words: str, tmp_path: Path) -> None:
+    """It may be the clock here: so what it says is told. OpenSSL 3.0 makes no certificate that begins tomorrow."""
+    said = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    said.verify_code = code
+    if code == 10:
+        authority = Authority(tmp_path / "ours", "Ours")
+        upstream = SecureLoopback(SimpleHTTPRequestHandler, authority.context("localhost", days=-1))
+        try:
+            with pytest.raises(UnreachableError) as caught:
+                client(PIP_CERT=str(authority.pem)).get(f"https://localhost:{upstream.host.partition(':')[2]}/page")
+        finally:
+            upstream.close()
+        assert f"it {words}, if this machine's clock is right, which says" in str(caught.value)
+    now = datetime.now(UTC)
+    assert f"it {words}, if this machine's clock is right, which says {now:%Y-%m-%d}" in distrust(said)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import email.utils
 import json
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,12 +21,12 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError, StoreError
 from imagegen.net import Client
 from imagegen.net.send import Reply, Sender
-from imagegen.registry import Amount, Repository, Target, parse, upload
+from imagegen.registry import Amount, Moved, Repository, Target, parse, upload
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store, digest_of
 from tests.loopback import DATA
-from tests.registry import LAYER, MANIFEST, StandIn, basic
-from tests.registry_writes import Writable, answering, dropping, error, every
+from tests.registry import INDEX, LAYER, MANIFEST, StandIn, basic
+from tests.registry_writes import Writable, answering, dropping, error, every, received
 from tests.unit.test_net_client import Meter
 
 PIECE = 300_000  # bytes; DATA has 1 280 000
@@ -423,3 +425,165 @@ def test_whatever_a_registry_says_of_an_upload(told: str) -> None:
     else:
         assert came != 1
         assert int(told.strip().rpartition("-")[2]) == max(0, came - 1)
+
+
+def test_of_several_repositories_one_has_the_blob(registry: Writable, store: Store) -> None:
+    """Each is asked once, and whoever had the last blob is asked first for the next."""
+    registry.blob("people/base", DATA, LAYER)
+    other = Descriptor(LAYER, store.write(DATA[1:]), len(DATA) - 1)
+    registry.blob("people/base", DATA[1:], LAYER)
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
+    names = [
+        f"{registry.host}/people/none",
+        "ghcr.io/people/base",
+        f"{registry.host}/people/base",
+        f"{registry.host}/a/b",
+    ]
+    client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
+    here = Target(parse(f"{registry.host}/a/b"), client, settings, mounts=[parse(name) for name in names])
+    assert [here.upload(blob, store, Meter()) for blob in (BLOB, other)] == ["mounted", "mounted"]
+    assert [path.split("/")[2:4] for method, path in registry.asked if method == "HEAD"] == [
+        ["a", "b"], ["people", "none"], ["people", "base"], ["a", "b"], ["people", "base"],
+    ]  # fmt: skip
+    assert methods(registry).count("POST") == 2
+
+
+@pytest.mark.fault(
+    "Network", "a registry refuses to link blobs between repositories", "they are sent; it is asked once"
+)
+@pytest.mark.parametrize("status", [202, 400, 403])
+def test_a_registry_that_mounts_nothing_is_asked_once(status: int, registry: Writable, store: Store) -> None:
+    registry.mounts = False
+    if status != 202:
+        fault = answering(status, "POST")
+        registry.faults.append(lambda handler: "mount=" in handler.path and fault(handler))
+    blobs = [Descriptor(LAYER, store.write(DATA[n:]), len(DATA) - n) for n in range(3)]
+    for n in range(3):
+        registry.blob("people/base", DATA[n:], LAYER)
+    here = target(registry, mount="people/base")
+    assert [here.upload(blob, store, Meter()) for blob in blobs] == ["sent"] * 3
+    assert sum("mount=" in path for _, path in registry.asked) == 1
+    assert sum("people/base/blobs" in path for _, path in registry.asked) == 1
+
+
+def test_a_repository_that_may_not_be_read_is_asked_no_more(registry: Writable, store: Store, tmp_path: Path) -> None:
+    """Neither for blobs nor for the token, which is refused for the others' sake."""
+    registry.token, registry.user = "t0ken", "me:secret"
+    fault = answering(403, "HEAD", "GET")
+
+    def denied(handler: BaseHTTPRequestHandler) -> bool:
+        if "/token" in handler.path and "people" in handler.path:
+            registry.scopes.append(["refused"])
+            handler.send_response(403)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return True
+        return "people/base" in handler.path and "/blobs/sha256" in handler.path and fault(handler)
+
+    registry.faults.append(denied)
+    here = target(registry, mount="people/base", **login(tmp_path, registry.host))
+    other = Descriptor(LAYER, store.write(b"small"), 5)
+    assert [here.upload(blob, store, Meter()) for blob in (BLOB, other)] == ["sent", "sent"]
+    assert registry.scopes[:2] == [["refused"], ["repository:a/b:pull,push"]]
+    assert len({path for _, path in registry.asked if "people/base/blobs" in path}) == 1
+    assert not any("mount=" in path for _, path in registry.asked)
+
+
+def test_what_became_of_blobs(registry: Writable, store: Store) -> None:
+    there, linked, mine = (Descriptor(LAYER, store.write(data), len(data)) for data in (b"there", b"linked", DATA))
+    registry.blob("a/b", b"there", LAYER)
+    registry.blob("people/base", b"linked", LAYER)
+    here = target(registry, mount="people/base")
+    assert here.present([there, linked, mine]) == {there.digest}
+    moved = here.upload_all([there, linked, mine, mine], store, Meter())
+    assert moved == Moved(Amount(1, 5), Amount(1, 6), Amount(1, len(DATA)))
+    assert str(moved) == "1 of 3 blobs sent, 1.3 MB of 1.3 MB"
+
+
+@pytest.mark.parametrize("deletes", ["none", "digest", "all"])
+def test_taking_away(deletes: str, registry: Writable) -> None:
+    registry.deletes, registry.token = deletes, "t0ken"
+    here = target(registry)
+    first, second = (
+        json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [], "n": n}).encode() for n in "12"
+    )
+    for manifest, tag in ((first, "1"), (first, "also"), (second, "2")):
+        here.put(manifest, INDEX, tag)
+    here.delete("never-there")
+    if deletes == "all":
+        here.delete("1")
+        assert here.manifest("1") is None and here.manifest("also") == digest_of(first)
+        assert registry.scopes[-1] == ["repository:a/b:pull,push,delete"]
+    else:
+        with pytest.raises(PublishError, match="tag 1 stays at") as caught:
+            here.delete("1")
+        assert "HTTP status 405, UNSUPPORTED" in str(caught.value)
+    if deletes == "none":
+        with pytest.raises(PublishError, match=f"manifest {digest_of(first)} stays at"):
+            here.delete(digest_of(first))
+    else:
+        here.delete(digest_of(first))
+        assert here.manifest("also") is None and here.manifest("2") == digest_of(second)
+
+
+def test_taking_away_may_be_denied(registry: Writable) -> None:
+    registry.put("a/b", {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, "1")
+    registry.faults.append(answering(403, "DELETE"))
+    with pytest.raises(PublishError, match="tag 1 stays at") as caught:
+        target(registry).delete("1")
+    assert "HTTP status 403" in str(caught.value)
+
+
+def test_a_tag_that_is_too_long(registry: Writable) -> None:
+    with pytest.raises(PublishError, match="a tag has at most 128 characters, and this one 129"):
+        target(registry).put(b"{}", MANIFEST, "x" * 129)
+    with pytest.raises(PublishError, match="a tag is letters"):
+        target(registry).put(b"{}", MANIFEST, "a+b")
+    assert not registry.asked
+
+
+@pytest.mark.fault(
+    "Network",
+    "the clock of this machine is wrong",
+    "a refusal says by how much; a certificate's dates are told with it",
+)
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [(3 * 3600, "this machine's clock is 3 hours ahead of theirs"), (-130, "clock is 2 minutes behind theirs")],
+)
+def test_a_clock_that_is_wrong(ahead: int, words: str, registry: Writable, store: Store) -> None:
+    there = email.utils.formatdate(time.time() - ahead, usegmt=True)
+
+    def refuse(handler: BaseHTTPRequestHandler) -> bool:
+        received(handler)
+        handler.send_response_only(401)
+        for name, value in (("Date", there), ("WWW-Authenticate", 'Bearer realm="x",error="invalid_token"')):
+            handler.send_header(
+                name, value if name == "Date" else value.replace('"x"', f'"http://{registry.host}/token"')
+            )
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    registry.token = "t0ken"
+    registry.faults.append(lambda handler: "/token" not in handler.path and refuse(handler))
+    said = refused(registry, store)
+    assert words in said
+    assert "fix: set this machine's clock" in said
+
+
+def test_who_is_refused_and_why(registry: Writable, store: Store, tmp_path: Path) -> None:
+    registry.token, registry.user = "t0ken", "me:right"
+    assert f"Docker's configuration has no credentials for {registry.host}" in refused(registry, store)
+    said = refused(registry, store, **login(tmp_path, registry.host))
+    assert "HTTP status 401 to the credentials that Docker's configuration has" in said
+
+
+def test_a_registry_that_does_not_exist() -> None:
+    settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
+    for name, said in (
+        ("registry.invalid", "no host of that name is known here"),
+        ("127.0.0.1:1", "nobody listens there"),
+    ):
+        with pytest.raises(PublishError, match=said):
+            Target(parse(f"{name}/a/b"), Client(settings, attempts=1), settings).reach()
