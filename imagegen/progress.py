@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _SILENCE = 300  # seconds
+_PAUSE = 30  # seconds between lines about bytes
 
 
 class Meter(Protocol):
@@ -194,11 +195,15 @@ class _CountingLines:
 
 
 class _Lines:
+    """A line when it starts, one when it is done, and every half minute how far it is and how fast of late."""
+
     def __init__(self, progress: Progress, label: str, total: int) -> None:
         self._progress, self._label, self._total = progress, label, total
+        self._done = self._said = 0  # bytes, now and at the last line
+        self._lock = threading.Lock()
 
     def __enter__(self) -> _Lines:
-        self._start = time.monotonic()
+        self._start = self._at = time.monotonic()
         self._progress.say(f"{self._label}: {human(self._total)}")
         return self
 
@@ -207,7 +212,15 @@ class _Lines:
             self._progress.say(f"{self._label}: done in {time.monotonic() - self._start:.1f} s")
 
     def advance(self, amount: int) -> None:
-        pass
+        now = time.monotonic()
+        with self._lock:
+            self._done += amount
+            done, came, took = self._done, self._done - self._said, now - self._at
+            if took < _PAUSE:
+                return
+            self._said, self._at = done, now
+        rate = human(max(0, came) / took)
+        self._progress.say(f"{self._label}: {human(done)} of {human(self._total)}, {rate}/s")
 
 
 @contextmanager
@@ -219,7 +232,7 @@ def timed(progress: Progress, text: str) -> Iterator[None]:
     progress.say(f"{text}: {time.monotonic() - start:.1f} s")
 
 
-def human(size: int) -> str:
+def human(size: float) -> str:
     """Bytes for people, in decimal units as OCI tools and Docker print them: 191.8 MB."""
     number = float(size)
     for unit in ("B", "kB", "MB"):

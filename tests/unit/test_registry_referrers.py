@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError
 from imagegen.net import Client
-from imagegen.registry import Content, Referrer, Repository, Target, parse
+from imagegen.registry import Content, Referrer, Repository, Target, parse, upload
 from imagegen.registry.image import Descriptor
 from imagegen.registry.pages import next_page
 from imagegen.registry.referrers import extended, fallback_tag, listed, referring
 from imagegen.store import digest_of
+from tests.loopback import DATA
 from tests.registry import INDEX, MANIFEST, send
-from tests.registry_writes import Writable, answering, received
+from tests.registry_writes import Writable, answering, dropping, every, received
 
 SUBJECT = Descriptor(MANIFEST, digest_of(b"an image's manifest"), 19)
 SBOM, NOTE = "application/vnd.cyclonedx+json", "text/plain"
@@ -163,6 +164,22 @@ def test_updates_that_are_lost(registry: Writable) -> None:
     assert {each.digest for each in repository.referrers(SUBJECT.digest)} == {theirs}
 
 
+@pytest.mark.parametrize("how", ["every third request fails", "blobs are dropped", "tokens end", "it is busy"])
+def test_a_registry_that_behaves_badly(how: str, either: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a document that goes in pieces."""
+    monkeypatch.setattr(upload, "_PIECE", 300_000)
+    if how == "tokens end":
+        either.token, either.lives = "t0ken", 3
+    else:
+        fault = {"every": every(3, 500), "blobs": dropping(1000, "PATCH"), "it": answering(429, "PUT", times=2)}
+        either.faults.append(fault[how.split(maxsplit=1)[0]])
+    target, repository = both(either)
+    digests = [target.refer(SUBJECT, SBOM, data, SBOM, {}) for data in (DATA, b"{}")]
+    found = repository.referrers(SUBJECT.digest)
+    assert {each.digest for each in found} == set(digests)
+    assert {repository.content(each).data for each in found} == {DATA, b"{}"}
+
+
 def test_what_others_listed_stays(registry: Writable) -> None:
     """Also what imagegen cannot read, and what it says to others."""
     foreign = {"mediaType": MANIFEST, "digest": "sha512:" + "0" * 128, "size": 3, "platform": {"os": "any"}}
@@ -256,7 +273,9 @@ def test_a_list_only_grows(steps: list[dict[str, dict[str, object]]]) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=6,
     )
 )
 def test_whatever_a_list_holds(entry: object) -> None:
