@@ -161,8 +161,20 @@ class Target:
         manifest, entry = referring(subject, artifact_type, described, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
         if reply.headers.get("OCI-Subject") != subject.digest:
-            self._list(subject.digest, entry)
+            with self._listing:
+                self._listed.setdefault(subject.digest, {})[digest_of(manifest)] = entry
+                self._list(subject.digest)
         return digest_of(manifest)
+
+    def look_again(self) -> None:
+        """See that lists which clients keep still have all that was attached here: the last thing to do.
+
+        Somebody who read a list before it was written, and wrote theirs after, has taken away what was added. Raises
+        PublishError.
+        """
+        with self._listing:
+            for subject in self._listed:
+                self._list(subject)
 
     def delete(self, asked: str) -> None:
         """Take away a tag, or with a digest a manifest and all of its tags; what is not there is taken away already.
@@ -252,13 +264,13 @@ class Target:
             raise self._refusal(reply, what, f"it says that it keeps {told}, and {digest} was sent")
         return reply
 
-    def _list(self, subject: str, entry: dict[str, Any]) -> None:
-        """Put the entry into the list that clients keep, and all that was attached before, where it is gone.
+    def _list(self, subject: str) -> None:
+        """Put what was attached to the subject into the list that clients keep, where it is not there.
 
         Nothing keeps two from writing at once, and then what the first one wrote is lost: so whoever wrote looks.
         """
         tag = fallback_tag(subject)
-        where = f"{self._reference.name}:{tag}"
+        where, entries = f"{self._reference.name}:{tag}", self._listed[subject]
 
         def lacking() -> bytes | None:
             try:
@@ -273,9 +285,7 @@ class Target:
                 if lacking() is not None:
                     raise TryAgainError("the list of referrers was changed by somebody else", local=True)
 
-        with self._listing, self._explained():
-            entries = self._listed.setdefault(subject, {})
-            entries[entry["digest"]] = entry
+        with self._explained():
             self._sender.retry(f"{self._base}/manifests/{tag}", once)
 
     def _ask(self, method: str, url: str, headers: dict[str, str] | None = None) -> Reply:

@@ -158,6 +158,9 @@ def test_updates_that_are_lost(registry: Writable) -> None:
     registry.documents[f"/v2/a/b/manifests/{TAG}"] = over  # later than our look: the next that we attach brings it back
     mine.append(target.refer(SUBJECT, NOTE, b"mine too", NOTE, {}))
     assert index_of(registry) == [theirs, *mine]
+    registry.documents[f"/v2/a/b/manifests/{TAG}"] = over
+    target.look_again()
+    assert index_of(registry) == [theirs, *mine]
     left[0] = 1 << 30
     with pytest.raises(PublishError, match="changed by somebody else"):
         target.refer(SUBJECT, NOTE, b"never", NOTE, {})
