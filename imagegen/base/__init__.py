@@ -8,12 +8,15 @@ from imagegen.base.image import fetch as fetch_layers
 from imagegen.base.image import require_complete
 from imagegen.base.model import Deb, LockedBase
 from imagegen.base.resolve import resolve
-from imagegen.base.rootfs import rootfs
+from imagegen.base.rootfs import Bring, Made, rootfs
+from imagegen.base.unpack import verified
 
 __all__ = [
     "BaseLayer",
+    "Bring",
     "Deb",
     "LockedBase",
+    "Made",
     "build",
     "fetch_files",
     "fetch_layers",
@@ -23,4 +26,5 @@ __all__ = [
     "require_complete",
     "resolve",
     "rootfs",
+    "verified",
 ]

@@ -20,7 +20,7 @@ from imagegen.store import Store, digest_of
 
 _FORMAT = 1  # of how layers are unpacked
 _CONNECTIONS = 3
-_UNPACKED = 4  # bytes of tree for a byte of layer, about
+UNPACKED = 4  # bytes of tree for a byte of layer, about
 
 
 def resolve(base: Base, settings: Settings, progress: Progress, *, architecture: str) -> LockedBase:
@@ -107,7 +107,7 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
 
 def needed(locked: LockedBase, store: Store) -> int:
     """Bytes, about, that the base takes in the store beyond what is there."""
-    return (1 + _UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
+    return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
 
 
 def _content(locked: LockedBase) -> registry.Image:

@@ -5,25 +5,47 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.base import image
-from imagegen.base.build import build, key
+from imagegen.base.build import build, key, needed
 from imagegen.base.model import LockedBase
 from imagegen.base.unpack import inside, unpack
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from imagegen.progress import Progress, timed
+from imagegen.registry import Layer
 from imagegen.store import Store
 
+Bring = Callable[[Layer], Layer]  # puts a layer's blob into the store; returns it as it is there, however compressed
 
-def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> Path:
+
+@dataclass(frozen=True)
+class Made:
+    """A base that others have made and the caller believes: its layers from the bottom up, and how to have them."""
+
+    layers: tuple[Layer, ...]
+    bring: Bring
+
+    def needed(self) -> int:
+        """Bytes, about, that they take in the store with their tree."""
+        return (1 + image.UNPACKED) * sum(layer.size for layer in self.layers)
+
+
+def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progress, made: Made | None = None) -> Path:
     """The unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
-    The tree gets its name when it is complete, and is made again when its interpreter is missing. Raises as `build` and
-    `image.fetch` do, and BaseError when it cannot be unpacked or has no interpreter.
+    Where the store would have to build or fetch it, and it is `made` already, that one's layers are brought and
+    unpacked, held to their digests and diff_ids. The tree gets its name when it is complete, and is made again when its
+    interpreter is missing. Raises as `build`, `image.fetch` and `made.bring` do, and BaseError when it cannot be
+    unpacked or has no interpreter.
     """
-    if locked.content:
+    theirs = made if made and needed(locked, store) else None
+    if theirs:
+        name = (key(locked) if locked.content else theirs.layers[0].diff_id).removeprefix("sha256:")
+    elif locked.content:
         image.fetch(locked, store, settings, progress)
         name = key(locked).removeprefix("sha256:")
     else:
@@ -33,7 +55,7 @@ def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progr
         if store.use(tree) is None or not _has_interpreter(locked, tree):
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
-                _unpack(locked, store, tree)
+                _unpack(locked, store, tree, theirs)
         if not _has_interpreter(locked, tree):
             raise BaseError(
                 f"base {locked.name} has no {locked.interpreter}",
@@ -49,10 +71,12 @@ def _has_interpreter(locked: LockedBase, tree: Path) -> bool:
     return tree.is_dir() and inside(tree, locked.interpreter).is_file()
 
 
-def _unpack(locked: LockedBase, store: Store, tree: Path) -> None:
+def _unpack(locked: LockedBase, store: Store, tree: Path, made: Made | None) -> None:
     with store.room("rootfs") as work:
         work.chmod(0o755)
-        if locked.content:
+        if made:
+            unpack([replace(made.bring(layer), diff_id=layer.diff_id) for layer in made.layers], store, work)
+        elif locked.content:
             unpack(locked.content.layers, store, work)
         else:
             _unpack_own(store, f"sha256:{tree.name}", work)

@@ -59,10 +59,14 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path) -> None:
 
 def verify(layer: Layer, store: Store) -> None:
     """Raise BaseError unless the layer, in the store, unpacks to what its image's config says."""
-    known = store.recall(_RECORD, layer.digest)
-    if known != {"diff_id": layer.diff_id}:
+    if not verified(layer, store):
         with _unpacking(layer, store):
             pass
+
+
+def verified(layer: Layer, store: Store) -> bool:
+    """Whether this store has once seen that the layer unpacks to what its image's config says."""
+    return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
 
 
 def inside(root: Path, path: str) -> Path:

@@ -26,7 +26,7 @@ from imagegen.progress import Progress, timed
 from imagegen.store import Store, kept
 from imagegen.text import counted
 
-_SYSTEM = "system"  # records of the store: what is known of a base
+SYSTEM = "system"  # records of the store: what is known of a base
 
 
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
@@ -61,7 +61,7 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
     found = {
         watch.blob(store, wheel, locked.python): f"what is known of {wheel.file.filename}" for wheel in locked.wheels
     }
-    found[kept.blob(store, _SYSTEM, _system_key(locked))] = f"what is known of base {locked.base.name}"
+    found[kept.blob(store, SYSTEM, system_key(locked))] = f"what is known of base {locked.base.name}"
     return {digest: what for digest, what in found.items() if digest}
 
 
@@ -99,15 +99,15 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
 
 
 def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
-    key = _system_key(locked)
-    if (data := kept.recall(store, _SYSTEM, key)) is not None:
+    key = system_key(locked)
+    if (data := kept.recall(store, SYSTEM, key)) is not None:
         return facts.system(data)
     root = base.rootfs(locked.base, store, settings, progress)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
-    kept.keep(store, _SYSTEM, key, facts.packed(found))
+    kept.keep(store, SYSTEM, key, facts.packed(found))
     return found
 
 
-def _system_key(locked: Lock) -> str:
+def system_key(locked: Lock) -> str:
     searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
     return digest_of_json([facts.FACTS_FORMAT, base.key(locked.base), locked.base.interpreter, searched])

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 from imagegen import base
 from imagegen.config import Settings
 from imagegen.errors import ReproducibilityError
 from imagegen.layers import base as below
-from imagegen.layers import ownership, space
+from imagegen.layers import ownership, reuse, space
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
@@ -27,6 +28,7 @@ from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.net import MissingFiles
 from imagegen.progress import Progress
 from imagegen.store import Store
+from imagegen.text import counted
 
 _IMAGE = "image"  # records of the store: what a lock gave
 
@@ -40,13 +42,21 @@ def assemble(
     progress: Progress,
     grown: Grown = lambda _: None,
     gate: Callable[[], None] = lambda: None,
+    elsewhere: Mapping[str, Layer] = MappingProxyType({}),
+    bring: base.Bring | None = None,
 ) -> Image:
-    """Make every layer that the store lacks, then config and manifest.
+    """Make every layer that the store lacks and that is not `elsewhere`, then config and manifest.
 
-    `grown` is called, from any thread, with the image's bottom whenever there is more of it: an engine can load that
-    meanwhile. `gate` is called when all layers are there, and what an audit needs of them is known: what it raises ends
-    the matter, and no image is made. Raises FetchError, WheelError, BaseError, SandboxError; the store keeps whatever
-    was finished before.
+    `grown` is called, from any thread, with the image's bottom whenever there is more of it in the store: an engine can
+    load that meanwhile. `gate` is called when all layers are there, and what an audit needs of them is known: what it
+    raises ends the matter, and no image is made.
+
+    `elsewhere` are layers by their key that the caller believes to be what this would make: they are taken as they are,
+    and nothing is fetched or made for them, unless nobody knows which files their wheels bring (`inventory.carried`).
+    `bring` can have the base's among them here, whose tree compiles byte-code for what is made.
+
+    Raises FetchError, WheelError, BaseError, SandboxError, and what `bring` raises; the store keeps whatever was
+    finished before.
     """
     base.require_complete(lock.base)
     plans = plan(lock)
@@ -55,32 +65,69 @@ def assemble(
     for layer in (*below.known_layers(lock, store), *(known(store, part.name, part.key) for part in plans)):
         if layer is not None:
             stack.add(layer)
+    _take(stack, lock, plans, elsewhere, store, progress)
     missing = [part for part in plans if part.key not in stack.found]
-    store.expect(space.needed(lock, missing, store))
+    made = below.made(lock, elsewhere, bring)
+    store.expect(space.needed(lock, missing, store, made))
     if missing:
-        _convert(missing, lock, store, settings, progress, stack)
+        _convert(missing, lock, store, settings, progress, stack, made)
     elif not stack.found.keys() >= set(bottom):
         _add_base(stack, lock, store, settings, progress)
     ownership.check(store, lock)  # layers that are known one by one may still clash
     gate()
     built = keep(store, image(lock, stack.layers()))
-    store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
+    own = reuse.remembered(lock, store)
+    if all(own.get(key) == stack.found[key] for key in stack.taken):
+        store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
     return built
 
 
+def _take(
+    stack: _Stack,
+    lock: Lock,
+    plans: Sequence[LayerPlan],
+    elsewhere: Mapping[str, Layer],
+    store: Store,
+    progress: Progress,
+) -> None:
+    """Give the stack what it lacks of the layers elsewhere, as far as their files can be held against others'."""
+    for layer in below.named(lock, elsewhere):
+        if layer.key not in stack.found:
+            stack.take(layer)
+    unknown = 0
+    for part in plans:
+        if part.key in elsewhere and part.key not in stack.found:
+            if all(ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels):
+                stack.take(replace(elsewhere[part.key], name=part.name, key=part.key))
+            else:
+                unknown += 1
+    if unknown:
+        progress.say(f"note: {counted(unknown, 'layer')} must be made here: nothing is known of their wheels' files")
+
+
 class _Stack:
-    """The image's layers, added in any order; says when the part without gaps, from the bottom, has grown."""
+    """The image's layers, added in any order; says when the part without gaps, from the bottom, has grown.
+
+    Those that are taken are not in the store, and an engine cannot have them from there.
+    """
 
     def __init__(self, keys: Sequence[str], grown: Grown) -> None:
         self._keys, self._grown = keys, grown
         self.found: dict[str, Layer] = {}
+        self.taken: set[str] = set()
         self._height = 0
         self._lock = threading.Lock()
+
+    def take(self, layer: Layer) -> None:
+        self.found[layer.key] = layer
+        self.taken.add(layer.key)
 
     def add(self, layer: Layer) -> None:
         with self._lock:
             self.found[layer.key] = layer
-            whole = list(itertools.takewhile(self.found.__contains__, self._keys))
+            self.taken.discard(layer.key)
+            here = self.found.keys() - self.taken
+            whole = list(itertools.takewhile(here.__contains__, self._keys))
             if len(whole) > self._height:
                 self._height = len(whole)
                 self._grown([self.found[key] for key in whole])
@@ -171,7 +218,13 @@ def _add_base(stack: _Stack, lock: Lock, store: Store, settings: Settings, progr
 
 
 def _convert(
-    missing: list[LayerPlan], lock: Lock, store: Store, settings: Settings, progress: Progress, stack: _Stack
+    missing: list[LayerPlan],
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    stack: _Stack,
+    made: base.Made | None,
 ) -> None:
     """Add what is missing. A layer is converted as soon as the last of its wheels is there.
 
@@ -181,8 +234,10 @@ def _convert(
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
-    rootfs = side.submit(base.rootfs, lock.base, store, settings, progress)
-    work: list[Future[Any]] = [rootfs, side.submit(_add_base, stack, lock, store, settings, progress)]
+    rootfs = side.submit(base.rootfs, lock.base, store, settings, progress, made)
+    work: list[Future[Any]] = [rootfs]
+    if not stack.found.keys() >= set(below.keys(lock)):
+        work.append(side.submit(_add_base, stack, lock, store, settings, progress))
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
     with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
 
@@ -197,7 +252,7 @@ def _convert(
                 stack.add(skeleton_layer(store, part, lock))
 
         try:
-            with closing(fetch_each(needed, store, settings, progress)) as arrivals:
+            with closing(fetch_each(needed, store, settings, progress, rootfs.result)) as arrivals:
                 for part in _as_ready(missing, arrivals):
                     ready.put(missing.index(part))
                     work.append(pool.submit(make))

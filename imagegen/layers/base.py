@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from imagegen import base
+from imagegen import base, registry
 from imagegen.config import Settings
 from imagegen.layers.layer import Layer, base_layer, known
 from imagegen.layers.plan import digest_of_json
@@ -24,6 +25,24 @@ def known_layers(lock: Lock, store: Store) -> list[Layer]:
         return [] if base.missing(lock.base, store) else own
     layer = known(store, "base", base.key(lock.base))
     return [layer] if layer else []
+
+
+def named(lock: Lock, elsewhere: Mapping[str, Layer]) -> list[Layer]:
+    """Those `elsewhere`; of a registry's image, as the lock has them."""
+    if own := taken(lock):
+        return [layer for layer in own if layer.key in elsewhere]
+    key = base.key(lock.base)
+    return [replace(elsewhere[key], name="base", key=key)] if key in elsewhere else []
+
+
+def made(lock: Lock, elsewhere: Mapping[str, Layer], bring: base.Bring | None) -> base.Made | None:
+    """The base as it is `elsewhere`, where all of it is there and can be brought."""
+    theirs = named(lock, elsewhere)
+    if bring is None or len(theirs) < len(keys(lock)):
+        return None
+    return base.Made(
+        tuple(registry.Layer(each.media_type, each.digest, each.size, each.diff_id) for each in theirs), bring
+    )
 
 
 def layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Sequence[Layer]:

@@ -37,12 +37,16 @@ class Layer:
     media_type: str = MEDIA_TYPE
 
 
+def recorded(store: Store, name: str, key: str) -> Layer | None:
+    """The layer that this store once made for `key` with the codec in use, whether its blob is still here or not."""
+    record = store.recall("layer", _with_codec(key))
+    return None if record is None else Layer(name, key, **record)
+
+
 def known(store: Store, name: str, key: str) -> Layer | None:
     """The layer that this store made for `key` with the codec in use, if its blob is still here."""
-    record = store.recall("layer", _with_codec(key))
-    if record is None or not store.has(record["digest"], record["size"]):
-        return None
-    return Layer(name, key, **record)
+    layer = recorded(store, name, key)
+    return layer if layer and store.has(layer.digest, layer.size) else None
 
 
 def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:

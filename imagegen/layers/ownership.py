@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from imagegen.audit.model import File
 from imagegen.audit.ownership import clashes
 from imagegen.errors import ErrorGroup, WheelError
-from imagegen.layers.install import Installed, installation, pyc_path
+from imagegen.layers import watch
+from imagegen.layers.install import Installed, absolute, installation, pyc_path, site_packages
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.layers.wheel import open_locked
 from imagegen.lock.model import Lock, LockedWheel, Winner
@@ -59,18 +61,31 @@ def check(store: Store, lock: Lock) -> None:
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> Contents:
     """Keep and return what the wheel installs, so that nobody has to open it again."""
-    identities = {file.path: f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}" for file in files}
+    identities = {file.path: _identity(file) for file in files}
     store.remember("files", _key(locked, python), identities)
     return identities
 
 
 def table(store: Store, locked: LockedWheel, python: str) -> Contents:
     """What the wheel installs, from memory or else from the wheel, which must then be in the store."""
-    found: dict[str, str] | None = store.recall("files", _key(locked, python))
-    if found is not None:
+    if (found := known(store, locked, python)) is not None:
         return found
     with open_locked(store, locked) as wheel:
         return remember(store, locked, installation(wheel, python), python)
+
+
+def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
+    """What the wheel installs, where the store can tell without it: an audit's facts name all of its files too."""
+    found: dict[str, str] | None = store.recall("files", _key(locked, python))
+    if found is None and (package := watch.recall(store, locked, python)) is not None:
+        site = site_packages(python)
+        found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
+        store.remember("files", _key(locked, python), found)
+    return found
+
+
+def _identity(file: Installed | File) -> str:
+    return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
 
 
 def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:

@@ -10,15 +10,16 @@ from imagegen.lock.model import File, Lock, LockedWheel
 from imagegen.store import Store
 
 
-def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store) -> int:
+def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store, made: base.Made | None = None) -> int:
     """Bytes, about, for the layers that the store lacks and all they are made of; a layer weighs what its wheels weigh.
 
-    What is there already is not counted.
+    What is there already is not counted; `made` is the base where it need not be built.
     """
     if not missing:
         return 0
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
     total = base.needed(lock.base, store)
+    total = min(total, made.needed()) if made else total
     for plan in missing:
         total += recorded.get(plan.key, sum(wheel.file.size for wheel in plan.wheels))
         total += sum(

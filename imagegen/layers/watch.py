@@ -20,7 +20,7 @@ from imagegen.layers.wheel import Wheel, open_locked
 from imagegen.lock.model import LockedWheel
 from imagegen.store import Store, kept
 
-_FACTS = "facts"  # records of the store
+FACTS = "facts"  # records of the store
 
 
 class Watch:
@@ -49,7 +49,7 @@ class Watch:
             requires=self._wheel.requires,
             tags=self._wheel.tags,
         )
-        kept.keep(self._store, _FACTS, _key(self._locked, self._python), facts.packed(package))
+        kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
         return package
 
     def _seen(self, file: Installed) -> Iterator[bytes]:
@@ -78,13 +78,13 @@ def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
 
 def recall(store: Store, locked: LockedWheel, python: str) -> Package | None:
     """The wheel's facts, where the store has them."""
-    data = kept.recall(store, _FACTS, _key(locked, python))
+    data = kept.recall(store, FACTS, key(locked, python))
     return None if data is None else facts.package(data)
 
 
 def blob(store: Store, locked: LockedWheel, python: str) -> str | None:
     """The digest of the blob that holds the wheel's facts, where the store has them."""
-    return kept.blob(store, _FACTS, _key(locked, python))
+    return kept.blob(store, FACTS, key(locked, python))
 
 
 def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
@@ -101,6 +101,9 @@ def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
     return looked_at(file, scratch, whole=True) if found.unreadable and collector.partial else found
 
 
-def _key(locked: LockedWheel, python: str) -> str:
-    """Only a file's name may say whose build it is, so that 1.0 and 1.0+cu130 can be the same bytes."""
+def key(locked: LockedWheel, python: str) -> str:
+    """A digest of all that decides the wheel's facts.
+
+    Only a file's name may say whose build it is, so that 1.0 and 1.0+cu130 can be the same bytes.
+    """
     return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])

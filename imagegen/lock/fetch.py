@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from imagegen import base, git
 from imagegen.config import Settings
@@ -34,10 +36,13 @@ def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progre
             _bring(wheel, finder, workshop, settings)
 
 
-def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Generator[LockedWheel]:
+def fetch_each(
+    lock: Lock, store: Store, settings: Settings, progress: Progress, rootfs: Callable[[], Path] | None = None
+) -> Generator[LockedWheel]:
     """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
 
-    Raises MissingFiles at the end, naming all files that could not be had and every source that was tried for each.
+    `rootfs` gives the base's tree, where the caller has it made anyway. Raises MissingFiles at the end, naming all files
+    that could not be had and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
@@ -48,6 +53,8 @@ def fetch_each(lock: Lock, store: Store, settings: Settings, progress: Progress)
     if not absent:
         return
     workshop = workshop_of(lock.base, store, settings, progress)
+    if rootfs:
+        workshop = replace(workshop, rootfs=rootfs)
     total = sum(wanted.file.size for wheel in absent for wanted in _parts(wheel))
     with (
         Client(settings) as client,

@@ -23,7 +23,10 @@ _OUTPUT, _REMEDY = "the output directory", "name another one"
 
 
 def keep(store: Store, name: str, digest: str, size: int) -> None:
-    """Point `name` at a manifest of the store; an image that is pointed at is never collected."""
+    """Point `name` at a manifest of the store; an image that is pointed at is never collected.
+
+    Its layers need not be here, where a registry has them; what is here of it stays.
+    """
     with store.lock("index"):
         others = [entry for entry in _entries(store) if _name(entry) != name]
         store.replace("index.json", _index([*others, _descriptor(name, digest, size)]))
@@ -67,7 +70,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             f"{len(lacking)} blobs of the image {digest} were missing or damaged",
             where=str(store.root),
             why=", ".join(lacking),
-            fix="run the same command again: it makes them anew",
+            fix="`imagegen build` of its cell makes them; of one whose layers a registry had, not all are here",
         )
     with filling(directory, sum(blobs.values())) as fresh:
         folder = fresh / "blobs" / "sha256"

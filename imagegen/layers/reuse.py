@@ -1,0 +1,27 @@
+"""Layers that this store can vouch for though their blobs are gone: nobody need make or fetch them to name them."""
+
+from __future__ import annotations
+
+from imagegen import base
+from imagegen.layers import base as below
+from imagegen.layers.layer import Layer, recorded
+from imagegen.layers.plan import plan
+from imagegen.lock.model import Lock
+from imagegen.store import Store
+
+
+def remembered(lock: Lock, store: Store) -> dict[str, Layer]:
+    """Key -> layer, of those of the lock's layers that this store has once made, with the codec in use.
+
+    A base of a registry nobody makes: of its layers, those that were once seen to unpack to what its image says.
+    """
+    names = {part.key: part.name for part in plan(lock)}
+    content = lock.base.content
+    if content is None:
+        names[base.key(lock.base)] = "base"
+    own = (recorded(store, name, key) for key, name in names.items())
+    found = {layer.key: layer for layer in own if layer}
+    for layer, theirs in zip(below.taken(lock), content.layers if content else (), strict=True):
+        if base.verified(theirs, store):
+            found[layer.key] = layer
+    return found
