@@ -33,7 +33,7 @@ def packed(locked: Lock, store: Store) -> Facts:
     found = {key: data for kind, key in _keys(locked) if (data := kept.recall(store, kind, key)) is not None}
     contents = {digest_of(data): data for data in found.values()}
     archive = bytearray()
-    tar = TarWriter(archive.extend)
+    tar = TarWriter(archive.extend, below=("/",))
     for digest, data in sorted(contents.items()):
         tar.file(digest.removeprefix("sha256:"), len(data), [data])
     tar.close()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib
 import os
+import tarfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from imagegen import base
+from imagegen import base, registry
 from imagegen.base import BaseLayer, fetch
 from imagegen.base.build import failed, sources_list, verify, write_repository
 from imagegen.base.model import Deb, LockedBase
@@ -19,7 +21,8 @@ from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError, GoneError
 from imagegen.net import Client, MissingFiles
 from imagegen.progress import Quiet
-from imagegen.store import Store, upkeep
+from imagegen.store import Store, digest_of, upkeep
+from tests.registry import packed
 
 DATES = {
     "debian/bookworm": "2026-07-11T10:16:37Z",
@@ -260,3 +263,29 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     assert module.rootfs(ONE, store, Settings.from_environment({"HOME": str(tmp_path)}), Quiet()) == tree
     upkeep.collect(store, ())
     assert interpreter.exists()
+
+
+def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.base.rootfs")
+    settings = Settings.from_environment({"HOME": str(tmp_path)})
+    monkeypatch.setattr(module, "build", None)
+    tar = packed((tarfile.TarInfo(ONE.interpreter.lstrip("/")), b"python"))
+    asked: list[registry.Layer] = []
+
+    def bring(layer: registry.Layer) -> registry.Layer:
+        """As gzip, where the document speaks of zstd."""
+        asked.append(layer)
+        blob = gzip.compress(tar, mtime=0)
+        return registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", store.write(blob), len(blob), "")
+
+    layer = registry.Layer("application/vnd.oci.image.layer.v1.tar+zstd", f"sha256:{'1' * 64}", 100, digest_of(tar))
+    made = module.Made((layer,), bring)
+    assert made.needed() > 100
+    for _ in range(2):  # the second time it is there
+        tree = module.rootfs(ONE, store, settings, Quiet(), made)
+        assert (tree / ONE.interpreter.lstrip("/")).read_bytes() == b"python"
+    assert asked == [layer]
+    other = replace(layer, diff_id=f"sha256:{'2' * 64}")
+    with pytest.raises(BaseError, match="not what its image says"):
+        module.rootfs(ONE, store, settings, Quiet(), module.Made((other,), bring))
+    assert [path.name for path in (store.root / "rootfs").iterdir()] == [layer.diff_id.removeprefix("sha256:")]

@@ -1,0 +1,112 @@
+"""The LAYERS document says what it was given, and nothing else is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagegen.errors import TrustError
+from imagegen.layers import Layer
+from imagegen.layers.codec import CODEC, GZIP, GZIP_TYPE, MEDIA_TYPE
+from imagegen.layers.describe import MAX_DOCUMENT, Described, Packed, dump, read
+
+ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
+DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")
+NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=30)
+SIZES = st.integers(0, 64 << 30)
+
+
+@st.composite
+def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
+    keys = draw(st.lists(DIGESTS, min_size=1, max_size=5, unique=True))
+    types = st.sampled_from([MEDIA_TYPE, GZIP_TYPE, "application/vnd.oci.image.layer.v1.tar"])
+    layers = tuple(
+        draw(st.builds(Layer, NAMES, st.just(key), DIGESTS, DIGESTS, SIZES, st.none() | SIZES, types)) for key in keys
+    )
+    others = {
+        layer.key: replace(layer, digest=draw(DIGESTS), size=draw(SIZES), media_type=GZIP_TYPE)
+        for layer in layers
+        if draw(st.booleans())
+    }
+    packed = draw(st.none() | st.just(Packed(GZIP, others)))
+    facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
+    texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
+    return Described(*texts, layers, facts, packed)
+
+
+@settings(max_examples=30)
+@given(documents())
+def test_what_is_written_is_read(said: Described) -> None:
+    assert read(dump(said)) == said
+    assert dump(read(dump(said))) == dump(said)
+
+
+def sample() -> Described:
+    layer = Layer("torch", ONE, ONE, ONE, 7, 9)
+    zipped = replace(layer, digest=TWO, size=8, media_type=GZIP_TYPE)
+    return Described(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, Packed(GZIP, {ONE: zipped}))
+
+
+def test_layers_of_another_codec_are_nobodys() -> None:
+    said = sample()
+    assert list(said.elsewhere) == list(said.packed) == [ONE]
+    assert replace(said, codec="zstd 1.4").elsewhere == {}
+    assert replace(said, gzip=Packed("zlib 2", said.packed)).packed == replace(said, gzip=None).packed == {}
+
+
+def changed(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda table: table.update(values)
+
+
+def layer(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda table: table["layers"][0].update(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (changed(more=1), "more: Extra inputs"),
+        (changed(inputs="sha256:1"), "inputs: String should match"),
+        (changed(lock=None), "lock: Input should be a valid string"),
+        (changed(codec="a\nb"), "codec: String should match"),
+        (changed(layers=[]), "layers: Tuple should have at least 1"),
+        (changed(layers=[{}] * 200), "layers"),
+        (changed(facts={"x": ONE}), "facts.x"),
+        (changed(facts={ONE: 3}), f"facts.{ONE}"),
+        (changed(gzip={"codec": "x"}), "gzip.layers: Field required"),
+        (changed(gzip={"codec": "x", "layers": {TWO: {"digest": ONE, "size": 1}}}), f"gzip.layers: {TWO} is the key"),
+        (layer(size=-1), "layers.0.size: Input should be greater"),
+        (layer(size=True), "layers.0.size: Input should be a valid integer"),
+        (layer(size=1.0), "layers.0.size: Input should be a valid integer"),
+        (layer(size=1 << 80), "layers.0.size"),
+        (layer(digest=ONE + "\n"), "layers.0.digest: String should match"),
+        (layer(digest=ONE.upper()), "layers.0.digest: String should match"),
+        (layer(name=""), "layers.0.name"),
+        (layer(media_type="application/zip"), "layers.0.media_type: Input should be"),
+        (lambda table: table["layers"].append(dict(table["layers"][0])), "two of its layers have one key"),
+        (lambda table: table.pop("base"), "base: Field required"),
+    ],
+)
+def test_what_no_imagegen_writes_is_refused(change: Callable[[dict[str, Any]], Any], why: str) -> None:
+    table = json.loads(dump(sample()))
+    change(table)
+    with pytest.raises(TrustError) as caught:
+        read(json.dumps(table).encode())
+    assert str(caught.value.why).startswith(why)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff", b'{"a":' * 2000, b"[" * 100_000, b" " * (MAX_DOCUMENT + 1)],
+    ids=["nothing", "cut", "list", "null", "no-utf-8", "deep", "deeper", "large"],
+)
+def test_what_is_no_document_is_refused(data: bytes) -> None:
+    with pytest.raises(TrustError):
+        read(data)

@@ -1,0 +1,246 @@
+"""Layers that a registry has and somebody vouches for: taken as they are, and nothing is fetched or made for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagegen import registry
+from imagegen.base import BaseLayer
+from imagegen.config import Settings
+from imagegen.errors import StoreError
+from imagegen.inventory import carried
+from imagegen.layers import Image, Layer, bytecode, describe, ownership, reuse
+from imagegen.layers.ownership import OwnershipErrors
+from imagegen.lock.model import Lock, LockedWheel
+from imagegen.progress import Quiet
+from imagegen.store import Store, refs, upkeep
+from tests.unit import test_layers_assemble as assembled
+from tests.unit.test_layers_assemble import lock_of, locked
+
+settings, _a_base, _on_the_host = assembled.settings, assembled._a_base, assembled._on_the_host
+assembling = assembled.assembling
+pytestmark = pytest.mark.usefixtures("_a_base")
+NAMES = ("one", "two", "three", "four")
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lock, Image]:
+    """A store that has made an image, for tests that copy it."""
+    place = tmp_path_factory.mktemp("published")
+    store = Store(place / "store")
+    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    lock = lock_of(*(locked(store, place, name, {f"{name}.py": b"x = 1\n"}) for name in NAMES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
+        patch.setattr(assembling.base, "build", lambda *_: layer)
+        patch.setattr(assembling.base, "rootfs", lambda *_: place)
+        return store.root, lock, build(lock, store, Settings.from_environment({"HOME": str(place)}))
+
+
+@pytest.fixture
+def store(once: tuple[Path, Lock, Image], tmp_path: Path) -> Store:
+    shutil.copytree(once[0], tmp_path / "store")
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def wheels(once: tuple[Path, Lock, Image]) -> tuple[LockedWheel, ...]:
+    return once[1].wheels
+
+
+@pytest.fixture
+def published(once: tuple[Path, Lock, Image]) -> Image:
+    return once[2]
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Store:
+    return Store(tmp_path / "empty")
+
+
+def build(lock: Lock, store: Store, settings: Settings, **more: Any) -> Image:
+    built: Image = assembling.assemble(lock, store, settings, Quiet(), **more)
+    return built
+
+
+def believed(lock: Lock, published: Image, store: Store, into: Store) -> dict[str, Layer]:
+    """What an empty store has from a registry: the LAYERS and the FACTS of an image."""
+    facts = carried.packed(lock, store)
+    said = describe.read(describe.described(lock, published, facts.named))
+    carried.take(lock, into, carried.Facts(said.facts, facts.archive))
+    return said.elsewhere
+
+
+def wheels_of(store: Store) -> set[str]:
+    return {digest for digest in upkeep.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
+
+
+def brings(source: Store, into: Store) -> tuple[list[registry.Layer], Callable[[registry.Layer], registry.Layer]]:
+    brought: list[registry.Layer] = []
+
+    def bring(layer: registry.Layer) -> registry.Layer:
+        brought.append(layer)
+        into.write(source.read(layer.digest))
+        return layer
+
+    return brought, bring
+
+
+def nobody(*_: Any) -> Any:
+    raise AssertionError("nothing of the sort is needed")
+
+
+def test_an_image_whose_layers_are_all_elsewhere_needs_nothing(
+    store: Store,
+    wheels: tuple[LockedWheel, ...],
+    published: Image,
+    empty: Store,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = replace(lock_of(*wheels), record=assembling.record_of(published))
+    elsewhere = believed(lock, published, store, empty)
+    for name in ("build", "rootfs"):
+        monkeypatch.setattr(assembling.base, name, nobody)
+    monkeypatch.setattr(assembling, "fetch_each", nobody)
+    told: list[int] = []
+    built = build(lock, empty, settings, elsewhere=elsewhere, grown=lambda layers: told.append(len(layers)))
+    assert built == published
+    assert assembling.compare(lock, built) is None
+    assert not told, "no engine can have from this store what is not in it"
+    assert not any(empty.has(layer.digest) for layer in built.layers)
+    assert assembling.made_here(lock, empty) is None, "this store has made nothing"
+
+
+def test_only_the_new_wheels_layer_is_made(
+    store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
+) -> None:
+    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
+    lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
+    built = build(lock, empty, settings, elsewhere=elsewhere)
+    changed = {layer.name for layer in built.layers if layer not in published.layers}
+    group = next(part.name for part in assembling.plan(lock) if new in part.wheels)
+    assert changed == {group}
+    assert {layer.name for layer in built.layers if empty.has(layer.digest)} == changed
+    assert wheels_of(empty) == {new.file.digest}
+    store.write(empty.read(new.file.digest))
+    assert build(lock, store, settings) == built
+    assert {layer.name for layer in reuse.remembered(lock, empty).values()} == changed
+
+
+def test_a_clash_with_a_layer_that_is_not_here_is_found(
+    store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
+) -> None:
+    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    new = locked(empty, tmp_path, "two", {"three.py": b"x = 4\n"})
+    lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
+    with pytest.raises(OwnershipErrors, match=r"three\.py") as caught:
+        build(lock, empty, settings, elsewhere=elsewhere)
+    assert "three and two" in str(caught.value)
+
+
+def test_what_is_known_by_facts_is_what_the_wheel_says(
+    store: Store, tmp_path: Path, empty: Store, settings: Settings
+) -> None:
+    wheel = locked(store, tmp_path, "one", {"one.py": b"", "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
+    build(lock_of(wheel), store, settings)
+    carried.take(lock_of(wheel), empty, carried.packed(lock_of(wheel), store))
+    assert ownership.known(empty, wheel, "3.11") == ownership.table(store, wheel, "3.11")
+    assert not wheels_of(empty)
+
+
+def test_a_layer_of_whose_files_nothing_is_known_is_made(
+    store: Store, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
+) -> None:
+    lock = lock_of(*wheels)
+    elsewhere = describe.read(describe.described(lock, published, {})).elsewhere
+    for wheel in wheels:
+        empty.write(store.read(wheel.file.digest))
+    assert build(lock, empty, settings, elsewhere=elsewhere) == published
+    here = [layer.name for layer in published.layers if empty.has(layer.digest)]
+    assert here == [part.name for part in assembling.plan(lock) if part.wheels]
+
+
+def test_the_stores_own_layers_come_first(
+    store: Store, wheels: tuple[LockedWheel, ...], published: Image, settings: Settings
+) -> None:
+    lies = {layer.key: replace(layer, digest=f"sha256:{'0' * 64}") for layer in published.layers}
+    assert build(lock_of(*wheels), store, settings, elsewhere=lies) == published
+
+
+def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
+    store: Store, wheels: tuple[LockedWheel, ...], published: Image, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lock_of(*wheels)
+    for layer in published.layers:
+        store.path(layer.digest).unlink()
+    for name in ("build", "rootfs"):
+        monkeypatch.setattr(assembling.base, name, nobody)
+    assert build(lock, store, settings, elsewhere=reuse.remembered(lock, store)) == published
+    assert assembling.made_here(lock, store) == published.digest
+
+
+def test_the_layers_of_a_registrys_image_are_vouched_for_once_they_were_seen(
+    store: Store, wheels: tuple[LockedWheel, ...]
+) -> None:
+    layers = tuple(
+        registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
+        for n in "12"
+    )
+    content = registry.Image(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", layers, registry.Config((), (), (), "", ""))
+    lock = lock_of(*wheels)
+    lock = replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
+    assert reuse.remembered(lock, store) == {}
+    store.remember("diff-id", layers[1].digest, {"diff_id": layers[1].diff_id})
+    (found,) = reuse.remembered(lock, store).values()
+    assert (found.name, found.digest) == ("base-2", layers[1].digest)
+
+
+def test_the_bases_tree_comes_from_its_layer(
+    store: Store,
+    tmp_path: Path,
+    wheels: tuple[LockedWheel, ...],
+    published: Image,
+    empty: Store,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[-1]) or tmp_path)
+    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
+    lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
+    _, bring = brings(store, empty)
+    build(lock, empty, settings, elsewhere=elsewhere, bring=bring)
+    base = published.layers[0]
+    (only,) = made
+    assert only.layers == (registry.Layer(base.media_type, base.digest, base.size, base.diff_id),)
+    assert only.bring is bring
+
+
+def test_upkeep_and_exports_of_an_image_that_is_not_all_here(
+    store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
+) -> None:
+    lock = lock_of(*wheels)
+    built = build(lock, empty, settings, elsewhere=believed(lock, published, store, empty))
+    refs.keep(empty, lock.cell, built.digest, len(built.manifest))
+    assert upkeep.check(empty, Quiet(), repair=False) == []
+    upkeep.collect(empty, [], now=1e12)
+    assert refs.images(empty) == {lock.cell: built.digest}
+    assert refs.parts(empty, built.digest)[built.digest] == "manifest"
+    with pytest.raises(StoreError, match=r"missing") as caught:
+        refs.export(empty, built.digest, tmp_path / "out", "x")
+    assert "`imagegen build`" in str(caught.value.fix)
+    for wheel in wheels:
+        empty.write(store.read(wheel.file.digest))
+    empty.write(bytes(1024))  # as mmdebstrap would
+    again = build(lock, empty, settings)
+    refs.export(empty, again.digest, tmp_path / "out", "x")
+    assert again == published
