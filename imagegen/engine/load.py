@@ -89,7 +89,7 @@ def _image(store: Store, digest: str) -> Loadable:
             f"{len(missing)} blobs of the image {digest} are missing or have another size",
             where=str(store.root),
             why=", ".join(missing),
-            fix="`imagegen build` of its cell makes them; of one whose layers a registry had, not all are here",
+            fix="build again: `imagegen build` makes layers that only a registry has",
         )
     return Loadable(
         store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())

@@ -70,7 +70,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             f"{len(lacking)} blobs of the image {digest} were missing or damaged",
             where=str(store.root),
             why=", ".join(lacking),
-            fix="`imagegen build` of its cell makes them; of one whose layers a registry had, not all are here",
+            fix="run the same command again, if it builds; `imagegen build` makes layers that only a registry has",
         )
     with filling(directory, sum(blobs.values())) as fresh:
         folder = fresh / "blobs" / "sha256"
