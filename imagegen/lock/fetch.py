@@ -41,8 +41,8 @@ def fetch_each(
 ) -> Generator[LockedWheel]:
     """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
 
-    `rootfs` gives the base's tree, where the caller has it made anyway. Raises MissingFiles at the end, naming all files
-    that could not be had and every source that was tried for each.
+    `rootfs` gives the base's tree, where the caller has it made anyway. Raises MissingFiles at the end, naming all
+    files that could not be had and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:

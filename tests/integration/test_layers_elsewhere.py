@@ -1,0 +1,60 @@
+"""One layer is made on a real base of which the registry has only the layer: the bytes are those of a full build."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagegen import layers, registry
+from imagegen.config import Settings
+from imagegen.inventory import carried
+from imagegen.layers import describe
+from imagegen.layers.gzipped import gzipped
+from imagegen.layers.plan import plan
+from imagegen.lock import read
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.integration.small_cell import CELL, Site
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base comes as gzip, and its tree builds the sdist and compiles: mmdebstrap takes no part."""
+    machine = site.machine(tmp_path / "machine")
+    assert machine.build("image") == site.reference
+    full, empty = Store(machine.store), Store(tmp_path / "empty")
+    lock = read(site.project / "locks" / f"{CELL}.toml")
+    settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
+    built = layers.assemble(lock, full, settings, Quiet())
+    facts = carried.packed(lock, full)
+    told = describe.read(describe.described(lock, built, facts.named, gzipped(lock, built, full, Quiet())))
+    carried.take(lock, empty, replace(facts, named=told.facts))
+    sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
+    elsewhere = {key: layer for key, layer in told.elsewhere.items() if key != sourced.key}
+    brought: list[str] = []
+
+    def bring(layer: registry.Layer) -> registry.Layer:
+        theirs = next(each for each in told.packed.values() if each.diff_id == layer.diff_id)
+        brought.append(theirs.name)
+        empty.write(full.read(theirs.digest))
+        return registry.Layer(theirs.media_type, theirs.digest, theirs.size, theirs.diff_id)
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("mmdebstrap is not needed")
+
+    monkeypatch.setattr(importlib.import_module("imagegen.base.build"), "_build", refused)
+    made = layers.assemble(lock, empty, settings, Quiet(), elsewhere=elsewhere, bring=bring)
+    assert made.digest == site.reference
+    assert brought == ["base"]
+    assert [layer.name for layer in made.layers if empty.has(layer.digest)] == [sourced.name]
+    assert {wheel.name for wheel in lock.wheels if empty.has(wheel.file.digest)} == {
+        each.name for each in sourced.wheels
+    }
