@@ -24,8 +24,9 @@ class Kind:
 
 
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
-# What a lock gave: {"inputs", "lock": digest of the LOCK document, "codec", "base": ..., "layers": [{"name", "key",
-# "diff_id", "digest", "size"}], "facts": {wheel's facts key: digest}}: who trusts its signer need not make them.
+# What a lock gave, in the form of layers/describe.py: the layers from the bottom up with their keys and descriptors, as
+# gzip too where they were published so, digests of the LOCK document and the image, and of all facts by their keys. Who
+# trusts its signer need not make these layers.
 LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", "https://imagegen.dev/layers/v1")
 SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
