@@ -1,0 +1,57 @@
+"""Who signs, and whose signature is believed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from imagegen.errors import TrustError
+from imagegen.trust import bundle as bundles
+from imagegen.trust import keys, statement
+from imagegen.trust.bundle import Bundle
+from imagegen.trust.project import Project
+from imagegen.trust.statement import Statement
+
+
+class Signer(Protocol):
+    """`name` is what people call it."""
+
+    name: str
+
+    def sign(self, statement: bytes) -> bytes:
+        """A bundle of the statement. Raises TrustError."""
+
+
+class StrangerError(TrustError):
+    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""
+
+
+class Trust:
+    """The keys and identities of a project. Raises TrustError when one of its keys cannot be had."""
+
+    def __init__(self, project: Project) -> None:
+        self._keys = keys.public_keys(project.keys)
+        self.anybody = bool(project.keys or project.identities)
+
+    def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
+        """The project's name of who signed, and what they said.
+
+        Raises StrangerError where that is nobody of the project, TrustError where the bundle is malformed, or says that
+        it is signed by a key that did not sign it.
+        """
+        found = bundles.read(bundle)
+        name = self._by_certificate(found) if found.hint is None else self._by_key(found)
+        return name, statement.read(found.payload)
+
+    def _by_key(self, bundle: Bundle) -> str:
+        """The key that signed. The hint is only a claim, so each is tried."""
+        for key in self._keys:
+            if key.signed(bundle.signed, bundle.signature):
+                return key.name
+        for key in self._keys:
+            if key.hint == bundle.hint:
+                why = f"the key {key.name!r} is named as its signer, and did not sign this"
+                raise TrustError("the signature is wrong", why=why, fix="do not trust what it is attached to")
+        raise StrangerError("it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}")
+
+    def _by_certificate(self, bundle: Bundle) -> str:  # noqa: ARG002 - keyless signatures come with the next change
+        raise StrangerError("it is signed with a certificate, whose identity this project does not name")

@@ -1,0 +1,66 @@
+"""JSON that every reader reads alike: UTF-8, one object, each name once, numbers that are numbers.
+
+What is signed goes through readers of other languages too. Where two of them could read different things from the same
+bytes, nothing is read at all (RFC 8259, section 4, leaves repeated names open; RFC 7493 forbids them).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+LONGEST = 32 << 20  # bytes
+_EXACT = 1 << 53  # whole numbers below it are the same as integers and as doubles, which is how Go writes them
+
+
+class UnreadableError(ValueError):
+    """The bytes are no such JSON; the message says why."""
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The object that is all of `data`. Raises UnreadableError."""
+    if len(data) > LONGEST:
+        raise UnreadableError(f"it has {len(data)} bytes, and {LONGEST} are the most that are read")
+    try:
+        text = data.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_once, parse_float=_number, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError as error:
+        raise UnreadableError("it is nested too deeply") from error
+    except UnreadableError:
+        raise
+    except ValueError as error:  # no JSON, or an integer of thousands of digits
+        raise UnreadableError(f"it is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UnreadableError("it is no JSON object")
+    return value
+
+
+def canonical(value: dict[str, Any]) -> bytes:
+    """The same bytes for whatever means the same: names sorted, nothing between. Raises UnreadableError."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except RecursionError as error:
+        raise UnreadableError("it is nested too deeply") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UnreadableError(f"the name {twice!r} stands twice in one object")
+    return found
+
+
+def _number(text: str) -> float | int:
+    number = float(text)
+    if not math.isfinite(number):
+        raise UnreadableError(f"the number {text[:40]} is too large")
+    return int(number) if number.is_integer() and abs(number) < _EXACT else number
+
+
+def _constant(text: str) -> Any:
+    raise UnreadableError(f"{text} is no number")

@@ -1,0 +1,254 @@
+"""Keys: files that open, files that do not, and whose signature is believed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from nacl.secret import SecretBox
+
+from imagegen.errors import TrustError
+from imagegen.progress import Quiet
+from imagegen.trust import bundle, keys, statement
+from imagegen.trust.documents import SIGNATURE
+from imagegen.trust.project import Identity, Key, Project
+from imagegen.trust.signers import StrangerError, Trust
+
+IMAGE = "sha256:" + "a1" * 32
+SAID = statement.write(IMAGE, SIGNATURE)
+PASSWORD = "correct horse"  # of the files below
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def lines(label: str, body: bytes) -> str:
+    return f"-----BEGIN {label}-----\n{base64.encodebytes(body).decode()}-----END {label}-----\n"
+
+
+def locked(password: str = PASSWORD, **changes: Any) -> str:
+    """KEY as cosign keeps it, at a smaller cost; a real one of cosign's is in tests/integration/test_trust_cosign.py.
+
+    `changes` are other parameters: kdf__name, params__N.
+    """
+    salt, nonce = b"s" * 32, b"n" * 24
+    key = hashlib.scrypt(password.encode(), salt=salt, n=1024, r=8, p=1, dklen=32)
+    text = SecretBox(key).encrypt(KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), nonce)
+    document: dict[str, Any] = {
+        "kdf": {"name": "scrypt", "params": {"N": 1024, "r": 8, "p": 1}, "salt": bundle.encoded(salt)},
+        "cipher": {"name": "nacl/secretbox", "nonce": bundle.encoded(nonce)},
+        "ciphertext": bundle.encoded(text.ciphertext),
+    }
+    for name, value in changes.items():
+        table, _, last = name.partition("__")
+        place = document["kdf"]["params"] if table == "params" else document[table]
+        place[last] = value
+    return lines("ENCRYPTED SIGSTORE PRIVATE KEY", json.dumps(document).encode())
+
+
+COSIGN = locked()
+PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+@dataclass
+class Heard(Quiet):
+    said: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def made(path: Path, key: Any = None, password: str | None = None, style: PrivateFormat = PrivateFormat.PKCS8) -> Path:
+    """The private key in `path`, its public one beside it with the suffix .pub."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    locked = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    path.write_bytes(key.private_bytes(Encoding.PEM, style, locked))
+    path.chmod(0o600)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub").write_bytes(public)
+    return path
+
+
+def trusting(**named: Path) -> Trust:
+    return Trust(Project(keys=tuple(Key(name, path.with_suffix(".pub")) for name, path in named.items())))
+
+
+def test_what_a_key_signs_is_believed_where_it_is_named(tmp_path: Path) -> None:
+    ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
+    signer = keys.signer(ours, None, Quiet())
+    signed = signer.sign(SAID)
+    assert signer.name == "ours.pem"
+    assert signer.sign(SAID) == signed
+    assert trusting(nightly=theirs, release=ours).signer_of(signed) == ("release", statement.read(SAID))
+    with pytest.raises(StrangerError, match="a key that this project does not name"):
+        trusting(nightly=theirs).signer_of(signed)
+    with pytest.raises(StrangerError):
+        Trust(Project()).signer_of(signed)
+
+
+@pytest.mark.parametrize("password", [None, PASSWORD])
+@pytest.mark.parametrize("style", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_keys_of_openssl(tmp_path: Path, password: str | None, style: PrivateFormat) -> None:
+    path = made(tmp_path / "key.pem", password=password, style=style)
+    # `openssl ecparam -genkey` writes the curve before the key.
+    path.write_text("-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + path.read_text())
+    # A password that is set for another key does no harm to one without.
+    signed = keys.signer(path, PASSWORD, Quiet()).sign(SAID)
+    assert trusting(release=path).signer_of(signed)[0] == "release"
+
+
+def test_a_key_of_cosign(tmp_path: Path) -> None:
+    path = tmp_path / "cosign.key"
+    path.write_text(COSIGN)
+    path.with_suffix(".pub").write_text(PUBLIC)
+    trust = trusting(release=path)
+    assert trust.signer_of(keys.signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
+    path.write_text(COSIGN.replace("SIGSTORE", "COSIGN"))  # as cosign 1 named it
+    assert trust.signer_of(keys.signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
+
+
+def test_a_key_that_everybody_can_read_is_told(tmp_path: Path) -> None:
+    path, heard = made(tmp_path / "key.pem"), Heard()
+    keys.signer(path, None, heard)
+    assert heard.said == []
+    path.chmod(0o644)
+    keys.signer(path, None, heard)
+    assert heard.said == [
+        f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "password", "what", "why"),
+    [
+        ("", None, "cannot be used", "it holds no private key in PEM"),
+        (PUBLIC, None, "cannot be used", "it holds a public key alone"),
+        (lines("PRIVATE KEY", b"abc"), None, "cannot be used", "file is damaged"),
+        (lines("PRIVATE KEY", b"abc")[:40], None, "cannot be used", "it holds no private key in PEM"),
+        (COSIGN, None, "cannot be opened", "a password locks it, and none is given"),
+        (COSIGN, "wrong", "cannot be opened", "the password is not the one"),
+        (COSIGN, "", "cannot be opened", "the password is not the one"),
+        (locked(kdf__name="pbkdf2"), "x", "cannot be used", "it is locked in another way"),
+        (locked(params__N=1 << 30), "x", "cannot be used", "would cost more memory or time than any key is worth"),
+        (locked(params__p=1000), "x", "cannot be used", "would cost more memory or time than any key is worth"),
+        (locked(params__N=0), "x", "cannot be used", "scrypt's parameters are no positive numbers"),
+        (locked(params__N="1024"), "x", "cannot be used", "scrypt's parameters are no positive numbers"),
+        (locked(params__N=1023), "x", "cannot be used", "it is not as cosign writes it"),
+        (locked(cipher__nonce="AAAA"), "x", "cannot be opened", "the password is not the one"),
+        (locked(cipher__nonce="é"), "x", "cannot be used", "it is not as cosign writes it"),
+        (locked(kdf__salt=1), "x", "cannot be used", "it is not as cosign writes it"),
+        (COSIGN.replace("eyJ", "!yJ"), "x", "cannot be used", "it is not as cosign writes it"),
+    ],
+)
+def test_files_that_hold_no_key_to_sign_with(
+    tmp_path: Path, content: str, password: str | None, what: str, why: str
+) -> None:
+    path = tmp_path / "key.pem"
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o600)
+    with pytest.raises(TrustError) as caught:
+        keys.signer(path, password, Quiet())
+    error = caught.value
+    assert error.what == f"the signing key {what}"
+    assert why in str(error.why)
+    assert error.where == str(path)
+    assert error.fix
+
+
+def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
+    path = made(tmp_path / "key.pem", password=PASSWORD)
+    for password, why in ((None, "none is given"), ("wrong", "the password is not the one")):
+        with pytest.raises(TrustError) as caught:
+            keys.signer(path, password, Quiet())
+        assert why in str(caught.value.why)
+        assert "COSIGN_PASSWORD" in str(caught.value.fix)
+    kinds = {
+        "it is a key on the curve secp384r1, not one on P-256": ec.generate_private_key(ec.SECP384R1()),
+        "it is of the kind Ed25519Private, not ECDSA on P-256": ed25519.Ed25519PrivateKey.generate(),
+        "it is of the kind RSAPrivate, not ECDSA on P-256": rsa.generate_private_key(65537, 1024),
+    }
+    for why, key in kinds.items():
+        with pytest.raises(TrustError) as caught:
+            keys.signer(made(path, key), None, Quiet())
+        assert caught.value.why == why
+        with pytest.raises(TrustError) as caught:
+            trusting(release=path)
+        assert caught.value.why == why.replace("Private", "Public")
+    with pytest.raises(TrustError) as caught:
+        keys.signer(tmp_path / "absent.pem", None, Quiet())
+    assert caught.value.why == "No such file or directory"
+    assert "openssl genpkey" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("nothing", "it holds no public key in PEM"),
+        (COSIGN, "it is a private key: whoever reads the project could sign for it"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_files_that_hold_no_key_to_trust(tmp_path: Path, content: str | None, why: str) -> None:
+    path = tmp_path / "release.pub"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(TrustError) as caught:
+        Trust(Project(keys=(Key("release", path),)))
+    assert caught.value.where == str(path)
+    assert caught.value.why == why
+    assert "'release'" in caught.value.what
+    assert caught.value.fix
+
+
+def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
+    ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
+    trust = trusting(release=ours)
+    good = bundle.read(keys.signer(ours, None, Quiet()).sign(SAID))
+    foreign = bundle.read(keys.signer(theirs, None, Quiet()).sign(SAID))
+    other = statement.write("sha256:" + "b2" * 32, SIGNATURE)
+    for payload, signature in (
+        (other, good.signature),
+        (SAID + b" ", good.signature),
+        (SAID, foreign.signature),
+        (SAID, b""),
+        (SAID, good.signature + b"\0"),
+    ):
+        with pytest.raises(TrustError, match="the signature is wrong") as caught:
+            trust.signer_of(bundle.write(payload, signature, good.material))
+        assert "'release' is named as its signer, and did not sign this" in str(caught.value.why)
+    # Who is named in the hint decides nothing.
+    assert trust.signer_of(bundle.write(SAID, good.signature, foreign.material))[0] == "release"
+    # A signature over the payload itself, or over it under another type, is none.
+    private = ec.generate_private_key(ec.SECP256R1())
+    made(ours, private)
+    trust = trusting(release=ours)
+    for message in (SAID, bundle.pae("application/json", SAID)):
+        signature = private.sign(message, ec.ECDSA(SHA256()))
+        with pytest.raises(TrustError):
+            trust.signer_of(bundle.write(SAID, signature, good.material))
+
+
+def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
+    path = made(tmp_path / "key.pem")
+    with pytest.raises(TrustError, match="the signed statement cannot be read"):
+        trusting(release=path).signer_of(keys.signer(path, None, Quiet()).sign(b"{}"))
+
+
+def test_a_certificate_is_believed_of_nobody_who_is_not_named(tmp_path: Path) -> None:
+    signed = bundle.write(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
+    with pytest.raises(StrangerError):
+        trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
+    assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).anybody
+    assert not Trust(Project()).anybody
