@@ -85,7 +85,10 @@ class Writable(StandIn):
         elif handler.command == "GET":
             self._state(handler, 204, repository, name)
         elif handler.command == "PATCH":
-            start, _, end = handler.headers.get("Content-Range", "").partition("-")
+            there = len(self.uploads[name])  # where all that is to come comes at once, as some clients send it
+            length = int(handler.headers.get("Content-Length", "0"))
+            whole = f"{there}-{there + length - 1}"
+            start, _, end = handler.headers.get("Content-Range", whole).partition("-")
             if not self.chunked or int(start) != len(self.uploads[name]):
                 received(handler)
                 send(handler, 416 if self.chunked else 405, error("UNSUPPORTED"))

@@ -18,6 +18,7 @@ from imagegen.errors import EngineError
 from imagegen.matrix.model import Base
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.integration import sigstore
 from tests.integration.places import Built, Debian, Place, committed, relocked
 from tests.integration.small_cell import Site, site_of
 
@@ -59,6 +60,12 @@ def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory
     target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
     debs.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
     return target
+
+
+@pytest.fixture(scope="session")
+def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Debian's cosign and oras."""
+    return sigstore.unpacked(tmp_path_factory.mktemp("verifiers") / "root", settings)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,303 @@
+"""What is attached to an image: by whom it is believed, what is wrong with the rest, and nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from imagegen.errors import FetchError, TrustError
+from imagegen.net import UnreachableError
+from imagegen.registry import Content, Referrer, Repository, Target
+from imagegen.registry.image import Descriptor
+from imagegen.registry.referrers import referring
+from imagegen.store.layout import digest_of
+from imagegen.trust import attach, bundle, statement
+from imagegen.trust.bundle import Bundle
+from imagegen.trust.documents import AUDIT, BUNDLE, FACTS, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
+from imagegen.trust.project import Project
+from imagegen.trust.signers import StrangerError, Trust
+
+IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)
+OTHER = Descriptor(IMAGE.media_type, "sha256:" + "b2" * 32, 400)
+BOM = Document(SBOM, b'{"bomFormat": "CycloneDX", "components": [{"name": "torch", "version": "2.13.0"}]}')
+LOCKED = Document(LOCK, b"[lock]\n")
+MADE = Document(LAYERS, json.dumps({"lock": digest_of(LOCKED.content), "layers": []}).encode())
+TESTED = Document(SMOKE, b'{"result": "PASSED", "seconds": 1.0}')
+
+
+@dataclass
+class Registry:
+    """A registry's lists and artifacts, in memory; both a Repository and a Target as far as they are used here."""
+
+    artifacts: dict[str, tuple[Referrer, Content | Exception]] = field(default_factory=dict)
+
+    def refer(
+        self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
+    ) -> str:
+        described = Descriptor(media_type, digest_of(blob), len(blob))
+        manifest, _ = referring(subject, artifact_type, described, annotations)
+        digest = digest_of(manifest)
+        referrer = Referrer(digest, len(manifest), artifact_type, annotations, subject.digest)
+        self.artifacts[digest] = (referrer, Content(artifact_type, annotations, media_type, blob))
+        return digest
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
+        listed = (referrer for referrer, _ in self.artifacts.values() if referrer.subject == digest)
+        return tuple(each for each in listed if artifact_type in (None, each.artifact_type))
+
+    def content(self, referrer: Referrer) -> Content:
+        content = self.artifacts[referrer.digest][1]
+        if isinstance(content, Exception):
+            raise content
+        return content
+
+    def add(self, document: Document, image: Descriptor = IMAGE) -> str:
+        return self.refer(image, document.kind.media_type, document.content, document.kind.media_type, {})
+
+    def add_bundle(self, data: bytes, image: Descriptor = IMAGE) -> str:
+        return self.refer(image, BUNDLE, data, BUNDLE, {})
+
+    def of(self, kind: str) -> list[bytes]:
+        contents = (content for _, content in self.artifacts.values() if isinstance(content, Content))
+        return [content.data for content in contents if content.artifact_type == kind]
+
+
+class By:
+    """A signer whose signature is its name: what is proved here is what follows from a signature, not the signature."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.signed = name, 0
+
+    def sign(self, statement: bytes) -> bytes:
+        self.signed += 1
+        return bundle.write(statement, self.name.encode(), {"publicKey": {"hint": self.name}})
+
+
+class Believing(Trust):
+    """Believes signers of these names."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(Project())
+        self.names, self.anybody = names, bool(names)
+
+    def _by_key(self, bundle: Bundle) -> str:
+        if bundle.hint != bundle.signature.decode():
+            raise TrustError("the signature is wrong", why="it is of somebody else")
+        if bundle.hint not in self.names:
+            raise StrangerError("it is signed with a key that this project does not name")
+        return bundle.hint
+
+
+TRUST = Believing("release", "ci")
+RELEASE = By("release")
+
+
+def bring(registry: Registry, *documents: Document, signer: Any = RELEASE, trust: Trust = TRUST, **told: str) -> None:
+    target, repository = cast("Target", registry), cast("Repository", registry)
+    attach.attach(target, repository, IMAGE, documents, signer, told, trust)
+
+
+def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.Testimony:
+    return attach.gather(cast("Repository", registry), image.digest, trust)
+
+
+def said(testimony: attach.Testimony) -> dict[str, str | None]:
+    return {each.document.kind.name: each.signer for each in testimony.documents}
+
+
+def test_what_is_attached_is_found_and_believed() -> None:
+    registry = Registry()
+    bring(registry, LOCKED, MADE, BOM, source="https://github.com/acme/images")
+    found = gathered(registry)
+    assert {each.document for each in found.documents} == {LOCKED, MADE, BOM}
+    assert said(found) == {"lock": "release", "layers": "release", "sbom": "release"}
+    assert (found.signers, found.faults, found.strangers) == (("release",), (), 0)
+    repository = cast("Repository", registry)
+    assert attach.attached(repository, IMAGE.digest, TRUST) == found.documents
+    assert attach.signed(repository, IMAGE.digest, TRUST) == "release"
+    assert attach.signed(repository, OTHER.digest, TRUST) is None
+    told = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
+    assert told[LOCK.media_type] == {"source": "https://github.com/acme/images"}
+    assert told[SBOM.media_type] == {}
+    # The image's own signature is the last thing that comes: who sees it finds the rest.
+    last = list(registry.artifacts.values())[-1][0]
+    assert last.annotations["dev.sigstore.bundle.predicateType"] == SIGNATURE
+
+
+def test_without_a_signer_nothing_is_believed() -> None:
+    registry = Registry()
+    bring(registry, LOCKED, MADE, BOM, signer=None)
+    found = gathered(registry)
+    assert said(found) == {"lock": None, "layers": None, "sbom": None}
+    assert (found.signers, found.faults) == ((), ())
+    bring(registry, LOCKED, MADE, BOM)
+    assert set(said(gathered(registry)).values()) == {"release"}
+    assert len(registry.of(SBOM.media_type)) == 1
+
+
+def test_nothing_is_attached_or_signed_twice() -> None:
+    registry, first, second = Registry(), By("release"), By("ci")
+    bring(registry, LOCKED, BOM, signer=first, source="one")
+    before = dict(registry.artifacts)
+    bring(registry, LOCKED, BOM, signer=first, source="two")
+    bring(registry, LOCKED, replace(BOM, content=BOM.content), signer=second)
+    assert registry.artifacts == before
+    assert (first.signed, second.signed) == (2, 0)
+    # A signature of nobody who is trusted is no reason not to sign; the same one is not attached again.
+    stranger = By("me")
+    bring(registry, BOM, signer=stranger, trust=Believing())
+    known = dict(registry.artifacts)
+    bring(registry, BOM, signer=stranger, trust=Believing())
+    assert registry.artifacts == known
+    assert len(known) == len(before) + 2
+    # A newer document is another.
+    bring(registry, replace(BOM, content=b'{"bomFormat": "CycloneDX"}'), signer=second)
+    found = gathered(registry)
+    assert [each.signer for each in found.documents if each.document.kind is SBOM] == ["release", "ci"]
+    assert (found.signers, found.faults, found.strangers) == (("release",), (), 2)
+
+
+def test_a_signer_whom_the_project_would_not_believe_attaches_nothing() -> None:
+    registry = Registry()
+    with pytest.raises(TrustError) as caught:
+        bring(registry, BOM, signer=By("key of another project"))
+    assert caught.value.what == "what key of another project signs would not be believed"
+    assert "a key that this project does not name" in str(caught.value.why)
+    assert not registry.artifacts
+
+
+def test_an_exchanged_document_is_named_and_the_signed_one_counts() -> None:
+    registry = Registry()
+    bring(registry, BOM)
+    (there,) = (digest for digest, (each, _) in registry.artifacts.items() if each.artifact_type == SBOM.media_type)
+    del registry.artifacts[there]
+    evil = replace(BOM, content=BOM.content.replace(b"2.13.0", b"2.13.1"))
+    artifact = registry.add(evil)
+    found = gathered(registry)
+    (fault,) = found.faults
+    assert fault.what == "the attached sbom is not the one that release signed"
+    assert fault.where == artifact
+    assert artifact in str(fault.why)
+    by_signer = {each.signer: json.loads(each.document.content) for each in found.documents}
+    assert by_signer == {None: json.loads(evil.content), "release": json.loads(BOM.content)}
+    # Gone altogether, it is still known from the signature.
+    del registry.artifacts[artifact]
+    found = gathered(registry)
+    assert said(found) == {"sbom": "release"}
+    assert not found.faults
+
+
+def test_a_lock_is_attested_by_the_layers_that_name_it() -> None:
+    registry = Registry()
+    bring(registry, LOCKED, MADE, Document(FACTS, b"tar"))
+    assert said(gathered(registry)) == {"lock": "release", "layers": "release", "facts": None}
+    other = replace(LOCKED, content=b"[other]\n")
+    registry.add(other)
+    locks = {each.document.content: each.signer for each in gathered(registry).documents if each.document.kind is LOCK}
+    assert locks == {LOCKED.content: "release", other.content: None}
+
+
+def test_a_statement_of_another_image_says_nothing_of_this_one() -> None:
+    registry = Registry()
+    registry.add(BOM)
+    predicate = str(SBOM.predicate)
+    replayed = [
+        registry.add_bundle(RELEASE.sign(statement.write(OTHER.digest, SIGNATURE))),
+        registry.add_bundle(RELEASE.sign(statement.write(OTHER.digest, predicate, BOM.content))),
+    ]
+    found = gathered(registry)
+    assert (said(found), found.signers) == ({"sbom": None}, ())
+    assert [fault.where for fault in found.faults] == replayed
+    assert {fault.what for fault in found.faults} == {"the signature is of another image"}
+    assert OTHER.digest in str(found.faults[0].why) and IMAGE.digest in str(found.faults[0].why)
+
+
+def test_a_statement_of_another_kind_attests_nothing_else() -> None:
+    registry = Registry()
+    registry.add(TESTED)
+    registry.add(BOM)
+    for kind in ("https://example.com/v1", str(AUDIT.predicate), str(SMOKE.predicate)):
+        registry.add_bundle(RELEASE.sign(statement.write(IMAGE.digest, kind, BOM.content)))
+    found = gathered(registry)
+    assert [each.signer for each in found.documents if each.document == BOM] == [None]
+    assert [each.signer for each in found.documents if each.document == TESTED] == [None]
+    assert not found.signers  # a word about the image is not a word for it
+    assert [fault.what for fault in found.faults] == ["the attached smoke is not the one that release signed"]
+
+
+def test_of_two_signers_the_trusted_one_counts() -> None:
+    registry = Registry()
+    bring(registry, BOM)
+    evil = replace(BOM, content=b'{"bomFormat": "CycloneDX", "components": []}')
+    registry.add(evil)
+    bring(registry, evil, signer=By("mallory"), trust=Believing())
+    found = gathered(registry)
+    assert {each.document.content: each.signer for each in found.documents} == {
+        BOM.content: "release",
+        evil.content: None,
+    }
+    assert (found.signers, found.faults, found.strangers) == (("release",), (), 2)
+    assert gathered(registry, Believing("mallory")).signers == ("mallory",)
+
+
+def test_whatever_is_wrong_with_an_artifact_is_told_with_its_digest() -> None:
+    registry = Registry()
+    bring(registry, BOM)
+    good = bundle.read(RELEASE.sign(statement.write(IMAGE.digest, SIGNATURE)))
+    wrong = {
+        registry.add_bundle(b"{"): "the signature's bundle cannot be read",
+        registry.add_bundle(b'{"mediaType": 1, "mediaType": 2}'): "the signature's bundle cannot be read",
+        registry.add_bundle(b"[" * 100_000): "the signature's bundle cannot be read",
+        registry.add_bundle(bundle.write(good.payload, b"mallory", good.material)): "the signature is wrong",
+        registry.add_bundle(RELEASE.sign(b"{}")): "the signed statement cannot be read",
+    }
+    lost = registry.add(replace(BOM, content=b"{}"))
+    registry.artifacts[lost] = (registry.artifacts[lost][0], FetchError("it does not exist", where="x@y", why="404"))
+    found = gathered(registry)
+    assert {str(fault.where): fault.what for fault in found.faults} == wrong | {lost: "it does not exist"}
+    assert found.faults[-1].why == "x@y: 404"
+    assert (said(found), found.signers) == ({"sbom": "release"}, ("release",))
+
+
+def test_a_registry_that_cannot_be_reached_is_no_verdict() -> None:
+    registry = Registry()
+    lost = registry.add(BOM)
+    registry.artifacts[lost] = (registry.artifacts[lost][0], UnreachableError("registry.example does not answer"))
+    with pytest.raises(UnreachableError):
+        gathered(registry)
+
+
+def test_lists_that_do_not_tell_the_kind_are_looked_into() -> None:
+    """So cosign 3.1.1 keeps them; and what is of a kind that is nobody's business here is not fetched."""
+    registry = Registry()
+    bring(registry, BOM)
+    artifacts = registry.artifacts
+    for untold in ("", "application/vnd.oci.empty.v1+json"):
+        registry.artifacts = {
+            digest: (replace(referrer, artifact_type=untold), content)
+            for digest, (referrer, content) in artifacts.items()
+        }
+        assert said(gathered(registry)) == {"sbom": "release"}
+    foreign = registry.refer(IMAGE, "application/vnd.example", b"x", "text/plain", {})
+    registry.artifacts[foreign] = (registry.artifacts[foreign][0], AssertionError("it was fetched"))
+    assert gathered(registry).signers == ("release",)
+
+
+def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_MOST", 3)
+    registry = Registry()
+    for number in range(4):
+        registry.add(Document(SBOM, b'{"serial": %d}' % number))
+    found = gathered(registry)
+    assert len(found.documents) == 3
+    assert found.faults[0].why == "4 artifacts refer to it; imagegen looks at 3"
+
+
+def test_attached_says_where_it_lies() -> None:
+    registry = Registry()
+    digest = registry.add(BOM)
+    assert gathered(registry).documents == (Attached(BOM, digest, None),)
