@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from imagegen.errors import FetchError, TrustError
 from imagegen.net import UnreachableError
-from imagegen.registry import Repository, Target
+from imagegen.registry import Content, Referrer, Target
 from imagegen.registry.image import Descriptor
 from imagegen.store.layout import digest_of
 from imagegen.trust import statement as statements
@@ -26,6 +27,13 @@ _BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predica
 # cosign 3.1.1 lists what it attaches under its config's type where it is itself that keeps the list: go and see.
 _UNTOLD = ("", "application/vnd.oci.empty.v1+json")
 _MOST = 500  # artifacts that are looked at; an image has some ten
+
+
+class Lists(Protocol):
+    """Who knows what refers to an image: a Repository, or a layout on the disk."""
+
+    def referrers(self, digest: str) -> Sequence[Referrer]: ...
+    def content(self, referrer: Referrer) -> Content: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class _Found:
 
 def attach(
     target: Target,
-    repository: Repository,
+    repository: Lists,
     image: Descriptor,
     documents: Sequence[Document],
     signer: Signer | None,
@@ -76,23 +84,18 @@ def attach(
     attached, where the project would not believe this signer.
     """
     there = _look(repository, image.digest, trust)
-    own = None
-    if signer and not any(each.statement.predicate_type == SIGNATURE for each in there.stated):
-        own = signer.sign(statements.write(image.digest, SIGNATURE))
-        _believed(own, signer, trust)
+    bundles = _bundles(image.digest, documents, signer, trust, there) if signer else []
     known = {(document.kind, document.content) for document, _ in there.plain}
     for document in documents:
         kind, content = document.kind, document.content
         if (kind, content) not in known:
             target.refer(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
-        if signer and kind.predicate and _signer(document, there.stated) is None:
-            bundle = signer.sign(statements.write(image.digest, kind.predicate, content))
-            _refer(target, image, bundle, kind.predicate, there)
-    if own:
-        _refer(target, image, own, SIGNATURE, there)
+    for predicate, bundle in bundles:
+        told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
+        target.refer(image, BUNDLE, bundle, BUNDLE, told)
 
 
-def gather(repository: Repository, digest: str, trust: Trust) -> Testimony:
+def gather(repository: Lists, digest: str, trust: Trust) -> Testimony:
     """All that is said of the image `digest`, each document held to what is signed. Raises FetchError."""
     found = _look(repository, digest, trust)
     documents = [Attached(document, artifact, _signer(document, found.stated)) for document, artifact in found.plain]
@@ -109,17 +112,17 @@ def gather(repository: Repository, digest: str, trust: Trust) -> Testimony:
     return Testimony(tuple(documents), tuple(signers), tuple(faults), found.strangers)
 
 
-def attached(repository: Repository, digest: str, trust: Trust) -> tuple[Attached, ...]:
+def attached(repository: Lists, digest: str, trust: Trust) -> tuple[Attached, ...]:
     """The documents that are attached to the image, and who of the project attests each. Raises FetchError."""
     return gather(repository, digest, trust).documents
 
 
-def signed(repository: Repository, digest: str, trust: Trust) -> str | None:
+def signed(repository: Lists, digest: str, trust: Trust) -> str | None:
     """Who of the project signed the image itself; None: nobody. Raises FetchError."""
     return next(iter(gather(repository, digest, trust).signers), None)
 
 
-def _look(repository: Repository, digest: str, trust: Trust) -> _Found:
+def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
     found = _Found([], [], set(), [])
     listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
     if len(listed) > _MOST:
@@ -174,10 +177,23 @@ def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
     return None
 
 
+def _bundles(
+    image: str, documents: Sequence[Document], signer: Signer, trust: Trust, there: _Found
+) -> list[tuple[str, bytes]]:
+    """What is still to be signed, by predicate type. Raises TrustError."""
+    unsaid = [each for each in documents if each.kind.predicate and _signer(each, there.stated) is None]
+    said = [(str(each.kind.predicate), each.content) for each in unsaid]
+    if not any(each.statement.predicate_type == SIGNATURE for each in there.stated):
+        said.append((SIGNATURE, b"{}"))
+    made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
+    for _, bundle in made if trust.anybody else ():
+        _believed(bundle, signer, trust)
+    # The same bundle is there already where the project names nobody.
+    return [(predicate, bundle) for predicate, bundle in made if bundle not in there.bundles]
+
+
 def _believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
     """A project that names whom it trusts must not publish what it would then refuse."""
-    if not trust.anybody:
-        return
     try:
         trust.signer_of(bundle)
     except TrustError as error:
@@ -186,13 +202,6 @@ def _believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
             why=f"{error.what}: {error.why}" if error.why else error.what,
             fix="sign with a key whose public one publish.yaml names, or name this one there",
         ) from error
-
-
-def _refer(target: Target, image: Descriptor, bundle: bytes, predicate: str, there: _Found) -> None:
-    if bundle in there.bundles:  # of a signer whom the project does not name
-        return
-    told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
-    target.refer(image, BUNDLE, bundle, BUNDLE, told)
 
 
 def _other(kind: Kind, stated: _Stated, plain: Sequence[str]) -> TrustError:

@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.errors import FetchError, TrustError
 from imagegen.net import UnreachableError
-from imagegen.registry import Content, Referrer, Repository, Target
+from imagegen.registry import Content, Referrer, Target
 from imagegen.registry.image import Descriptor
 from imagegen.registry.referrers import referring
 from imagegen.store.layout import digest_of
@@ -31,7 +31,7 @@ TESTED = Document(SMOKE, b'{"result": "PASSED", "seconds": 1.0}')
 
 @dataclass
 class Registry:
-    """A registry's lists and artifacts, in memory; both a Repository and a Target as far as they are used here."""
+    """A registry's lists and artifacts, in memory; both the lists and a Target as far as they are used here."""
 
     artifacts: dict[str, tuple[Referrer, Content | Exception]] = field(default_factory=dict)
 
@@ -97,12 +97,11 @@ RELEASE = By("release")
 
 
 def bring(registry: Registry, *documents: Document, signer: Any = RELEASE, trust: Trust = TRUST, **told: str) -> None:
-    target, repository = cast("Target", registry), cast("Repository", registry)
-    attach.attach(target, repository, IMAGE, documents, signer, told, trust)
+    attach.attach(cast("Target", registry), registry, IMAGE, documents, signer, told, trust)
 
 
 def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.Testimony:
-    return attach.gather(cast("Repository", registry), image.digest, trust)
+    return attach.gather(registry, image.digest, trust)
 
 
 def said(testimony: attach.Testimony) -> dict[str, str | None]:
@@ -116,10 +115,9 @@ def test_what_is_attached_is_found_and_believed() -> None:
     assert {each.document for each in found.documents} == {LOCKED, MADE, BOM}
     assert said(found) == {"lock": "release", "layers": "release", "sbom": "release"}
     assert (found.signers, found.faults, found.strangers) == (("release",), (), 0)
-    repository = cast("Repository", registry)
-    assert attach.attached(repository, IMAGE.digest, TRUST) == found.documents
-    assert attach.signed(repository, IMAGE.digest, TRUST) == "release"
-    assert attach.signed(repository, OTHER.digest, TRUST) is None
+    assert attach.attached(registry, IMAGE.digest, TRUST) == found.documents
+    assert attach.signed(registry, IMAGE.digest, TRUST) == "release"
+    assert attach.signed(registry, OTHER.digest, TRUST) is None
     told = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
     assert told[LOCK.media_type] == {"source": "https://github.com/acme/images"}
     assert told[SBOM.media_type] == {}
@@ -161,6 +159,7 @@ def test_nothing_is_attached_or_signed_twice() -> None:
     assert (found.signers, found.faults, found.strangers) == (("release",), (), 2)
 
 
+@pytest.mark.fault("Trust", "publishing with a key of another project", "refused before anything is attached")
 def test_a_signer_whom_the_project_would_not_believe_attaches_nothing() -> None:
     registry = Registry()
     with pytest.raises(TrustError) as caught:
@@ -168,8 +167,18 @@ def test_a_signer_whom_the_project_would_not_believe_attaches_nothing() -> None:
     assert caught.value.what == "what key of another project signs would not be believed"
     assert "a key that this project does not name" in str(caught.value.why)
     assert not registry.artifacts
+    bring(registry, BOM)
+    before = dict(registry.artifacts)
+    with pytest.raises(TrustError, match="would not be believed"):
+        bring(registry, BOM, TESTED, signer=By("key of another project"))
+    assert registry.artifacts == before
 
 
+@pytest.mark.fault(
+    "Trust",
+    "an attached SBOM is exchanged, its signature left",
+    "named by its digest; what was signed counts",
+)
 def test_an_exchanged_document_is_named_and_the_signed_one_counts() -> None:
     registry = Registry()
     bring(registry, BOM)
@@ -201,6 +210,11 @@ def test_a_lock_is_attested_by_the_layers_that_name_it() -> None:
     assert locks == {LOCKED.content: "release", other.content: None}
 
 
+@pytest.mark.fault(
+    "Trust",
+    "a signature of another image is attached to this one",
+    "named by its digest; the image counts as unsigned",
+)
 def test_a_statement_of_another_image_says_nothing_of_this_one() -> None:
     registry = Registry()
     registry.add(BOM)
@@ -216,6 +230,11 @@ def test_a_statement_of_another_image_says_nothing_of_this_one() -> None:
     assert OTHER.digest in str(found.faults[0].why) and IMAGE.digest in str(found.faults[0].why)
 
 
+@pytest.mark.fault(
+    "Trust",
+    "a trusted signer's statement of another kind has the same content",
+    "it attests nothing else, and does not sign the image",
+)
 def test_a_statement_of_another_kind_attests_nothing_else() -> None:
     registry = Registry()
     registry.add(TESTED)
@@ -229,6 +248,11 @@ def test_a_statement_of_another_kind_attests_nothing_else() -> None:
     assert [fault.what for fault in found.faults] == ["the attached smoke is not the one that release signed"]
 
 
+@pytest.mark.fault(
+    "Trust",
+    "somebody else signs the image and another SBOM, too",
+    "what the trusted signer said counts; the other is counted as a stranger",
+)
 def test_of_two_signers_the_trusted_one_counts() -> None:
     registry = Registry()
     bring(registry, BOM)
@@ -244,6 +268,11 @@ def test_of_two_signers_the_trusted_one_counts() -> None:
     assert gathered(registry, Believing("mallory")).signers == ("mallory",)
 
 
+@pytest.mark.fault(
+    "Trust",
+    "signatures that are malformed, deeply nested, with names twice, or of other bytes",
+    "each is named by its digest; the others count",
+)
 def test_whatever_is_wrong_with_an_artifact_is_told_with_its_digest() -> None:
     registry = Registry()
     bring(registry, BOM)

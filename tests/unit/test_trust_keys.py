@@ -212,6 +212,11 @@ def test_files_that_hold_no_key_to_trust(tmp_path: Path, content: str | None, wh
     assert caught.value.fix
 
 
+@pytest.mark.fault(
+    "Trust",
+    "the payload of a signature is altered, or the signature is of another type of payload",
+    "refused: the key that is named did not sign this",
+)
 def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
     trust = trusting(release=ours)
