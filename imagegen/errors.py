@@ -198,3 +198,7 @@ class TrustError(ImagegenError):
 
     exit_code = 80
     title = "trust"
+
+
+class StrangerError(TrustError):
+    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""

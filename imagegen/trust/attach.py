@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagegen.errors import FetchError, TrustError
+from imagegen.errors import FetchError, StrangerError, TrustError
 from imagegen.net import UnreachableError
 from imagegen.registry import Content, Referrer, Target
 from imagegen.registry.image import Descriptor
 from imagegen.store.layout import digest_of
 from imagegen.trust import statement as statements
 from imagegen.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
-from imagegen.trust.signers import Signer, StrangerError, Trust
+from imagegen.trust.signers import Signer, Trust
 from imagegen.trust.statement import Statement
 
 _BY_TYPE = {kind.media_type: kind for kind in KINDS.values()}

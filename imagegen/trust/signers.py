@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from imagegen.errors import TrustError
+from imagegen.errors import StrangerError, TrustError
 from imagegen.trust import bundle as bundles
 from imagegen.trust import keys, statement
 from imagegen.trust.bundle import Bundle
@@ -19,10 +19,6 @@ class Signer(Protocol):
 
     def sign(self, statement: bytes) -> bytes:
         """A bundle of the statement. Raises TrustError."""
-
-
-class StrangerError(TrustError):
-    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""
 
 
 class Trust:

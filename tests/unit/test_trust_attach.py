@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.errors import FetchError, TrustError
+from imagegen.errors import FetchError, StrangerError, TrustError
 from imagegen.net import UnreachableError
 from imagegen.registry import Content, Referrer, Target
 from imagegen.registry.image import Descriptor
@@ -19,7 +19,7 @@ from imagegen.trust import attach, bundle, statement
 from imagegen.trust.bundle import Bundle
 from imagegen.trust.documents import AUDIT, BUNDLE, FACTS, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
 from imagegen.trust.project import Project
-from imagegen.trust.signers import StrangerError, Trust
+from imagegen.trust.signers import Trust
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)
 OTHER = Descriptor(IMAGE.media_type, "sha256:" + "b2" * 32, 400)
