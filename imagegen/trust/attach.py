@@ -63,7 +63,6 @@ class _Stated:
 class _Found:
     plain: list[tuple[Document, str]]  # with the artifact's digest
     stated: list[_Stated]
-    bundles: set[bytes]
     faults: list[TrustError]
     strangers: int = 0
 
@@ -93,6 +92,7 @@ def attach(
     for predicate, bundle in bundles:
         told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
         target.refer(image, BUNDLE, bundle, BUNDLE, told)
+    target.look_again()
 
 
 def gather(repository: Lists, digest: str, trust: Trust) -> Testimony:
@@ -123,7 +123,7 @@ def signed(repository: Lists, digest: str, trust: Trust) -> str | None:
 
 
 def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
-    found = _Found([], [], set(), [])
+    found = _Found([], [], [])
     listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
     if len(listed) > _MOST:
         why = f"{len(listed)} artifacts refer to it; imagegen looks at {_MOST}"
@@ -137,7 +137,6 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
             found.faults.append(_fault(referrer.digest, error))
             continue
         if content.artifact_type == BUNDLE:
-            found.bundles.add(content.data)
             _hear(content.data, referrer.digest, digest, trust, found)
         elif content.artifact_type in _BY_TYPE:
             found.plain.append((Document(_BY_TYPE[content.artifact_type], content.data), referrer.digest))
@@ -188,8 +187,7 @@ def _bundles(
     made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
     for _, bundle in made if trust.anybody else ():
         _believed(bundle, signer, trust)
-    # The same bundle is there already where the project names nobody.
-    return [(predicate, bundle) for predicate, bundle in made if bundle not in there.bundles]
+    return made
 
 
 def _believed(bundle: bytes, signer: Signer, trust: Trust) -> None:

@@ -34,6 +34,7 @@ class Registry:
     """A registry's lists and artifacts, in memory; both the lists and a Target as far as they are used here."""
 
     artifacts: dict[str, tuple[Referrer, Content | Exception]] = field(default_factory=dict)
+    looked: list[int] = field(default_factory=list)  # how many artifacts there were when it looked again
 
     def refer(
         self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
@@ -44,6 +45,9 @@ class Registry:
         referrer = Referrer(digest, len(manifest), artifact_type, annotations, subject.digest)
         self.artifacts[digest] = (referrer, Content(artifact_type, annotations, media_type, blob))
         return digest
+
+    def look_again(self) -> None:
+        self.looked.append(len(self.artifacts))
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
         listed = (referrer for referrer, _ in self.artifacts.values() if referrer.subject == digest)
@@ -118,6 +122,7 @@ def test_what_is_attached_is_found_and_believed() -> None:
     assert attach.attached(registry, IMAGE.digest, TRUST) == found.documents
     assert attach.signed(registry, IMAGE.digest, TRUST) == "release"
     assert attach.signed(registry, OTHER.digest, TRUST) is None
+    assert registry.looked == [len(registry.artifacts)]
     told = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
     assert told[LOCK.media_type] == {"source": "https://github.com/acme/images"}
     assert told[SBOM.media_type] == {}
