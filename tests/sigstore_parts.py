@@ -1,8 +1,8 @@
 """The services of a Sigstore instance as the stand-in has them: keys, certificates, logs, time stamps. None is real.
 
 Written from: Fulcio's docs/certificate-specification.md and oid-info.md; RFC 6962 (signed certificate timestamps,
-Merkle trees); Rekor's openapi.yaml (v1) with type dsse 0.0.1; C2SP tlog-checkpoint and signed-note; RFC 8785. Time
-stamps (RFC 3161) are made by OpenSSL's own `ts`.
+Merkle trees); Rekor's openapi.yaml (v1) with type dsse 0.0.1; rekor-tiles' CLIENTS.md and protobuf-specs' rekor/v2 with
+hashedrekord 0.0.2; C2SP tlog-checkpoint and signed-note; RFC 8785. OpenSSL makes the time stamps (RFC 3161).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 START = "2020-01-01T00:00:00Z"
@@ -178,15 +179,17 @@ def audit_path(index: int, leaves: list[bytes]) -> list[bytes]:
 
 
 class Rekor:
-    """A log, version 1 of its interface; it begins with entries of others."""
+    """A log; it begins with entries of others. `add` and `add_tiled` are versions 1 and 2 of its interface.
+
+    Both raise InvalidSignature, KeyError and ValueError for an entry that is none.
+    """
 
     def __init__(self, origin: str) -> None:
-        self.key, self.origin = KeyPair(), f"{origin} - 1"
+        self.key, self.origin = KeyPair(), origin
         self.skew = timedelta(0)  # of its clock
         self.leaves = [b"of somebody", b"of somebody else", b"of a third"]
 
     def add(self, proposed: dict[str, Any]) -> dict[str, Any]:
-        """Raises InvalidSignature, KeyError and ValueError for an entry that is none."""
         if (proposed["kind"], proposed["apiVersion"]) != ("dsse", "0.0.1"):
             raise ValueError("only dsse 0.0.1 is kept here")
         content = proposed["spec"]["proposedContent"]
@@ -202,24 +205,46 @@ class Rekor:
             "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
             "signatures": [{"signature": signature["sig"], "verifier": verifier}],
         }
-        self.leaves.append(canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec}))
-        return self._entry(len(self.leaves) - 1)
-
-    def _entry(self, index: int) -> dict[str, Any]:
+        index, root, path, checkpoint = self._logged("dsse", "0.0.1", spec, f"{self.origin} - 1")
         time = int((datetime.now(UTC) + self.skew).timestamp())
         entry = {
             "body": b64(self.leaves[index]), "integratedTime": time, "logID": self.key.id.hex(), "logIndex": index,
         }  # fmt: skip
-        root = tree(self.leaves)
-        note = f"{self.origin}\n{len(self.leaves)}\n{b64(root)}\n"
-        signature = b64(self.key.id[:4] + self.key.sign(note.encode()))
         proof = {
-            "checkpoint": f"{note}\n\u2014 {self.origin.partition(' ')[0]} {signature}\n",
-            "hashes": [each.hex() for each in audit_path(index, self.leaves)],
-            "logIndex": index, "rootHash": root.hex(), "treeSize": len(self.leaves),
+            "checkpoint": checkpoint, "hashes": [each.hex() for each in path], "logIndex": index,
+            "rootHash": root.hex(), "treeSize": len(self.leaves),
         }  # fmt: skip
         promise = b64(self.key.sign(canonical(entry)))
         return {"24": {**entry, "verification": {"inclusionProof": proof, "signedEntryTimestamp": promise}}}
+
+    def add_tiled(self, proposed: dict[str, Any]) -> dict[str, Any]:
+        asked = proposed["hashedRekordRequestV002"]
+        signature, digest = asked["signature"], base64.b64decode(asked["digest"])
+        certificate = base64.b64decode(signature["verifier"]["x509Certificate"]["rawBytes"])
+        public = x509.load_der_x509_certificate(certificate).public_key()
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        public.verify(base64.b64decode(signature["content"]), digest, ec.ECDSA(Prehashed(hashes.SHA256())))
+        data = {"algorithm": "SHA2_256", "digest": asked["digest"]}
+        spec = {"hashedRekordV002": {"data": data, "signature": signature}}
+        index, root, path, checkpoint = self._logged("hashedrekord", "0.0.2", spec, self.origin)
+        return {
+            "logIndex": str(index), "logId": {"keyId": b64(self.key.id)},
+            "kindVersion": {"kind": "hashedrekord", "version": "0.0.2"}, "canonicalizedBody": b64(self.leaves[index]),
+            "inclusionProof": {
+                "logIndex": str(index), "rootHash": b64(root), "treeSize": str(len(self.leaves)),
+                "hashes": [b64(each) for each in path], "checkpoint": {"envelope": checkpoint},
+            },
+        }  # fmt: skip
+
+    def _logged(
+        self, kind: str, version: str, spec: dict[str, Any], origin: str
+    ) -> tuple[int, bytes, list[bytes], str]:
+        """The entry's place, the tree's hash, what shows that it is in it, and the signed checkpoint that says so."""
+        self.leaves.append(canonical({"apiVersion": version, "kind": kind, "spec": spec}))
+        root, index = tree(self.leaves), len(self.leaves) - 1
+        note = f"{origin}\n{len(self.leaves)}\n{b64(root)}\n"
+        signature = b64(self.key.id[:4] + self.key.sign(note.encode()))
+        return index, root, audit_path(index, self.leaves), f"{note}\n\u2014 {self.origin} {signature}\n"
 
 
 class Stamper:

@@ -1,7 +1,7 @@
 """A stand-in for GitHub's token service and for Sigstore on loopback, written from their specifications: none is real.
 
 Written from: GitHub's documentation, "OpenID Connect reference"; Fulcio's HTTP interface v2 (fulcio.proto) and
-docs/oidc.md; Rekor's openapi.yaml (v1); sigstore/protobuf-specs, sigstore_trustroot.proto; and what
+docs/oidc.md; Rekor's interfaces (v1, v2); sigstore/protobuf-specs, sigstore_trustroot.proto; and what
 tests/sigstore_parts.py names. It checks what it is sent as those do, and misbehaves on request.
 """
 
@@ -29,7 +29,8 @@ ISSUER = "https://token.actions.githubusercontent.com"
 WORKFLOW = "acme/images/.github/workflows/nightly.yml@refs/heads/main"
 SUBJECT = f"https://github.com/{WORKFLOW}"
 REQUEST_TOKEN = "s3cret-of-the-runner"
-TOKEN, CERTIFICATE, ENTRIES, STAMP = "/token", "/api/v2/signingCert", "/api/v1/log/entries", "/stamp"
+TOKEN, CERTIFICATE, STAMP = "/token", "/api/v2/signingCert", "/stamp"
+ENTRIES, TILED = "/api/v1/log/entries", "/api/v2/log/entries"
 STATEMENT = canonical(
     {
         "_type": "https://in-toto.io/Statement/v1",
@@ -81,6 +82,7 @@ class Sigstore(Loopback):
         self.claims, self.tokens, self.fulcio = Claims(), KeyPair(), Fulcio()
         self.token = "none yet"  # the last one that it gave
         self.stamper: Stamper | None = None
+        self.version = 1  # of the log's interface that it names
         self.closing = threading.Event()
         self.faults: dict[str, Fault] = {}
         self.requests: list[str] = []
@@ -104,7 +106,7 @@ class Sigstore(Loopback):
 
         super().__init__(Handler)
         self.url = f"http://{self.host}"
-        self.rekor = Rekor(self.host)
+        self.rekor = Rekor(self.host.partition(":")[0])
         self.config = directory / "sigstore.json"
         self.config.write_text(json.dumps(self.trust()))
 
@@ -112,9 +114,9 @@ class Sigstore(Loopback):
         self.closing.set()
         super().close()
 
-    def stamps(self) -> None:
-        """From now on it says when it saw a signature, too."""
-        self.stamper = Stamper(self.config.parent / "stamper")
+    def stamps(self, version: int = 1) -> None:
+        """From now on it says when it saw a signature, too, and has its log kept through this interface."""
+        self.stamper, self.version = Stamper(self.config.parent / "stamper"), version
         self.config.write_text(json.dumps(self.trust()))
 
     @property
@@ -139,7 +141,7 @@ class Sigstore(Loopback):
         }
         signing = {
             "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
-            "caUrls": [service], "oidcUrls": [], "rekorTlogUrls": [dict(service)],
+            "caUrls": [service], "oidcUrls": [], "rekorTlogUrls": [service | {"majorApiVersion": self.version}],
             "rekorTlogConfig": {"selector": "ANY"}, "tsaUrls": [], "tsaConfig": {"selector": "ANY"},
         }  # fmt: skip
         if self.stamper:
@@ -159,17 +161,12 @@ class Sigstore(Loopback):
         answers: dict[str, Callable[[], tuple[int, bytes]]] = {
             TOKEN: lambda: self._token(handler),
             CERTIFICATE: lambda: self._certificate(handler.headers.get("Authorization", ""), json.loads(body)),
-            ENTRIES: lambda: self._entry(json.loads(body)),
+            ENTRIES: lambda: _kept(self.rekor.add, body),
+            TILED: lambda: _kept(self.rekor.add_tiled, body),
         }
         if stamper := self.stamper:
             answers[STAMP] = lambda: (201, stamper.stamp(body))
         return answers[path]() if path in answers else (404, b"")
-
-    def _entry(self, proposed: dict[str, Any]) -> tuple[int, bytes]:
-        try:
-            return 201, json.dumps(self.rekor.add(proposed)).encode()
-        except (InvalidSignature, KeyError, ValueError) as error:
-            return 400, json.dumps({"code": 400, "message": repr(error)}).encode()
 
     def _token(self, handler: BaseHTTPRequestHandler) -> tuple[int, bytes]:
         if handler.headers.get("Authorization") != f"Bearer {REQUEST_TOKEN}":
@@ -193,6 +190,13 @@ class Sigstore(Loopback):
         chain = [self.fulcio.certify(claims, request.public_key()), self.fulcio.issuer, self.fulcio.root]
         pems = [each.public_bytes(serialization.Encoding.PEM).decode() for each in chain]
         return 200, json.dumps({"signedCertificateEmbeddedSct": {"chain": {"certificates": pems}}}).encode()
+
+
+def _kept(add: Callable[[dict[str, Any]], dict[str, Any]], body: bytes) -> tuple[int, bytes]:
+    try:
+        return 201, json.dumps(add(json.loads(body))).encode()
+    except (InvalidSignature, KeyError, ValueError) as error:
+        return 400, json.dumps({"code": 400, "message": repr(error)}).encode()
 
 
 def _authority(url: str, chain: list[x509.Certificate]) -> dict[str, Any]:

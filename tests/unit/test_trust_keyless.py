@@ -26,6 +26,7 @@ from tests.sigstore_standin import (
     STAMP,
     STATEMENT,
     SUBJECT,
+    TILED,
     TOKEN,
     Fault,
     Sigstore,
@@ -66,8 +67,11 @@ def refusal(sigstore: Sigstore, client: Client) -> str:
     return said
 
 
-def test_what_a_run_signs_is_believed_offline_and_one_certificate_serves(sigstore: Sigstore, client: Client) -> None:
-    sigstore.stamps()
+@pytest.mark.parametrize(("version", "entries"), [(1, ENTRIES), (2, TILED)])
+def test_what_a_run_signs_is_believed_offline_and_one_certificate_serves(
+    sigstore: Sigstore, client: Client, version: int, entries: str
+) -> None:
+    sigstore.stamps(version)
     made = signer(sigstore, client)
     statements = [STATEMENT, STATEMENT.replace(b',"name":"image"', b"")]  # in-toto lets a subject have no name
     bundles = [made.sign(each) for each in statements]
@@ -76,7 +80,7 @@ def test_what_a_run_signs_is_believed_offline_and_one_certificate_serves(sigstor
     names = Identities(project(sigstore).identities)
     assert [names.signer_of(bundle) for bundle in bundles] == [("ci", each) for each in statements]
     assert statements[0] != statements[1]
-    assert sigstore.requests == asked == [TOKEN, CERTIFICATE, STAMP, ENTRIES, STAMP, ENTRIES]
+    assert sigstore.requests == asked == [TOKEN, CERTIFICATE, STAMP, entries, STAMP, entries]
     material = json.loads(bundles[0])["verificationMaterial"]
     assert len(material["tlogEntries"]) == 1 and material["timestampVerificationData"]["rfc3161Timestamps"]
 
