@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +139,11 @@ def verified(parsed: Any, identity: Identity, root: Any) -> bytes:
         who = policy.Identity(identity=identity.subject, issuer=identity.issuer)
         kind, statement = Verifier(trusted_root=root).verify_dsse(parsed, who)
     except Exception as error:
-        why = _untimely(parsed) or next((words for said, words in _WORDS.items() if said in str(error)), str(error))
+        words = next(
+            (words for said, words in _WORDS.items() if said in str(error)), str(error) or type(error).__name__
+        )
         what = f"the signature of {identity.name} does not hold"
-        raise TrustError(what, why=why or type(error).__name__) from error
+        raise TrustError(what, why=_untimely(parsed) or words) from error
     if kind != PAYLOAD:
         raise TrustError(f"what {identity.name} signed is no in-toto statement", why=f"its type is {kind}")
     return bytes(statement)
@@ -150,20 +153,22 @@ def _shown(certificate: Any) -> tuple[set[str], str | None]:
     """Subjects and issuer that a certificate claims; what cannot be read is not claimed."""
     from cryptography import x509
 
-    try:
+    with suppress(Exception):  # whatever hostile bytes make of the reader
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         kinds = (x509.UniformResourceIdentifier, x509.RFC822Name)
         subjects = {name for kind in kinds for name in names.get_values_for_type(kind)}
         issuer = certificate.extensions.get_extension_for_oid(x509.ObjectIdentifier(_ISSUER)).value.value
         return subjects, issuer.decode()
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
-        return set(), None
+    return set(), None
 
 
 def _untimely(parsed: Any) -> str | None:
     """How the time of signing misses the certificate's minutes, if that is what is wrong with a refused bundle."""
     begin, end = parsed.signing_certificate.not_valid_before_utc, parsed.signing_certificate.not_valid_after_utc
-    for time in _times(parsed):
+    times: list[datetime] = []
+    with suppress(Exception):  # a time that cannot be read is another fault
+        times = _times(parsed)
+    for time in times:
         if time < begin:
             return (
                 f"it was logged at {time:%H:%M:%S}, {_seconds(begin - time)} before its certificate is valid: "
@@ -176,7 +181,7 @@ def _untimely(parsed: Any) -> str | None:
     return None
 
 
-def _seconds(span: Any) -> str:
+def _seconds(span: timedelta) -> str:
     return f"{span.total_seconds():.0f} s"
 
 

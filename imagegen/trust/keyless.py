@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import requests
 
 from imagegen.errors import FetchError, TrustError
+from imagegen.net.answer import DeniedError
 from imagegen.net.client import Client
 from imagegen.net.reason import reason_of
 from imagegen.trust.identity import library, read, trust_config, verified
@@ -60,19 +61,19 @@ class Keyless:
 
     def __init__(
         self,
-        project: Project,
+        identity: Identity,
+        run: _Run,
         ask: Callable[[], _Run],
         *,
         now: Callable[[], datetime],
         pause: Callable[[float], None],
         patience: float,
     ) -> None:
-        self._ask, self._now, self._pause, self._patience = ask, now, pause, patience
-        self._run = ask()
-        self._identity = _identity(project, self._run)
+        self._identity, self._run, self._ask = identity, run, ask
+        self._now, self._pause, self._patience = now, pause, patience
         self._certified: _Certified | None = None
         self._lock = threading.Lock()
-        self.name = self._identity.name
+        self.name = identity.name
 
     def sign(self, statement: bytes) -> bytes:
         """A bundle with certificate and log entry, believed by who knows the project. Raises TrustError."""
@@ -82,7 +83,7 @@ class Keyless:
             bundle = self._answer("Rekor, Sigstore's log", lambda: held.signer.sign_dsse(exact))
             until = bundle.signing_certificate.not_valid_after_utc - _MARGIN
             self._certified = _Certified(held.signer, held.root, until)
-        made = bytes(bundle.to_json().encode())
+        made: bytes = bundle.to_json().encode()
         try:
             same = verified(read(made), self._identity, held.root) == statement
         except TrustError as error:
@@ -145,7 +146,8 @@ def keyless(
         raise TrustError("this run may not sign", why=f"GitHub did not set {missing}", fix=_PERMISSION)
     library()
     ask = _asking(env[URL], env[TOKEN], client, now)
-    return Keyless(project, ask, now=now, pause=pause, patience=patience)
+    run = ask()
+    return Keyless(_identity(project, run), run, ask, now=now, pause=pause, patience=patience)
 
 
 def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -> Callable[[], _Run]:
@@ -156,7 +158,8 @@ def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -
             separator = "&" if "?" in url else "?"
             page = client.page(f"{url}{separator}audience={AUDIENCE}", authorization=f"Bearer {token}")
         except FetchError as error:
-            raise TrustError("GitHub gives this run no token of identity", why=error.why, fix=_PERMISSION) from error
+            fix = _PERMISSION if isinstance(error, DeniedError) else error.fix
+            raise TrustError("GitHub gives this run no token of identity", why=error.why, fix=fix) from error
         return _checked(page.body, now())
 
     return ask

@@ -35,6 +35,19 @@ def honest(sigstore: Sigstore) -> bytes:
     return sign(sigstore)
 
 
+@pytest.fixture(scope="module")
+def stamping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sigstore]:
+    stand_in = Sigstore(tmp_path_factory.mktemp("stamping"))
+    stand_in.stamps()
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture(scope="module")
+def stamped(stamping: Sigstore) -> bytes:
+    return sign(stamping)
+
+
 def sign(sigstore: Sigstore, **misbehaviour: Any) -> bytes:
     """As the library alone signs, which does not ask whether the bundle would be believed."""
     from sigstore.dsse import Statement
@@ -152,6 +165,17 @@ def test_tampering_is_named(sigstore: Sigstore, honest: bytes, change: Change, s
     assert said in str(caught.value), str(caught.value)
 
 
+def test_a_time_stamp_that_is_none_is_refused(stamping: Sigstore, stamped: bytes) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["verificationMaterial"]["timestampVerificationData"]["rfc3161Timestamps"][0]["signedTimestamp"] = (
+            "AA=="
+        )
+
+    with pytest.raises(TrustError, match="the signature of ci does not hold") as caught:
+        believed(stamping, changed(stamped, change))
+    assert "Invalid Timestamp Response" in str(caught.value)
+
+
 def test_another_entry_of_the_same_log_is_of_another_signature(sigstore: Sigstore, honest: bytes) -> None:
     other = json.loads(sign(sigstore))["verificationMaterial"]["tlogEntries"]
 
@@ -230,10 +254,10 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @given(data=st.data())
 def test_whatever_is_altered_is_refused_or_says_the_same(
-    sigstore: Sigstore, honest: bytes, data: st.DataObject
+    stamping: Sigstore, stamped: bytes, data: st.DataObject
 ) -> None:
     """Some of a bundle says nothing that counts (a name of the log's key in its checkpoint); the rest is covered."""
-    document = json.loads(honest)
+    document = json.loads(stamped)
     path = data.draw(st.sampled_from(_leaves(document)))
     place = document
     for key in path[:-1]:
@@ -245,7 +269,7 @@ def test_whatever_is_altered_is_refused_or_says_the_same(
     )
     place[path[-1]] = data.draw(mutants | st.none() | st.integers() | st.just([]) | st.just({}))
     with suppress(TrustError):
-        assert believed(sigstore, json.dumps(document).encode()) == ("ci", STATEMENT)
+        assert believed(stamping, json.dumps(document).encode()) == ("ci", STATEMENT)
 
 
 _ODD = st.none() | st.integers() | st.sampled_from([[], {}, "", {"tlogEntries": 1}, {"tlogEntries": [{}]}])
