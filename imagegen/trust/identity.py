@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.errors import TrustError
+from imagegen.net.reason import reason_of
 from imagegen.trust.project import FILE, Identity
 
 PAYLOAD = "application/vnd.in-toto+json"
@@ -97,9 +98,8 @@ def trust_config(path: Path | None, *, offline: bool) -> Any:
         try:
             return ClientTrustConfig.production(offline=offline)
         except Exception as error:
-            why = str(error.__cause__ or error)
             fix = f"check network and proxy; or name your own instance with `trust_root` in {FILE}"
-            raise TrustError("Sigstore's trust root cannot be had", why=why, fix=fix) from error
+            raise TrustError("Sigstore's trust root cannot be had", why=reason_of(error), fix=fix) from error
     try:
         config = ClientTrustConfig.from_json(path.read_text(encoding="utf-8"))
         config.trusted_root.get_fulcio_certs()
