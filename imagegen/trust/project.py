@@ -31,11 +31,15 @@ class Key:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who may sign without a key: the certificate's issuer and subject, as Fulcio writes them."""
+    """Who may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
+
+    `trust_root` is a Sigstore ClientTrustConfig (JSON) that names the services and their keys; None: the public ones.
+    """
 
     name: str
     issuer: str  # "https://token.actions.githubusercontent.com"
     subject: str  # "https://github.com/acme/images/.github/workflows/nightly.yml@refs/heads/main"
+    trust_root: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,10 @@ def load(directory: Path) -> Project:
         read.publish.to,
         read.publish.source,
         tuple(Key(name, directory / file) for name, file in read.publish.keys.items()),
-        tuple(Identity(name, each.issuer, each.subject) for name, each in read.publish.identities.items()),
+        tuple(
+            Identity(name, each.issuer, each.subject, directory / each.trust_root if each.trust_root else None)
+            for name, each in read.publish.identities.items()
+        ),
         tuple(Exemption(each.advisory, each.package, each.because, each.until) for each in read.publish.exemptions),
     )
 
@@ -91,6 +98,7 @@ class _Model(BaseModel):
 class _Identity(_Model):
     issuer: _Text
     subject: _Text
+    trust_root: _Text | None = None  # file, from the project's directory
 
 
 class _Exemption(_Model):

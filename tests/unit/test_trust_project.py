@@ -28,6 +28,7 @@ publish:
   keys: {release: keys/release.pub}
   identities:
     ci: {issuer: https://token.example, subject: https://github.com/acme/images/nightly.yml@refs/heads/main}
+    own: {issuer: https://gitlab.example, subject: ci, trust_root: keys/sigstore.json}
   exemptions:
     - {advisory: CVE-2026-1, package: torch, because: the function is not called, until: "2026-12-31"}
 """
@@ -36,7 +37,10 @@ publish:
         "ghcr.io/acme/rl",
         "https://github.com/acme/images",
         (Key("release", tmp_path / "keys/release.pub"),),
-        (Identity("ci", "https://token.example", "https://github.com/acme/images/nightly.yml@refs/heads/main"),),
+        (
+            Identity("ci", "https://token.example", "https://github.com/acme/images/nightly.yml@refs/heads/main"),
+            Identity("own", "https://gitlab.example", "ci", tmp_path / "keys/sigstore.json"),
+        ),
         (Exemption("CVE-2026-1", "torch", "the function is not called", date(2026, 12, 31)),),
     )
 
