@@ -45,6 +45,8 @@ def _group(item: pytest.Item) -> str:
     What two of them do to one engine at a time (prune, kill, fill) the other would see.
     """
     fixtures = set(getattr(item, "fixturenames", ()))
+    if "verifiers" in fixtures:
+        return "verifiers"  # 20 MB, fetched once
     return "engine" if fixtures & {"engine", "site", "debian", "machine"} else item.nodeid.partition("::")[0]
 
 

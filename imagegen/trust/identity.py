@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from imagegen.errors import TrustError
+from imagegen.errors import StrangerError, TrustError
 from imagegen.net.reason import reason_of
 from imagegen.trust.project import FILE, Identity
 
@@ -32,10 +32,6 @@ _WORDS = {
     "not enough sources of verified time": "nothing that the trust root names says when it was signed",
     "log entry": "the log's entry is of another signature",
 }
-
-
-class StrangerError(TrustError):
-    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""
 
 
 class Identities:

@@ -8,6 +8,7 @@ from imagegen.errors import StrangerError, TrustError
 from imagegen.trust import bundle as bundles
 from imagegen.trust import keys, statement
 from imagegen.trust.bundle import Bundle
+from imagegen.trust.identity import Identities
 from imagegen.trust.project import Project
 from imagegen.trust.statement import Statement
 
@@ -26,6 +27,7 @@ class Trust:
 
     def __init__(self, project: Project) -> None:
         self._keys = keys.public_keys(project.keys)
+        self._identities = Identities(project.identities)
         self.anybody = bool(project.keys or project.identities)
 
     def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
@@ -35,8 +37,10 @@ class Trust:
         it is signed by a key that did not sign it.
         """
         found = bundles.read(bundle)
-        name = self._by_certificate(found) if found.hint is None else self._by_key(found)
-        return name, statement.read(found.payload)
+        if found.hint is None:
+            name, said = self._identities.signer_of(bundle)
+            return name, statement.read(said)
+        return self._by_key(found), statement.read(found.payload)
 
     def _by_key(self, bundle: Bundle) -> str:
         """The key that signed. The hint is only a claim, so each is tried."""
@@ -48,6 +52,3 @@ class Trust:
                 why = f"the key {key.name!r} is named as its signer, and did not sign this"
                 raise TrustError("the signature is wrong", why=why, fix="do not trust what it is attached to")
         raise StrangerError("it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}")
-
-    def _by_certificate(self, bundle: Bundle) -> str:  # noqa: ARG002 - keyless signatures come with the next change
-        raise StrangerError("it is signed with a certificate, whose identity this project does not name")

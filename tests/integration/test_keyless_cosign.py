@@ -10,21 +10,12 @@ from pathlib import Path
 import pytest
 
 from imagegen.config import Settings
-from imagegen.engine import debs
 from imagegen.net.client import Client
-from imagegen.progress import Quiet
 from imagegen.trust.keyless import keyless
 from imagegen.trust.project import Identity, Project
 from tests.sigstore_standin import ISSUER, STATEMENT, SUBJECT, Sigstore
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="session")
-def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target: Path = tmp_path_factory.mktemp("cosign") / "root"
-    debs.unpack("forky", ["cosign"], target, settings, Quiet())
-    return target / "usr/bin"
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import TrustError
-from imagegen.trust.identity import Identities, StrangerError
-from imagegen.trust.project import Identity
+from imagegen.errors import StrangerError, TrustError
+from imagegen.trust import statement
+from imagegen.trust.identity import Identities
+from imagegen.trust.project import Identity, Project
+from imagegen.trust.signers import Trust
 from tests.sigstore_parts import b64
 from tests.sigstore_standin import ISSUER, STATEMENT, SUBJECT, Sigstore
 
@@ -80,8 +82,15 @@ def changed(bundle: bytes, change: Change) -> bytes:
     return json.dumps(document).encode()
 
 
-def test_an_honest_bundle_names_who_signed_and_what(sigstore: Sigstore, honest: bytes) -> None:
-    assert believed(sigstore, honest) == ("ci", STATEMENT)
+def test_an_honest_bundle_names_who_signed_and_what(
+    sigstore: Sigstore, honest: bytes, stamping: Sigstore, stamped: bytes
+) -> None:
+    for instance, bundle in ((sigstore, honest), (stamping, stamped)):
+        assert believed(instance, bundle) == ("ci", STATEMENT)
+        trust = Trust(Project(identities=(Identity("ci", ISSUER, SUBJECT, instance.config),)))
+        assert trust.signer_of(bundle) == ("ci", statement.read(STATEMENT))
+        with pytest.raises(StrangerError):
+            Trust(Project()).signer_of(bundle)
 
 
 @pytest.mark.parametrize(
