@@ -11,11 +11,11 @@ from typing import Any
 
 import zstandard
 
-from imagegen.audit.model import CodeGroup, Elf, File, Package, System, Target
+from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, System, Target
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 1
+FACTS_FORMAT = 2
 _LEVEL = 6
 _NUL = "\0"
 
@@ -32,7 +32,10 @@ def package(data: bytes) -> Package:
     value = _value(data)
     files = {path: _to_file(file) for path, file in value["files"].items()}
     rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports")}
-    return Package(value["name"], value["version"], files, **rest)
+    expression, text, classifiers = value["licence"]
+    return Package(
+        value["name"], value["version"], files, **rest, licence=Licence(expression, text, tuple(classifiers))
+    )
 
 
 def system(data: bytes) -> System:
@@ -40,7 +43,8 @@ def system(data: bytes) -> System:
     value = _value(data)
     libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
     interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
-    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter)
+    debs = {name: _to_deb(row) for name, row in value["debs"].items()}
+    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter, debs)
 
 
 def _value(data: bytes) -> dict[str, Any]:
@@ -56,6 +60,7 @@ def _from_package(known: Package) -> dict[str, Any]:
         "requires": known.requires,
         "tags": known.tags,
         "imports": known.imports,
+        "licence": [known.licence.expression, known.licence.text, known.licence.classifiers],
     }
 
 
@@ -65,7 +70,17 @@ def _from_system(known: System) -> dict[str, Any]:
         "paths": dict(known.paths),
         "preloaded": known.preloaded,
         "interpreter": _from_file(known.interpreter) if known.interpreter else None,
+        "debs": {name: _from_deb(deb) for name, deb in known.debs.items()},
     }
+
+
+def _from_deb(deb: Deb) -> list[Any]:
+    return [deb.version, deb.architecture, deb.source, deb.source_version, deb.licences]
+
+
+def _to_deb(row: list[Any]) -> Deb:
+    version, architecture, source, source_version, licences = row
+    return Deb(version, architecture, source, source_version, None if licences is None else tuple(licences))
 
 
 def _from_file(file: File) -> list[Any]:

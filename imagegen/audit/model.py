@@ -84,6 +84,29 @@ class File:
     unreadable: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What the metadata of a distribution says of its licence, as it stands there: nothing is concluded here."""
+
+    expression: str | None = None  # License-Expression (PEP 639)
+    text: str | None = None  # License: a name, or the whole licence
+    classifiers: tuple[str, ...] = ()  # those below "License :: ", without that: "OSI Approved :: MIT License"
+
+
+@dataclass(frozen=True, slots=True)
+class Deb:
+    """A Debian package as dpkg has it. `licences` are the short names of a machine-readable copyright file, sorted.
+
+    Empty: the file is for people alone. None: there is no such file.
+    """
+
+    version: str
+    architecture: str
+    source: str  # the source package that it is built of, by whose name advisories know it
+    source_version: str
+    licences: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True)
 class Package:
     """An installed distribution, or a wheel as it would be installed."""
@@ -94,6 +117,7 @@ class Package:
     requires: tuple[str, ...] = ()  # Requires-Dist as it stands
     tags: tuple[str, ...] = ()  # of its WHEEL file: "cp311-cp311-manylinux_2_28_x86_64"
     imports: tuple[str, ...] = ()  # modules that the matrix says it has
+    licence: Licence = Licence()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()  # what nobody released has no version
@@ -107,6 +131,7 @@ class System:
     paths: Mapping[str, str] = field(default_factory=dict)  # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"
     preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
     interpreter: File | None = None  # the Python program
+    debs: Mapping[str, Deb] = field(default_factory=dict)  # what dpkg says is installed, by name
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from imagegen import base, layers, lock
 from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, System
 from imagegen.config import Settings
-from imagegen.inventory import system
+from imagegen.inventory import dpkg, system
+from imagegen.inventory.disk import Disk
 from imagegen.layers import ownership, watch
 from imagegen.layers.install import absolute, relative, site_packages
 from imagegen.layers.plan import digest_of_json
@@ -104,6 +105,7 @@ def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) 
         return facts.system(data)
     root = base.rootfs(locked.base, store, settings, progress)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
+    found = replace(found, debs=dpkg.installed(Disk(root)))
     kept.keep(store, SYSTEM, key, facts.packed(found))
     return found
 

@@ -48,6 +48,7 @@ class Watch:
             {relative(path, site): file for path, file in self._found.items()},
             requires=self._wheel.requires,
             tags=self._wheel.tags,
+            licence=self._wheel.licence,
         )
         kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
         return package

@@ -21,6 +21,7 @@ from installer.records import InvalidRecordEntry, parse_record_file
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from imagegen.audit.stated import stated
 from imagegen.errors import WheelError
 from imagegen.layers.archive import Archive, ArchiveError
 from imagegen.lock.model import LockedWheel
@@ -156,6 +157,7 @@ class Wheel:
             raise self._error("the wheel has a format that is not known here", f"{self.dist_info}/WHEEL", why)
         self.requires = tuple(str(line) for line in metadata.get_all("Requires-Dist", ()))
         self.tags = tuple(str(line) for line in wheel.get_all("Tag", ()))
+        self.licence = stated(metadata)
 
     def _check_release(self, member: str, name: str, version: str) -> None:
         """Name and version must be the file name's, which alone may have a local label: a build's, added later."""

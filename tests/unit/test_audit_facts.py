@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import facts
 from imagegen.audit.examine import examine
-from imagegen.audit.model import CodeGroup, Elf, File, Package, System, Target
+from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, System, Target
 from imagegen.inventory.system import from_directories
 from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
 from tests.trees import To, on_disk
@@ -47,16 +47,18 @@ FILES = st.builds(
     st.none() | NAMES,
 )
 TABLES = st.dictionaries(NAMES, FILES, max_size=4)
+LICENCES = st.builds(Licence, st.none() | NAMES, st.none() | NAMES, TUPLES)
+DEBS = st.dictionaries(NAMES, st.builds(Deb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
 
 
 @settings(max_examples=30)
-@given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES))
+@given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES))
 def test_a_package_comes_back_as_it_was(package: Package) -> None:
     assert facts.package(facts.packed(package)) == package
 
 
 @settings(max_examples=30)
-@given(st.builds(System, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES))
+@given(st.builds(System, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES, DEBS))
 def test_a_base_comes_back_as_it_was(system: System) -> None:
     assert facts.system(facts.packed(system)) == system
 
@@ -103,4 +105,4 @@ def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path
     system = from_directories(on_disk(tmp_path, root), environment=environment, interpreter="/usr/bin/python3")
     known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",)), system)
     digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
-    assert (facts.FACTS_FORMAT, digest[:16]) == (1, "012736c93a9d2daa")
+    assert (facts.FACTS_FORMAT, digest[:16]) == (2, "e2cd31978c363218")

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from imagegen.audit.model import Deb
 from imagegen.config import Settings
 from imagegen.inventory import cell as cells
 from imagegen.lock.model import LockedGpus, Winner
@@ -85,10 +86,24 @@ def test_nothing_is_read_twice(
 @pytest.mark.usefixtures("rootfs")
 def test_what_a_wheel_says_of_itself_is_known(store: Store, tmp_path: Path, settings: Settings) -> None:
     metadata = {
-        "METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nRequires-Dist: torch (==2)\nRequires-Dist: ray\n",
+        "METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nRequires-Dist: torch (==2)\nRequires-Dist: ray\n"
+        "License-Expression: MIT\n",
         "WHEEL": WHEEL + "Tag: py2-none-any\n",
     }
     wheel = locked(store, tmp_path, "one", {}, metadata)
     (package,) = cells.subject(lock_of(wheel), cell_of(None), store, settings, Quiet()).packages
     assert package.requires == ("torch (==2)", "ray")
     assert package.tags == ("py3-none-any", "py2-none-any")
+    assert package.licence.expression == "MIT"
+
+
+def test_what_dpkg_says_of_a_base_is_known(store: Store, tmp_path: Path, settings: Settings, rootfs: Path) -> None:
+    (rootfs / "var/lib/dpkg").mkdir(parents=True)
+    (rootfs / "var/lib/dpkg/status").write_text(
+        "Package: cpp\nStatus: install ok installed\nArchitecture: amd64\nSource: gcc-defaults (1.2)\nVersion: 4:12\n"
+    )
+    lock = lock_of(locked(store, tmp_path, "one", {}))
+    for _ in range(2):  # read, and remembered
+        system = cells.subject(lock, cell_of(None), store, settings, Quiet()).system
+        assert system
+        assert system.debs == {"cpp": Deb("4:12", "amd64", "gcc-defaults", "1.2", None)}
