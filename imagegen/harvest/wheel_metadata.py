@@ -32,6 +32,14 @@ class Metadata:
 
 def fetch(client: Client, link: Link, package: str, version: str) -> Metadata:
     """The metadata of the wheel behind `link`. Raises FetchError, also when it is not this release's."""
+    try:
+        return parse(read(client, link), package, version)
+    except ValueError as error:
+        raise FetchError(_broken(link), why=str(error)) from error
+
+
+def read(client: Client, link: Link) -> bytes:
+    """The file as it is. Raises FetchError."""
     parts = urlsplit(link.url)
     try:
         raw = client.get(parts._replace(path=f"{parts.path}.metadata").geturl())
@@ -40,10 +48,7 @@ def fetch(client: Client, link: Link, package: str, version: str) -> Metadata:
     else:
         if link.metadata_sha256 and hashlib.sha256(raw).hexdigest() != link.metadata_sha256:
             raise FetchError(_broken(link), why="it is not the file whose sha256 the index tells")
-    try:
-        return parse(raw, package, version)
-    except ValueError as error:
-        raise FetchError(_broken(link), why=str(error)) from error
+    return raw
 
 
 def parse(raw: bytes, package: str, version: str) -> Metadata:

@@ -66,6 +66,12 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
     return {digest: what for digest, what in found.items() if digest}
 
 
+def known_system(locked: Lock, store: Store) -> System | None:
+    """What is known of the cell's base, where the store has it."""
+    data = kept.recall(store, SYSTEM, system_key(locked))
+    return None if data is None else facts.system(data)
+
+
 def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress) -> dict[str, Package]:
     """Name -> facts, of every wheel."""
     known = {wheel.name: watch.recall(store, wheel, locked.python) for wheel in locked.wheels}
@@ -100,13 +106,12 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
 
 
 def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
-    key = system_key(locked)
-    if (data := kept.recall(store, SYSTEM, key)) is not None:
-        return facts.system(data)
+    if (known := known_system(locked, store)) is not None:
+        return known
     root = base.rootfs(locked.base, store, settings, progress)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
     found = replace(found, debs=dpkg.installed(Disk(root)))
-    kept.keep(store, SYSTEM, key, facts.packed(found))
+    kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
     return found
 
 

@@ -1,0 +1,65 @@
+"""Where a project's files come from: the repository, the commit, and whether something was changed since.
+
+Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs of pip's and SPDX's form "git+https://...".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from imagegen.errors import FetchError
+from imagegen.git import command
+
+_CONFIGURATION = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": os.devnull}
+_SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
+
+
+@dataclass(frozen=True)
+class Source:
+    """`url` has no credentials, and is None where no remote is named; `dirty`: the files are not the commit's."""
+
+    url: str | None
+    commit: str  # 40 or 64 hex digits
+    dirty: bool
+
+
+def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source | None:
+    """The commit that a project's directory is at. None without git, or where no repository and no commit is.
+
+    `url` is the repository's address where the project says it itself (publish.yaml's `source`).
+    """
+    alone = command.alone(env, os.devnull, _CONFIGURATION)
+    try:
+        commit = command.run(project, alone, ["rev-parse", "--verify", "HEAD"]).strip()
+        changed = command.run(project, alone, ["status", "--porcelain", "--untracked-files=normal", "--", "."])
+    except (command.FailedError, FetchError):
+        return None
+    return Source(url or _remote(project, alone), commit, bool(changed.strip()))
+
+
+def _remote(project: Path, env: Mapping[str, str]) -> str | None:
+    try:
+        found = command.run(project, env, ["config", "--get", "remote.origin.url"]).strip()
+    except (command.FailedError, FetchError):
+        return None
+    return public(found)
+
+
+def public(address: str) -> str | None:
+    """A remote's address without user, password and query; None for a directory, which nobody else can reach."""
+    if "://" not in address:
+        short = _SHORT.fullmatch(address)
+        return f"ssh://{short[1]}/{short[2].lstrip('/')}" if short else None
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https", "ssh", "git") or not parts.hostname:
+        return None
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"

@@ -1,0 +1,42 @@
+"""Package URLs: one name for a package of whatever kind. Source: ECMA-427, Package-URL, and its registered types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from imagegen.base.model import Deb
+from imagegen.lock.model import File
+
+_PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
+
+
+def pypi(name: str, version: str, file: File | None) -> str:
+    """Of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
+    return _purl("pypi", name, version, {"file_name": file.filename if file else None})
+
+
+def deb(package: Deb, suite: str | None) -> str:
+    return debian(package.name, package.version, package.architecture, suite)
+
+
+def debian(name: str, version: str, architecture: str, suite: str | None) -> str:
+    """Of a Debian package, where no .deb is known."""
+    return _purl("deb/debian", name, version, {"arch": architecture, "distro": suite})
+
+
+def oci(repository: str, digest: str, platform: str) -> str:
+    """Of an image by its digest; `repository` is its name with registry and path, or its last part alone."""
+    place, _, name = repository.rpartition("/")
+    architecture = platform.rpartition("/")[2]
+    return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if place else None})
+
+
+def git(name: str, version: str, url: str, commit: str) -> str:
+    """Of a commit's tree."""
+    return _purl("generic", name, version, {"vcs_url": f"git+{url}@{commit}"})
+
+
+def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str | None]) -> str:
+    said = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
+    return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{said}" if said else "")

@@ -1,0 +1,169 @@
+"""The bill of materials is valid CycloneDX, complete, and the same whenever it is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from hypothesis import given, settings
+from packageurl import PackageURL
+
+from imagegen import lock as locks
+from imagegen import registry
+from imagegen.audit.model import Deb as InstalledDeb
+from imagegen.audit.model import Licence
+from imagegen.base.model import LockedBase
+from imagegen.data import shipped
+from imagegen.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
+from imagegen.trust.sbom import Known, sbom
+from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
+from tests.unit.test_lock_file import locks as any_lock
+
+DIGEST = "sha256:" + "d" * 64
+SHIPPED = sorted(shipped("locks").glob("*.toml"))
+VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
+COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
+MODULE = LockedSubmodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
+
+
+def document(lock: Lock, known: Known | None = None) -> dict[str, Any]:
+    """As it is read back; valid as far as the schema goes."""
+    text = sbom(lock, DIGEST, known or Known()).decode()
+    assert VALIDATOR.validate_str(text) is None
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def component(found: dict[str, Any], name: str) -> dict[str, Any]:
+    (one,) = [each for each in found["components"] if each["name"] == name]
+    assert isinstance(one, dict)
+    return one
+
+
+def properties(found: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in found.get("properties", ())}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_all_of_a_shipped_lock_is_in_it(path: Path) -> None:
+    lock = locks.read(path)
+    text = sbom(lock, DIGEST, Known())
+    assert text == sbom(locks.read(path), DIGEST, Known())
+    found = json.loads(text)
+    hashes = {each["hashes"][0]["content"] for each in found["components"] if "hashes" in each}
+    assert hashes == {each.file.sha256 for each in lock.wheels} | {each.sha256 for each in lock.base.debs}
+    root = found["metadata"]["component"]["bom-ref"]
+    refs = [root, *(each["bom-ref"] for each in found["components"])]
+    assert len(set(refs)) == len(refs)
+    asked = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
+    assert asked.keys() == set(refs)
+    reached, waiting = {root}, [root]
+    while waiting:
+        new = set(asked[waiting.pop()]) - reached
+        reached |= new
+        waiting += new
+    assert reached == set(refs)
+    for each in found["components"]:
+        if "purl" in each:
+            purl = PackageURL.from_string(each["purl"])
+            assert (purl.name, purl.version) == (each["name"], each["version"])
+
+
+def test_a_shipped_lock_gives_a_valid_document() -> None:
+    document(locks.read(shipped("locks") / "sb3-maskable-cpu-py311.toml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_lock_gives_a_valid_document(path: Path) -> None:
+    document(locks.read(path))
+
+
+@settings(max_examples=8, deadline=None)
+@given(any_lock)
+def test_any_lock_gives_a_valid_document(lock: Lock) -> None:
+    document(lock)
+
+
+def test_it_speaks_of_one_image_alone() -> None:
+    one, other = (json.loads(sbom(WITH_BUILD, f"sha256:{digit * 64}", Known())) for digit in "de")
+    assert one["serialNumber"] != other["serialNumber"]
+    assert one["metadata"]["timestamp"] == WITH_BUILD.as_of
+    assert one["metadata"]["component"]["version"] == "sha256:" + "d" * 64
+
+
+def test_what_is_compiled_has_its_sources() -> None:
+    build = replace(BUILD, git=COMMIT, submodules=(MODULE,), patches=(LockedPatch("demo.patch", "5" * 64),))
+    lock = replace(WITH_BUILD, builds=(build,))
+    found = component(document(lock), "demo-ext")
+    assert "hashes" not in found  # no wheel yet
+    own, module = found["pedigree"]["ancestors"]
+    assert properties(own) == {"imagegen:git-commit": "1" * 40, "imagegen:git-tree": "2" * 40}
+    assert own["externalReferences"] == [{"type": "vcs", "url": "https://***@example.org/demo"}]
+    assert own["hashes"][0]["content"] == BUILD.source.sha256
+    assert (module["name"], properties(module)["imagegen:git-tree"]) == ("third_party/cutlass", "4" * 40)
+    assert found["pedigree"]["patches"][0]["diff"]["url"].endswith("demo.patch#sha256=" + "5" * 64)
+    assert "secret" not in json.dumps(found)
+    made = replace(lock, wheels=(*lock.wheels, BUILT_WHEEL))
+    assert component(document(made), "demo-ext")["hashes"][0]["content"] == BUILT_WHEEL.file.sha256
+
+
+def test_what_is_made_of_an_sdist_has_it() -> None:
+    wheel = WITH_BUILD.wheels[0]
+    sdist = LockedSdist(File("demo-1.0.tar.gz", "6" * 64, 9, "pypi"), ())
+    lock = replace(WITH_BUILD, wheels=(replace(wheel, sdist=sdist), *WITH_BUILD.wheels[1:]))
+    (source,) = component(document(lock), wheel.name)["pedigree"]["ancestors"]
+    assert source["hashes"][0]["content"] == "6" * 64
+    assert "file_name=demo-1.0.tar.gz" in source["purl"]
+
+
+def test_licences_are_told_and_what_is_unknown_is_said() -> None:
+    one, two, *_ = WITH_BUILD.wheels
+    known = Known({one.file.sha256: Licence("MIT"), two.file.sha256: Licence(text="BSD\nBe kind")})
+    found = document(WITH_BUILD, known)
+    assert component(found, one.name)["licenses"] == [{"acknowledgement": "declared", "expression": "MIT"}]
+    (named,) = component(found, two.name)["licenses"]
+    assert named["license"]["name"] == "BSD"
+    assert named["license"]["text"]["content"] == "BSD\nBe kind"
+    silent = document(WITH_BUILD, Known({one.file.sha256: Licence()}))
+    assert properties(component(silent, one.name))["imagegen:licence"] == "unknown: its metadata states none"
+    assert properties(component(silent, two.name))["imagegen:licence"] == "unknown: nobody has looked at the wheel"
+
+
+@pytest.mark.parametrize(
+    ("licences", "version", "told"),
+    [
+        (("GPL-2+",), "", "GPL-2.0-or-later"),
+        ((), "", "unknown: its copyright file is not machine-readable"),
+        (None, "", "unknown: it has no copyright file"),
+        (("GPL-2+",), "+older", "unknown: the base was not looked at"),
+    ],
+)
+def test_debian_packages(licences: tuple[str, ...] | None, version: str, told: str) -> None:
+    deb = WITH_BUILD.base.debs[0]
+    installed = InstalledDeb(deb.version + version, deb.architecture, "source", "1", licences)
+    found = component(document(WITH_BUILD, Known(debs={deb.name: installed})), deb.name)
+    assert found["purl"].startswith(f"pkg:deb/debian/{deb.name}@")
+    said = found["licenses"][0]["expression"] if "licenses" in found else properties(found)["imagegen:licence"]
+    assert said == told
+
+
+def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() -> None:
+    content = registry.Image("sha256:" + "7" * 64, DIGEST, (), registry.Config((), (), (), "", ""))
+    base = LockedBase(
+        "cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1-base", content=content
+    )
+    lock = replace(WITH_BUILD, base=base)
+    found = document(lock, Known(debs={"zlib1g": InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))}))
+    image = component(found, "nvidia/cuda:13.0.1-base")
+    assert PackageURL.from_string(image["purl"]).qualifiers == {
+        "arch": "amd64",
+        "repository_url": "docker.io/nvidia/cuda",
+    }
+    assert image["hashes"][0]["content"] == "7" * 64
+    assert component(found, "zlib1g")["licenses"] == [{"acknowledgement": "concluded", "expression": "Zlib"}]
