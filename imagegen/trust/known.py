@@ -52,7 +52,7 @@ def _is_served(wheel: LockedWheel) -> bool:
 
 
 def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:
-    with Client(settings) as client, ThreadPoolExecutor(_THREADS, thread_name_prefix="licences") as pool:
+    with Client(settings).impatient() as client, ThreadPoolExecutor(_THREADS, thread_name_prefix="licences") as pool:
         answers = pool.map(lambda wheel: (wheel, _said(wheel, client, settings)), wheels)
         found = {wheel: licence for wheel, licence in answers if licence}
     for wheel, licence in found.items():

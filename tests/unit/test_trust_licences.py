@@ -1,0 +1,85 @@
+"""What restricts redistribution is named, with what it asks and who says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from imagegen import lock as locks
+from imagegen import registry
+from imagegen.audit.model import Licence
+from imagegen.base.model import LockedBase
+from imagegen.data import shipped
+from imagegen.lock.model import Lock
+from imagegen.trust.licences import restricted
+from imagegen.trust.sbom import Known
+from imagegen.trust.shipped import data
+from tests.unit.test_lock_file import LOCK, wheel
+
+PROPRIETARY = Licence(text="LicenseRef-NVIDIA-Proprietary", classifiers=("Other/Proprietary License",))
+
+
+def holding(*wheels: tuple[str, str]) -> Lock:
+    return replace(LOCK, wheels=tuple(wheel(name, version) for name, version in wheels))
+
+
+def named(lock: Lock, known: Known | None = None) -> dict[str, tuple[str, ...]]:
+    return {each.licence: each.covers for each in restricted(lock, known or Known())}
+
+
+def test_an_image_for_cpus_has_none() -> None:
+    assert restricted(locks.read(shipped("locks") / "sb3-maskable-cpu-py311.toml"), Known()) == ()
+
+
+def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
+    lock = locks.read(shipped("locks") / "blackwell-vllm-cu130-py311.toml")
+    covered = {each.partition(" ")[0] for several in named(lock).values() for each in several}
+    free = {"nvidia-cudnn-frontend", "nvidia-ml-py", "nvidia-nccl-cu13", "nvidia-nvtx"}  # MIT, BSD, BSD, Apache
+    assert {each.name for each in lock.packages if each.name.startswith("nvidia-")} == covered | free
+
+
+def test_libraries_and_tools_of_the_toolkit_are_told_apart() -> None:
+    found = restricted(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), Known())
+    assert [each.covers for each in found] == [("nvidia-cublas 13.1.0.3",), ("nvidia-cuda-nvcc 13.0.88",)]
+    assert "internal use only" in str(found[1])
+    assert "internal use only" not in str(found[0])
+    assert "PyPI (2026-11-22)" in str(found[0])
+
+
+@pytest.mark.parametrize(("version", "bound"), [("12.4.127", True), ("12.9.79", False)])
+def test_a_licence_may_end_with_a_version(version: str, bound: bool) -> None:
+    lock = holding(("nvidia-nvtx-cu12", version))
+    assert bool(named(lock)) is bound
+    assert bool(named(lock, Known({lock.wheels[0].file.sha256: PROPRIETARY}))) is bound
+
+
+def test_what_calls_itself_proprietary_is_named_though_nobody_has_read_it() -> None:
+    lock = holding(("new-sdk", "1.0"), ("nvidia-nccl-cu13", "2.29.7"))
+    assert named(lock) == {}
+    known = Known({lock.wheels[0].file.sha256: PROPRIETARY})
+    (found,) = restricted(replace(lock, wheels=lock.wheels[:1]), known)
+    assert (found.licence, found.covers) == ("LicenseRef-NVIDIA-Proprietary", ("new-sdk 1.0",))
+    assert "nobody has read" in str(found)
+
+
+def test_nvidias_base_images_are_named() -> None:
+    content = registry.Image("sha256:" + "1" * 64, "sha256:" + "2" * 64, (), registry.Config((), (), (), "", ""))
+    base = LockedBase(
+        "cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1-base", content=content
+    )
+    assert named(replace(holding(), base=base)) == {
+        "NVIDIA Deep Learning Container License": ("base image nvidia/cuda:13.0.1-base",)
+    }
+    other = replace(base, image="docker.io/library/debian:12")
+    assert named(replace(holding(), base=other)) == {}
+
+
+def test_the_data_has_sources_and_patterns_that_can_match() -> None:
+    entries = [*data("restricted")["licences"], *data("restricted")["open"]]
+    for entry in entries:
+        assert entry["source"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry["date"])
+        for pattern in entry.get("packages", ()):
+            assert re.compile(pattern)
