@@ -24,6 +24,7 @@ COMMANDS = {
     "build": "Build a locked cell into Docker, prove it by its smoke checks, and tag it.",
     "test": "Run the smoke checks of an image that is built.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
+    "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
     "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
     "mirror": "Copy all that locks name to a directory or registry of your own, for builds from there alone.",
     "doctor": "Would an image run here, and what is wrong with a container.",

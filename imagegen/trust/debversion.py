@@ -1,0 +1,43 @@
+"""The order of Debian's versions. Source: deb-version(7), dpkg 1.21, "Sorting algorithm"."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+_Part: TypeAlias = tuple[tuple[int, ...], tuple[int, str]]  # what is no number, and the number after it
+Key: TypeAlias = tuple[tuple[int, str], tuple[_Part, ...], tuple[_Part, ...]]
+
+_NOTHING: _Part = ((0,), (0, ""))
+
+
+def key(version: str) -> Key:
+    """Sorts as dpkg does: epoch, upstream's version, Debian's revision. Any text has its place; none is refused."""
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "", version
+    upstream, dash, revision = rest.rpartition("-")
+    if not dash:
+        upstream, revision = rest, ""
+    return _number(epoch), _parts(upstream), _parts(revision)
+
+
+def _parts(text: str) -> tuple[_Part, ...]:
+    pairs = re.findall(r"([^0-9]*)([0-9]*)", text)
+    parts = [((*map(_weight, words), 0), _number(digits)) for words, digits in pairs]
+    while parts and parts[-1] == _NOTHING:
+        parts.pop()
+    return (*parts, _NOTHING)  # where one ends, the other may go on with a tilde, and be older
+
+
+def _weight(character: str) -> int:
+    """A tilde comes before the end of the text, which is 0; letters before all else."""
+    if character == "~":
+        return -1
+    return ord(character) if character.isascii() and character.isalpha() else ord(character) + 256
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """Numbers of any length."""
+    plain = digits.lstrip("0")
+    return len(plain), plain
