@@ -11,6 +11,7 @@ import click
 
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import LockError
+from imagegen.lock.model import Lock
 from imagegen.text import counted, shown
 from imagegen.trust import osv, project
 from imagegen.trust.advisories import Package, Vulnerability, identity
@@ -43,12 +44,9 @@ def command(ctx: click.Context, app: App, *, pattern: str, places: tuple[Path, .
     today = dt.datetime.now(dt.UTC).date()
     exemptions = project.load(app.project).exemptions
     held: dict[str, tuple[Package, ...]] = {}
-    for cell in app.matrix.select(pattern):
-        lock = app.find_lock(cell)
-        if lock is None:
-            raise LockError(f"{cell.id} has no lock", where=str(app.lock_path(cell)), fix=f"`imagegen lock {cell.id}`")
+    for lock in _locks(app, pattern):
         system = known_system(lock, app.store)
-        held[cell.id] = packages(lock, system.debs if system else {})
+        held[lock.cell] = packages(lock, system.debs if system else {})
     names = {identity(each.ecosystem, each.name) for found in held.values() for each in found}
     read = osv.read(places, lambda ecosystem, name: identity(ecosystem, name) in names)
     reports = {name: vulnerabilities(found, read.advisories, exemptions) for name, found in held.items()}
@@ -68,6 +66,19 @@ def command(ctx: click.Context, app: App, *, pattern: str, places: tuple[Path, .
             app.progress.say(f"NOTE: none of them is about {missing}, so packages of it were compared with nothing")
     if any(not each.accepted(today) for found in reports.values() for each in found):
         ctx.exit(1)
+
+
+def _locks(app: App, pattern: str) -> list[Lock]:
+    """Of the cells that have one; LockError where none has."""
+    chosen = app.matrix.select(pattern)
+    found = {cell.id: lock for cell in chosen if (lock := app.find_lock(cell))}
+    lacking = [cell for cell in chosen if cell.id not in found]
+    if not found:
+        fix = f"`imagegen lock {lacking[0].id}`"
+        raise LockError(f"{lacking[0].id} has no lock", where=str(app.lock_path(lacking[0])), fix=fix)
+    if lacking:
+        app.progress.say(f"NOTE: without a lock, and so left out: {counted(len(lacking), 'cell')}")
+    return list(found.values())
 
 
 def _lines(cell: str, held: tuple[Package, ...], found: tuple[Vulnerability, ...], today: dt.date) -> Iterator[str]:

@@ -7,7 +7,7 @@ base was looked at, dpkg says what each is built of, else the pool's directory a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TypeAlias
@@ -81,9 +81,15 @@ def identity(ecosystem: str, name: str) -> tuple[str, str]:
     return ecosystem, canonicalize_name(name) if ecosystem == PYPI else name
 
 
-def _hits(package: Package, about: Iterable[_Hit]) -> list[_Hit]:
+def _hits(package: Package, about: Sequence[_Hit]) -> list[_Hit]:
+    """What gathers vulnerabilities of which each has an advisory of its own is left to those."""
     order = _order(package)
-    return [(advisory, affected) for advisory, affected in about if osv.is_affected(affected, package.version, order)]
+    named = {name for advisory, _ in about for name in advisory.names}
+    return [
+        (advisory, affected)
+        for advisory, affected in about
+        if not (advisory.upstream and advisory.upstream <= named) and osv.is_affected(affected, package.version, order)
+    ]
 
 
 def _same(hits: Iterable[_Hit]) -> list[list[_Hit]]:

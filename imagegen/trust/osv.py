@@ -40,10 +40,14 @@ class Affected:
 
 @dataclass(frozen=True)
 class Advisory:
-    """One record. `names` are its id and what else it is called; severities are as given: CVSS vectors, or words."""
+    """One record. `names` are its id and what else it is called; severities are as given: CVSS vectors, or words.
+
+    `upstream` are the vulnerabilities that a distribution's advisory gathers, where they are several: DSA-5417-1.
+    """
 
     id: str
     names: frozenset[str]
+    upstream: frozenset[str]
     summary: str
     severity: tuple[str, ...]
     affected: tuple[Affected, ...]
@@ -170,8 +174,10 @@ def _records(where: str, content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _advisory(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> Advisory:
-    upstream = _texts(record, "upstream")
-    names = {record["id"], *_texts(record, "aliases"), *(upstream if len(upstream) == 1 else ())}
+    upstream = frozenset(each.removeprefix("DEBIAN-") for each in _texts(record, "upstream"))
+    names = {record["id"], *_texts(record, "aliases")}
+    if len(upstream) == 1:
+        names, upstream = names | upstream, frozenset()
     severity = tuple(str(each["score"]) for each in _rows(record, "severity"))
     word = (record.get("database_specific") or {}).get("severity")
     affected = tuple(
@@ -181,7 +187,9 @@ def _advisory(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> Adv
         if (found := _affected(each))
     )
     summary = str(record.get("summary") or record.get("details") or "").strip().partition("\n")[0]
-    return Advisory(record["id"], frozenset(names), summary, severity or ((str(word),) if word else ()), affected)
+    return Advisory(
+        record["id"], frozenset(names), upstream, summary, severity or ((str(word),) if word else ()), affected
+    )
 
 
 def _affected(row: dict[str, Any]) -> Affected:

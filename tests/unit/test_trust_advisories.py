@@ -22,10 +22,13 @@ TORCH = Package("PyPI", "torch", "2.13.0+cu130", ("vllm",), "torch 2.13.0+cu130"
 TODAY = date(2026, 11, 22)
 
 
-def advisory(id_: str, *events: tuple[str, str], names: tuple[str, ...] = (), name: str = "torch") -> Advisory:
+def advisory(
+    id_: str, *events: tuple[str, str], names: tuple[str, ...] = (), name: str = "torch", gathers: tuple[str, ...] = ()
+) -> Advisory:
     return Advisory(
         id_,
         frozenset({id_, *names}),
+        frozenset(gathers),
         f"about {id_}",
         ("CVSS:3.1/AV:N",),
         (Affected("PyPI", name, frozenset(), (events,), ()),),
@@ -57,6 +60,16 @@ def test_what_several_databases_say_is_one() -> None:
     assert (first.names, first.fixed) == (("CVE-7", "GHSA-1", "PYSEC-1"), "2.14.1")
     assert (second.names, second.fixed) == (("PYSEC-2",), None)
     assert first.severity == ("CVSS:3.1/AV:N",)
+
+
+def test_what_gathers_others_is_left_to_them() -> None:
+    gathering = advisory("DSA-1", ("introduced", "0"), gathers=("CVE-7", "CVE-8"))
+    seven, eight = (advisory(f"DEBIAN-{each}", ("introduced", "0"), names=(each,)) for each in ("CVE-7", "CVE-8"))
+    assert [each.names for each in vulnerabilities([TORCH], [gathering, seven], ())] == [
+        ("DSA-1",),
+        ("CVE-7", "DEBIAN-CVE-7"),
+    ]
+    assert len(vulnerabilities([TORCH], [gathering, seven, eight], ())) == 2
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,13 @@ def test_what_is_withdrawn_or_about_others_is_left_out(tmp_path: Path) -> None:
     records = [
         record("A", [{"introduced": "0"}], withdrawn="2026-01-01T00:00:00Z"),
         record("B", [{"introduced": "0"}], name="other"),
-        record("C", [{"introduced": "0"}], modified="2026-11-21T00:00:00Z", aliases=["CVE-1"], upstream=["CVE-2"]),
+        record(
+            "C",
+            [{"introduced": "0"}],
+            modified="2026-11-21T00:00:00Z",
+            aliases=["CVE-1"],
+            upstream=["CVE-2", "DEBIAN-CVE-2"],
+        ),
         record(
             "D",
             [{"introduced": "0"}],
@@ -114,6 +120,7 @@ def test_what_is_withdrawn_or_about_others_is_left_out(tmp_path: Path) -> None:
     found = read([tmp_path / "all.json"], lambda _, name: name == "demo")
     assert [(each.id, each.names) for each in found.advisories] == [("C", {"C", "CVE-1", "CVE-2"}), ("D", {"D"})]
     assert found.advisories[1].severity == ("CVSS:3.1/AV:N",)
+    assert [each.upstream for each in found.advisories] == [frozenset(), {"CVE-3", "CVE-4"}]
     assert (found.records, found.newest, found.ecosystems) == (4, "2026-11-21T00:00:00Z", {"PyPI"})
     assert told(found, "2026-11-23") == "4 records, the newest of 2026-11-21 (2 days old)"
     assert told(found, "2026-11-21") == "4 records, the newest of 2026-11-21 (of today)"
