@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagegen import __version__
 from imagegen import lock as locks
 from imagegen.data import shipped
 from imagegen.lock.model import Lock, LockedGit, LockedPatch, LockedSubmodule
@@ -53,6 +55,11 @@ def test_all_that_a_shipped_lock_names_is_a_dependency(path: Path) -> None:
     wanted |= {each.file.sha256 for wheel in lock.wheels if wheel.sdist for each in wheel.sdist.build_requires}
     assert {digest["sha256"] for digest in found} == wanted
     assert len(found) == len(wanted)
+
+
+def test_the_text(golden: Callable[[str, str], None]) -> None:
+    text = provenance(WITH_BUILD, b"the lock", SOURCE, builder(ACTIONS)).decode()
+    golden("tiny-cu130-py311.provenance.json", text.replace(f'"{__version__}"', '"VERSION"'))
 
 
 def test_the_lock_and_its_commit_are_named() -> None:

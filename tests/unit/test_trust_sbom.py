@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,10 @@ def test_every_shipped_lock_gives_a_valid_document(path: Path) -> None:
 @given(any_lock)
 def test_any_lock_gives_a_valid_document(lock: Lock) -> None:
     document(lock)
+
+
+def test_the_text(golden: Callable[[str, str], None]) -> None:
+    golden("tiny-cu130-py311.cdx.json", sbom(WITH_BUILD, DIGEST, Known()).decode())
 
 
 def test_it_speaks_of_one_image_alone() -> None:
