@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import lock as locks
 from imagegen import registry
 from imagegen.audit.model import Licence
 from imagegen.base.model import LockedBase
-from imagegen.data import shipped
 from imagegen.lock.model import Lock
 from imagegen.trust.licences import restricted
 from imagegen.trust.sbom import Known
 from imagegen.trust.shipped import data
+from tests.unit.shipped_locks import shipped_lock
 from tests.unit.test_lock_file import LOCK, wheel
 
 PROPRIETARY = Licence(text="LicenseRef-NVIDIA-Proprietary", classifiers=("Other/Proprietary License",))
@@ -30,11 +29,11 @@ def named(lock: Lock, known: Known | None = None) -> dict[str, tuple[str, ...]]:
 
 
 def test_an_image_for_cpus_has_none() -> None:
-    assert restricted(locks.read(shipped("locks") / "sb3-maskable-cpu-py311.toml"), Known()) == ()
+    assert restricted(shipped_lock("sb3-maskable-cpu-py311"), Known()) == ()
 
 
 def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
-    lock = locks.read(shipped("locks") / "blackwell-vllm-cu130-py311.toml")
+    lock = shipped_lock("blackwell-vllm-cu130-py311")
     covered = {each.partition(" ")[0] for several in named(lock).values() for each in several}
     free = {"nvidia-cudnn-frontend", "nvidia-ml-py", "nvidia-nccl-cu13", "nvidia-nvtx"}  # MIT, BSD, BSD, Apache
     assert {each.name for each in lock.packages if each.name.startswith("nvidia-")} == covered | free

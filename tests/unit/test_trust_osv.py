@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -180,6 +180,7 @@ anything = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(["affected", "severity", "aliases", "database_specific", "summary"]), anything))
 def test_any_record_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"

@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen import __version__
-from imagegen import lock as locks
-from imagegen.data import shipped
 from imagegen.lock.model import Lock, LockedGit, LockedPatch, LockedSubmodule
 from imagegen.store import digest_of
 from imagegen.trust import origin
 from imagegen.trust.origin import Source
 from imagegen.trust.provenance import Builder, builder, provenance
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
+from tests.unit.shipped_locks import NAMES, shipped_lock
 
 LOCAL = Builder("https://imagegen.dev/builder/local")
 SOURCE = Source("https://example.org/acme/images", "a" * 40, dirty=True)
@@ -46,9 +45,9 @@ def dependencies(lock: Lock, source: Source | None = None) -> list[dict[str, Any
     return found
 
 
-@pytest.mark.parametrize("path", sorted(shipped("locks").glob("*.toml")), ids=lambda path: path.stem)
-def test_all_that_a_shipped_lock_names_is_a_dependency(path: Path) -> None:
-    lock = locks.read(path)
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_a_shipped_lock_names_is_a_dependency(name: str) -> None:
+    lock = shipped_lock(name)
     found = [each["digest"] for each in dependencies(lock)]
     wanted = {each.sha256 for each in lock.base.debs}
     wanted |= {(wheel.sdist or wheel).file.sha256 for wheel in lock.wheels}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,17 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from packageurl import PackageURL
 
-from imagegen import lock as locks
 from imagegen import registry
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence
 from imagegen.base.model import LockedBase
-from imagegen.data import shipped
 from imagegen.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
 from imagegen.trust.sbom import Known, sbom
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
+from tests.unit.shipped_locks import NAMES, shipped_lock
 from tests.unit.test_lock_file import locks as any_lock
 
 DIGEST = "sha256:" + "d" * 64
-SHIPPED = sorted(shipped("locks").glob("*.toml"))
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
 MODULE = LockedSubmodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
@@ -50,11 +47,11 @@ def properties(found: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in found.get("properties", ())}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_all_of_a_shipped_lock_is_in_it(path: Path) -> None:
-    lock = locks.read(path)
+@pytest.mark.parametrize("name", NAMES)
+def test_all_of_a_shipped_lock_is_in_it(name: str) -> None:
+    lock = shipped_lock(name)
     text = sbom(lock, DIGEST, Known())
-    assert text == sbom(locks.read(path), DIGEST, Known())
+    assert text == sbom(replace(lock), DIGEST, Known())
     found = json.loads(text)
     hashes = {each["hashes"][0]["content"] for each in found["components"] if "hashes" in each}
     assert hashes == {each.file.sha256 for each in lock.wheels} | {each.sha256 for each in lock.base.debs}
@@ -76,13 +73,13 @@ def test_all_of_a_shipped_lock_is_in_it(path: Path) -> None:
 
 
 def test_a_shipped_lock_gives_a_valid_document() -> None:
-    document(locks.read(shipped("locks") / "sb3-maskable-cpu-py311.toml"))
+    document(shipped_lock("sb3-maskable-cpu-py311"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_lock_gives_a_valid_document(path: Path) -> None:
-    document(locks.read(path))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_lock_gives_a_valid_document(name: str) -> None:
+    document(shipped_lock(name))
 
 
 @settings(max_examples=8, deadline=None)

@@ -1,0 +1,16 @@
+"""The shipped locks, each read once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from imagegen import lock as locks
+from imagegen.data import shipped
+from imagegen.lock.model import Lock
+
+NAMES = sorted(path.stem for path in shipped("locks").glob("*.toml"))
+
+
+@cache
+def shipped_lock(name: str) -> Lock:
+    return locks.read(shipped("locks") / f"{name}.toml")
