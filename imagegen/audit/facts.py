@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 
-from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, System, Target
+from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, Release, System, Target
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
@@ -44,7 +44,8 @@ def system(data: bytes) -> System:
     libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
     interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
     debs = {name: _to_deb(row) for name, row in value["debs"].items()}
-    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter, debs)
+    release = Release(*value["release"]) if value["release"] else None
+    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter, debs, release)
 
 
 def _value(data: bytes) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _from_system(known: System) -> dict[str, Any]:
         "preloaded": known.preloaded,
         "interpreter": _from_file(known.interpreter) if known.interpreter else None,
         "debs": {name: _from_deb(deb) for name, deb in known.debs.items()},
+        "release": [each.id, each.version, each.codename] if (each := known.release) else None,
     }
 
 

@@ -107,6 +107,15 @@ class Deb:
     licences: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Which system it is, as its os-release says: "ubuntu", "22.04", "jammy"; "" for what it does not say."""
+
+    id: str
+    version: str
+    codename: str
+
+
 @dataclass(frozen=True)
 class Package:
     """An installed distribution, or a wheel as it would be installed."""
@@ -132,6 +141,7 @@ class System:
     preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
     interpreter: File | None = None  # the Python program
     debs: Mapping[str, Deb] = field(default_factory=dict)  # what dpkg says is installed, by name
+    release: Release | None = None
 
 
 @dataclass(frozen=True)

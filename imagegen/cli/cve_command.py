@@ -14,7 +14,7 @@ from imagegen.errors import LockError
 from imagegen.lock.model import Lock
 from imagegen.text import counted, shown
 from imagegen.trust import osv, project
-from imagegen.trust.advisories import Package, Vulnerability, identity
+from imagegen.trust.advisories import PYPI, Package, Vulnerability, identity
 
 _FEW = 5  # packages that ask for one
 
@@ -45,8 +45,9 @@ def command(ctx: click.Context, app: App, *, pattern: str, places: tuple[Path, .
     exemptions = project.load(app.project).exemptions
     held: dict[str, tuple[Package, ...]] = {}
     for lock in _locks(app, pattern):
-        system = known_system(lock, app.store)
-        held[lock.cell] = packages(lock, system.debs if system else {})
+        held[lock.cell] = packages(lock, known_system(lock, app.store))
+        if all(each.ecosystem == PYPI for each in held[lock.cell]):
+            app.progress.say(f"NOTE: {lock.cell}: what its base {lock.base.name} holds is not known, and not compared")
     names = {identity(each.ecosystem, each.name) for found in held.values() for each in found}
     read = osv.read(places, lambda ecosystem, name: identity(ecosystem, name) in names)
     reports = {name: vulnerabilities(found, read.advisories, exemptions) for name, found in held.items()}

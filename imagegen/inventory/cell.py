@@ -110,7 +110,8 @@ def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) 
         return known
     root = base.rootfs(locked.base, store, settings, progress)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
-    found = replace(found, debs=dpkg.installed(Disk(root)))
+    tree = Disk(root)
+    found = replace(found, debs=dpkg.installed(tree), release=dpkg.release(tree))
     kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
     return found
 

@@ -1,7 +1,7 @@
-"""What dpkg says is installed in a tree, and the licences that packages' copyright files name.
+"""Which system a tree is, what dpkg says is installed in it, and the licences that packages' copyright files name.
 
-Sources: dpkg(1) and deb-control(5) for /var/lib/dpkg/status, Debian Policy 4.9 chapter 12.5 for copyright files, and
-its "Machine-readable debian/copyright file" 1.0 (DEP-5) for those that programs can read.
+Sources: os-release(5); dpkg(1) and deb-control(5) for /var/lib/dpkg/status; Debian Policy 4.9, 12.5, for copyright
+files, and its "Machine-readable debian/copyright file" 1.0 (DEP-5) for those that programs can read.
 """
 
 from __future__ import annotations
@@ -9,15 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from imagegen.audit.model import Deb
+from imagegen.audit.model import Deb, Release
 from imagegen.inventory.tree import Tree, place
 
+_OS_RELEASE = "/etc/os-release"
+_MAX_OS_RELEASE = 1 << 16
 _STATUS = "/var/lib/dpkg/status"
 _MAX_STATUS = 64 << 20  # bytes; a desktop's has some 5 MB
 _MAX_COPYRIGHT = 4 << 20
-_MAX_NAME = 200  # characters of a licence's name
+_MAX_NAME = 200  # characters of a licence's name, or of a system's
 _SOURCE = re.compile(r"(\S+)(?:\s+\(([^)\s]+)\))?")
 _FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright-format/1\.0/?")
+
+
+def release(tree: Tree) -> Release | None:
+    """What os-release says; None where there is none, or it does not name the system."""
+    told = {}
+    for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
+        name, _, value = line.partition("=")
+        told[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
+    found = Release(*(told.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
+    return found if found.id else None
 
 
 def installed(tree: Tree) -> dict[str, Deb]:

@@ -7,7 +7,7 @@ base was looked at, dpkg says what each is built of, else the pool's directory a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.audit.model import Deb as InstalledDeb
+from imagegen.audit.model import System
 from imagegen.lock.model import Lock
 from imagegen.trust import debversion, osv
 from imagegen.trust.project import Exemption
@@ -53,10 +53,10 @@ class Vulnerability:
         return self.exemption is not None and today <= self.exemption.until
 
 
-def packages(lock: Lock, debs: Mapping[str, InstalledDeb]) -> tuple[Package, ...]:
-    """What a lock holds, as advisories name it. `debs` is what dpkg says of the base, where it was looked at."""
+def packages(lock: Lock, system: System | None) -> tuple[Package, ...]:
+    """What a lock holds, as advisories name it. `system` is what is known of the base, where it was looked at."""
     stack = (Package(PYPI, each.name, each.version, each.via, f"{each.name} {each.version}") for each in lock.packages)
-    return (*stack, *_sources(lock, debs))
+    return (*stack, *_sources(lock, system or System({})))
 
 
 def vulnerabilities(
@@ -128,19 +128,39 @@ def _public(version: str) -> Version:
     return Version(Version(version).public)
 
 
-def _sources(lock: Lock, debs: Mapping[str, InstalledDeb]) -> Iterator[Package]:
-    """The source packages of the base's Debian packages; none where the lock does not name them."""
-    release = data("debian")["releases"].get(lock.base.suite)
+def _sources(lock: Lock, system: System) -> Iterator[Package]:
+    """The source packages of the base; none where neither the lock nor a look at the base tells them."""
+    ecosystem = _ecosystem(lock, system)
     binaries: dict[str, list[str]] = {}
     versions: dict[str, set[str]] = {}
-    for deb in lock.base.debs if release else ():
-        there = debs.get(deb.name)
-        if there and there.version == deb.version:
-            source, version = there.source, there.source_version
-        else:
-            source, version = deb.path.split("/")[-2], re.sub(r"\+b[0-9]+$", "", deb.version)  # rebuilt: equal sources
-        binaries.setdefault(source, []).append(deb.name)
+    for name, source, version in _built(lock, system) if ecosystem else ():
+        binaries.setdefault(source, []).append(name)
         versions.setdefault(source, set()).add(version)
     for source, names in sorted(binaries.items()):
         version = min(versions[source], key=debversion.key)
-        yield Package(f"Debian:{release}", source, version, (), f"{source} {version} ({', '.join(sorted(names))})")
+        yield Package(ecosystem or "", source, version, (), f"{source} {version} ({', '.join(sorted(names))})")
+
+
+def _built(lock: Lock, system: System) -> Iterator[tuple[str, str, str]]:
+    """Each Debian package with its source's name and version."""
+    if not lock.base.debs:
+        yield from ((name, deb.source, deb.source_version) for name, deb in system.debs.items())
+    for deb in lock.base.debs:
+        there = system.debs.get(deb.name)
+        if there and there.version == deb.version:
+            yield deb.name, there.source, there.source_version
+        else:  # rebuilt, as +b1 says, of an equal source
+            yield deb.name, deb.path.split("/")[-2], re.sub(r"\+b[0-9]+$", "", deb.version)
+
+
+def _ecosystem(lock: Lock, system: System) -> str | None:
+    """How osv.dev calls the base's distribution; None where that is not known, or it has no packages of this kind."""
+    if lock.base.suite:
+        number = data("debian")["releases"].get(lock.base.suite)
+        return f"Debian:{number}" if number else None
+    release = system.release
+    if release and release.id == "debian" and release.version:
+        return f"Debian:{release.version}"
+    if release and release.id == "ubuntu":
+        return f"Ubuntu:{release.version}" + (":LTS" if release.version in data("debian")["ubuntu-lts"] else "")
+    return None

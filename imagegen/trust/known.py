@@ -37,7 +37,7 @@ def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> K
         with timed(progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
             found |= _asked(missing, store, settings)
     system = known_system(lock, store)
-    return Known(found, system.debs if system else {})
+    return Known(found, system.debs, system.release) if system else Known(found)
 
 
 def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from imagegen.audit.model import Deb as InstalledDeb
+from imagegen.audit.model import Release
 from imagegen.base.model import Deb
 from imagegen.lock.model import File
 
@@ -17,12 +19,16 @@ def pypi(name: str, version: str, file: File | None) -> str:
 
 
 def deb(package: Deb, suite: str | None) -> str:
-    return debian(package.name, package.version, package.architecture, suite)
+    """Of a .deb of Debian's archive."""
+    return _purl("deb/debian", package.name, package.version, {"arch": package.architecture, "distro": suite})
 
 
-def debian(name: str, version: str, architecture: str, suite: str | None) -> str:
-    """Of a Debian package, where no .deb is known."""
-    return _purl("deb/debian", name, version, {"arch": architecture, "distro": suite})
+def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:
+    """Of a package that dpkg has somewhere; whose it is, the system's release says."""
+    vendor, codename = (release.id, release.codename) if release else ("debian", "")
+    return _purl(
+        f"deb/{quote(vendor, _PLAIN)}", name, package.version, {"arch": package.architecture, "distro": codename}
+    )
 
 
 def oci(repository: str, digest: str, platform: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from imagegen import registry
 from imagegen.audit.model import Deb as InstalledDeb
-from imagegen.audit.model import Licence
+from imagegen.audit.model import Licence, Release
 from imagegen.base.model import Deb
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedSubmodule, LockedWheel
@@ -35,12 +35,13 @@ class Known:
 
     wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
+    release: Release | None = None  # of the base
 
 
 def sbom(lock: Lock, digest: str, known: Known) -> bytes:
     """The document about the image with this manifest digest, which the lock gave. Equal arguments, equal bytes."""
     root = _image(lock, digest)
-    base = _base(lock)
+    base = _base(lock, known.release)
     debs = _debs(lock, known)
     stack = {package.name: _package(lock, package, known) for package in lock.packages}
     support = _support(lock)
@@ -83,16 +84,23 @@ def _image(lock: Lock, digest: str) -> Component:
     )
 
 
-def _base(lock: Lock) -> Component:
+def _base(lock: Lock, release: Release | None) -> Component:
     """The operating system, or the image that brings it."""
     base = lock.base
     if base.content and base.image:
         ref = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
         sha256 = base.content.digest.removeprefix("sha256:")
-        return _component("container", base.image, base.content.digest, ref, sha256=sha256, properties={"role": "base"})
-    release = data("debian")["releases"].get(base.suite, base.suite)
+        return _component(
+            "container",
+            base.image,
+            base.content.digest,
+            ref,
+            sha256=sha256,
+            properties={"system": f"{release.id} {release.version}".strip() if release else None},
+        )
+    number = data("debian")["releases"].get(base.suite, base.suite)
     archives = {f"archive:{name}": date for name, date in base.archives.items()}
-    found = _component("operating-system", "debian", release, None, properties={"suite": base.suite, **archives})
+    found = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
     return {**found, "bom-ref": f"base:{base.name}"}
 
 
@@ -113,7 +121,7 @@ def _debs(lock: Lock, known: Known) -> list[Component]:
             "library",
             name,
             each.version,
-            purl.debian(name, each.version, each.architecture, lock.base.suite),
+            purl.deb_of(known.release, name, each),
             licences=_deb_terms(each),
             properties={"source-package": f"{each.source} {each.source_version}"},
         )

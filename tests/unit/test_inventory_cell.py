@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from imagegen.audit.model import Deb
+from imagegen.audit.model import Deb, Release
 from imagegen.config import Settings
 from imagegen.inventory import cell as cells
 from imagegen.lock.model import LockedGpus, Winner
@@ -102,8 +102,11 @@ def test_what_dpkg_says_of_a_base_is_known(store: Store, tmp_path: Path, setting
     (rootfs / "var/lib/dpkg/status").write_text(
         "Package: cpp\nStatus: install ok installed\nArchitecture: amd64\nSource: gcc-defaults (1.2)\nVersion: 4:12\n"
     )
+    (rootfs / "etc").mkdir()
+    (rootfs / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="22.04"\nVERSION_CODENAME=jammy\n')
     lock = lock_of(locked(store, tmp_path, "one", {}))
     for _ in range(2):  # read, and remembered
         system = cells.subject(lock, cell_of(None), store, settings, Quiet()).system
         assert system
         assert system.debs == {"cpp": Deb("4:12", "amd64", "gcc-defaults", "1.2", None)}
+        assert system.release == Release("ubuntu", "22.04", "jammy")

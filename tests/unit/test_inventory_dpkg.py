@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.model import Deb
+from imagegen.audit.model import Deb, Release
 from imagegen.inventory import dpkg
 from imagegen.inventory.disk import Disk
 from tests.trees import To, on_disk
@@ -72,6 +73,20 @@ def test_what_dpkg_has_is_told_with_its_source(tmp_path: Path) -> None:
 def test_a_package_without_a_copyright_file_has_none(tmp_path: Path) -> None:
     found = dpkg.installed(Disk(on_disk(tmp_path, {"var/lib/dpkg/status": STATUS})))
     assert {deb.licences for deb in found.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n', Release("debian", "12", "bookworm")),
+        (b"NAME='Wolfi'\nID=wolfi\n", Release("wolfi", "", "")),
+        (b"VERSION_ID=3\n", None),
+        (b"\xff=", None),
+    ],
+)
+def test_a_system_says_what_it_is(text: bytes, expected: Release | None, tmp_path: Path) -> None:
+    tree = Disk(on_disk(tmp_path, {"usr/lib/os-release": text, "etc/os-release": To("../usr/lib/os-release")}))
+    assert dpkg.release(tree) == expected
 
 
 def test_a_tree_without_dpkg_has_no_packages(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from imagegen.audit.model import Deb as InstalledDeb
+from imagegen.audit.model import Release, System
 from imagegen.lock.model import Deb, Lock, LockedBase
 from imagegen.trust.advisories import Package, packages, vulnerabilities
 from imagegen.trust.osv import Advisory, Affected
@@ -104,7 +105,11 @@ def on_debian(*debs: Deb) -> Lock:
 
 
 def sources(lock: Lock, installed: dict[str, InstalledDeb] | None = None) -> dict[str, str]:
-    return {each.name: each.version for each in packages(lock, installed or {}) if each.ecosystem == "Debian:12"}
+    return {
+        each.name: each.version
+        for each in packages(lock, System({}, debs=installed or {}))
+        if each.ecosystem == "Debian:12"
+    }
 
 
 def test_debian_packages_are_compared_by_their_sources() -> None:
@@ -114,24 +119,36 @@ def test_debian_packages_are_compared_by_their_sources() -> None:
     assert sources(lock, known)["gcc-defaults"] == "1.203"
     other = {"cpp": InstalledDeb("4:13", "amd64", "gcc-defaults", "1.300")}
     assert sources(lock, other)["gcc-defaults"] == "4:12.2.0-3"  # what is known is of another base
-    (shown,) = [each.shown for each in packages(lock, {}) if each.name == "util-linux"]
+    (shown,) = [each.shown for each in packages(lock, None) if each.name == "util-linux"]
     assert shown == "util-linux 2.38.1-5 (bsdutils, mount)"
 
 
-def test_bases_whose_packages_nobody_locked_have_none() -> None:
+@pytest.mark.parametrize(
+    ("release", "ecosystem"),
+    [
+        (Release("ubuntu", "24.04", "noble"), "Ubuntu:24.04:LTS"),
+        (Release("ubuntu", "25.10", ""), "Ubuntu:25.10"),
+        (Release("debian", "13", "trixie"), "Debian:13"),
+        (Release("alpine", "3.22", ""), None),
+        (None, None),
+    ],
+)
+def test_what_a_registrys_base_holds_is_what_dpkg_has_there(release: Release | None, ecosystem: str | None) -> None:
     base = LockedBase("cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1")
-    assert all(each.ecosystem == "PyPI" for each in packages(replace(LOCK, base=base), {}))
+    system = System({}, debs={"libssl3": InstalledDeb("3.0-1", "amd64", "openssl", "3.0-1")}, release=release)
+    found = [each for each in packages(replace(LOCK, base=base), system) if each.ecosystem != "PyPI"]
+    assert [(each.ecosystem, each.name) for each in found] == ([(ecosystem, "openssl")] if ecosystem else [])
 
 
 def test_every_package_of_the_stack_is_looked_at() -> None:
-    assert {each.name for each in packages(WITH_BUILD, {}) if each.ecosystem == "PyPI"} == {
+    assert {each.name for each in packages(WITH_BUILD, None) if each.ecosystem == "PyPI"} == {
         each.name for each in WITH_BUILD.packages
     }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_locks_have_names_that_advisories_use(name: str) -> None:
-    found = {each.name: each.version for each in packages(shipped_lock(name), {})}
+    found = {each.name: each.version for each in packages(shipped_lock(name), None)}
     assert found["openssl"].startswith("3.0.")
     assert found["glibc"].startswith("2.36-")
     assert not found["util-linux"].startswith("1:")

@@ -15,7 +15,7 @@ from packageurl import PackageURL
 
 from imagegen import registry
 from imagegen.audit.model import Deb as InstalledDeb
-from imagegen.audit.model import Licence
+from imagegen.audit.model import Licence, Release
 from imagegen.base.model import LockedBase
 from imagegen.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
 from imagegen.trust.sbom import Known, sbom
@@ -25,6 +25,7 @@ from tests.unit.test_lock_file import locks as any_lock
 
 DIGEST = "sha256:" + "d" * 64
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
+ZLIB = InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))
 COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
 MODULE = LockedSubmodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
 
@@ -161,11 +162,13 @@ def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() 
         "cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1-base", content=content
     )
     lock = replace(WITH_BUILD, base=base)
-    found = document(lock, Known(debs={"zlib1g": InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))}))
+    found = document(lock, Known({}, {"zlib1g": ZLIB}, Release("ubuntu", "24.04", "noble")))
     image = component(found, "nvidia/cuda:13.0.1-base")
     assert PackageURL.from_string(image["purl"]).qualifiers == {
         "arch": "amd64",
         "repository_url": "docker.io/nvidia/cuda",
     }
     assert image["hashes"][0]["content"] == "7" * 64
+    assert component(found, "zlib1g")["purl"] == "pkg:deb/ubuntu/zlib1g@1:1.2?arch=amd64&distro=noble"
+    assert properties(image)["imagegen:system"] == "ubuntu 24.04"
     assert component(found, "zlib1g")["licenses"] == [{"acknowledgement": "concluded", "expression": "Zlib"}]
