@@ -173,7 +173,9 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Co
         licences=named,
         properties={
             "size": str(file.size) if file else None,
-            "index": file.index if file else None,
+            "index": wheel.file.index
+            if wheel and not (wheel.sdist or build)
+            else None,  # none serves what is made here
             "because": package.because,
             "choice": package.choice,
             "build-key": build.key if build else None,
