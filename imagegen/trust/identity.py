@@ -18,9 +18,9 @@ from typing import Any
 
 from imagegen.errors import StrangerError, TrustError
 from imagegen.net.reason import reason_of
+from imagegen.trust.bundle import PAYLOAD_TYPE
 from imagegen.trust.project import FILE, Identity
 
-PAYLOAD = "application/vnd.in-toto+json"
 _ISSUER = "1.3.6.1.4.1.57264.1.1"
 _QUIET = logging.NullHandler()
 # What the library finds, in words for those who do not know its steps; what is not here is told as it says it.
@@ -140,7 +140,7 @@ def verified(parsed: Any, identity: Identity, root: Any) -> bytes:
         )
         what = f"the signature of {identity.name} does not hold"
         raise TrustError(what, why=_untimely(parsed) or words) from error
-    if kind != PAYLOAD:
+    if kind != PAYLOAD_TYPE:
         raise TrustError(f"what {identity.name} signed is no in-toto statement", why=f"its type is {kind}")
     return bytes(statement)
 

@@ -34,7 +34,7 @@ class Trust:
         """The project's name of who signed, and what they said.
 
         Raises StrangerError where that is nobody of the project, TrustError where the bundle is malformed, or says that
-        it is signed by a key that did not sign it.
+        it is signed by a key or an identity that did not sign it.
         """
         found = bundles.read(bundle)
         if found.hint is None:
