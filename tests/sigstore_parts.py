@@ -127,7 +127,8 @@ def usage(name: str) -> x509.ExtendedKeyUsage:
 
 
 def named(name: str | None) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
+    parts = {NameOID.ORGANIZATION_NAME: "stand-in", NameOID.COMMON_NAME: name} if name else {}
+    return x509.Name([x509.NameAttribute(kind, part) for kind, part in parts.items() if part])
 
 
 def profile(

@@ -16,6 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from imagegen.errors import StrangerError, TrustError
 from imagegen.net.reason import reason_of
 from imagegen.trust.bundle import PAYLOAD_TYPE
@@ -102,9 +104,17 @@ def trust_config(path: Path | None, *, offline: bool) -> Any:
     except OSError as error:
         raise TrustError("the trust root cannot be read", where=str(path), why=error.strerror) from error
     except Exception as error:
-        what, why = "it is no ClientTrustConfig of Sigstore's", str(error).partition("\n")[0]
-        raise TrustError(what, where=str(path), why=why) from error
+        what = "it is no ClientTrustConfig of Sigstore's"
+        raise TrustError(what, where=str(path), why=_lacking(error)) from error
     return config
+
+
+def _lacking(error: Exception) -> str:
+    """What a file lacks that the library read."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    details = error.errors(include_url=False)[:3]
+    return "; ".join(": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in details)
 
 
 def read(bundle: bytes) -> Any:

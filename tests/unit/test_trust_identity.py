@@ -239,7 +239,10 @@ def test_sigstores_own_root_comes_with_the_library(
     [
         (None, "the trust root cannot be read"),
         ("{", "it is no ClientTrustConfig of Sigstore's"),
-        ("{}", "it is no ClientTrustConfig of Sigstore's"),
+        (
+            "{}",
+            "it is no ClientTrustConfig of Sigstore's\n  why: mediaType: Field required; trustedRoot: Field required",
+        ),
         ("\udcff", "it is no ClientTrustConfig of Sigstore's"),
     ],
 )
