@@ -16,6 +16,7 @@ from imagegen.errors import UsageError
 COMMANDS = {
     "list": "Images and cells: what each is for, whether it is locked and built.",
     "show": "What is in an image, and why each pin is what it is.",
+    "diff": "What one cell, lock or image has otherwise than another: packages, layers, bytes to pull.",
     "why": "Whether a combination of versions, GPU, CUDA and Python can work; why not, and what does.",
     "matrix": "The grid: cells that work, cells that do not and why, cells of which it is not known.",
     "lock": "Resolve a cell and write its lock.",
@@ -25,6 +26,7 @@ COMMANDS = {
     "test": "Run the smoke checks of an image that is built.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
     "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
+    "verify": "Is an image what its lock says: bytes, lock, signature, SBOM, reports; with --rebuild, made again.",
     "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
     "mirror": "Copy all that locks name to a directory or registry of your own, for builds from there alone.",
     "doctor": "Would an image run here, and what is wrong with a container.",

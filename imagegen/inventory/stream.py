@@ -31,25 +31,58 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[E
 
     Raises FetchError for one that has another digest, is damaged, or holds what no layer holds.
     """
-    packed = _Hashed(blob)
-    head = b""
-    while len(head) < len(_ZSTD) and (more := packed.read(len(_ZSTD) - len(head))):
-        head += more
+    plain = Plain(blob)
     try:
-        plain = _Bounded(_unpacked(Behind(head, packed)))
         found = read_layer(plain, scratch)
-        for stream in (plain, packed):  # what follows a tar's end
-            while stream.read(_CHUNK):
-                pass
-    except _DAMAGED as error:  # type: ignore[misc]  # isal's stub declares its class as an instance
-        raise FetchError("a layer cannot be read", where=where, why=f"it is damaged: {error}") from error
+        plain.finish()  # what follows a tar's end
     except FetchError as error:
         raise FetchError(
             error.what, where=f"{where}: {error.where}" if error.where else where, why=error.why
         ) from error
-    if digest is not None and packed.digest != digest:
-        raise FetchError("a layer is not what its image says", where=where, why=f"its digest is {packed.digest}")
+    if digest is not None and plain.digest != digest:
+        raise FetchError("a layer is not what its image says", where=where, why=f"its digest is {plain.digest}")
     return found
+
+
+class Plain:
+    """A layer's blob, however it is compressed, read as its tar; its digest is whole once it is read to its end.
+
+    Raises FetchError for a blob that is damaged, and for a bomb.
+    """
+
+    def __init__(self, blob: Stream) -> None:
+        self._packed = Hashed(blob)
+        self._size = 0
+        head = b""
+        while len(head) < len(_ZSTD) and (more := self._packed.read(len(_ZSTD) - len(head))):
+            head += more
+        self._plain = _unpacked(Behind(head, self._packed))
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            data: bytes = self._plain.read(size)
+        except _DAMAGED as error:  # type: ignore[misc]  # isal's stub declares its class as an instance
+            raise FetchError("a layer cannot be read", why=f"it is damaged: {error}") from error
+        self._size += len(data)
+        if self._size > _MAX_BYTES:
+            raise FetchError("a layer unpacks to more than any layer holds", why="a bomb")
+        return data
+
+    def finish(self) -> None:
+        """Read what is left, of the blob too."""
+        for stream in (self, self._packed):
+            while stream.read(_CHUNK):
+                pass
+
+    @property
+    def digest(self) -> str:
+        """Of the blob, as far as it was read."""
+        return self._packed.digest
+
+    @property
+    def size(self) -> int:
+        """Bytes that were read of the blob."""
+        return self._packed.size
 
 
 def _unpacked(blob: Behind) -> Any:
@@ -78,34 +111,22 @@ class Behind(io.RawIOBase):
         return len(data)
 
 
-class _Hashed:
-    """A stream that hashes what is read from it."""
+class Hashed:
+    """A stream that hashes what is read from it; `size` is how many bytes that were."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._hash = hashlib.sha256()
+        self.size = 0
 
     @property
     def digest(self) -> str:
         return "sha256:" + self._hash.hexdigest()
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         data = self._stream.read(size)
         self._hash.update(data)
-        return data
-
-
-class _Bounded:
-    """A stream that ends where more comes than any layer holds."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream, self._size = stream, 0
-
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size)
-        self._size += len(data)
-        if self._size > _MAX_BYTES:
-            raise FetchError("a layer unpacks to more than any layer holds", why="a bomb")
+        self.size += len(data)
         return data
 
 

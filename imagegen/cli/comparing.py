@@ -1,0 +1,85 @@
+"""What commands that compare need of the project: its cells and locks, its costs, whom it trusts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from imagegen.builds import costs
+from imagegen.cli.app import App
+from imagegen.compare.difference import Known
+from imagegen.compare.sides import Places, Source
+from imagegen.compare.verify import Said
+from imagegen.errors import UsageError
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.matrix import metadata
+from imagegen.matrix.model import Cell
+from imagegen.net import Client
+from imagegen.registry import Repository
+from imagegen.trust import project as projects
+from imagegen.trust.attach import gather
+from imagegen.trust.documents import LOCK
+from imagegen.trust.project import Project
+from imagegen.trust.signers import Trust
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.throttle import Work
+
+
+def places(app: App, client: Client) -> Places:
+    """Where the project's user means things to be looked for."""
+
+    def cell(word: str) -> str | None:
+        found = _selected(app, word)
+        if len(found) > 1:
+            raise UsageError(
+                f"{word} are several cells", fix=f"name one of them: {', '.join(each.id for each in found)}"
+            )
+        return found[0].id if found else None
+
+    def locked(name: str) -> tuple[Lock | None, Path]:
+        (found,) = app.matrix.select(name)
+        return app.find_lock(found), app.lock_path(found)
+
+    def attached(source: Source, digest: str) -> bytes | None:
+        found = [each for each in testimony(source, project)(digest).testimony.documents if each.document.kind is LOCK]
+        best = sorted(found, key=lambda each: each.signer is None)  # one that somebody trusted attests comes first
+        return best[0].document.content if best else None
+
+    project = projects.load(app.project)
+    return Places(app.project, app.settings, app.store, client, cell, locked, attached)
+
+
+def testimony(source: Source, project: Project) -> Callable[[str], Said]:
+    """What is attached to an image there, and who of the project's trusted has signed it."""
+    trust = Trust(project)
+    repository = cast("Repository", source)  # a layout answers as one
+
+    def said(digest: str) -> Said:
+        return Said(repository.referrers(digest), gather(repository, digest, trust), trust.anybody)
+
+    return said
+
+
+def known(app: App) -> Known:
+    """What the project's matrices and this store know besides."""
+
+    def requires(name: str, version: str) -> Sequence[str] | None:
+        package = metadata.load(app.directories, name)
+        release = package.releases.get(version.partition("+")[0]) if package else None
+        return release.requires if release else None
+
+    def work(build: LockedBuild) -> Work | None:
+        recipe = next((cell.recipes[build.name] for cell in app.matrix.cells() if build.name in cell.recipes), None)
+        return costs.work(build, recipe, app.store) if recipe else None
+
+    return Known(requires, work, lambda build: wheelhouse.known(app.store, build.key) is not None)
+
+
+def _selected(app: App, word: str) -> Sequence[Cell]:
+    if set(word) & set(":/@") or not word:
+        return ()
+    try:
+        return app.matrix.select(word)
+    except UsageError:
+        return ()

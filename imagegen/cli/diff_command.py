@@ -1,0 +1,103 @@
+"""imagegen diff: two cells, locks or images side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.table import Table
+
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.comparing import known, places
+from imagegen.compare import sides, words
+from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
+from imagegen.compare.side import Part, Side
+from imagegen.net import Client
+from imagegen.text import shown
+from imagegen.wheels.throttle import duration
+
+
+@click.command("diff")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_app
+def command(app: App, *, before: str, after: str, as_json: bool) -> None:
+    """What B has otherwise than A: packages, what must be compiled, layers, bytes to pull for who has A.
+
+    A and B are cells, lock files, locks of a commit (HEAD~1:cpu-grpo), images of a registry by tag or digest, images of
+    the store by digest, or OCI layouts (oci:DIR).
+    """
+    with Client(app.settings) as client:
+        here = places(app, client)
+        found = difference(sides.read(before, here), sides.read(after, here), known(app))
+    if as_json:
+        app.json(_as_dict(found))
+        return
+    click.echo(shown("; ".join(words.sentences(found))))
+    click.echo()
+    for side in (found.before, found.after):
+        click.echo(shown(f"{side.name}: {_described(side)}"))
+    for line in _lines(found):
+        app.out.print(line, soft_wrap=isinstance(line, str))
+
+
+def _described(side: Side) -> str:
+    """What was read, and what it weighs."""
+    said = [side.source, *([side.digest] if side.digest else [])]
+    if side.size is not None:
+        exact = all(part.digest for part in side.parts or ())
+        said.append(f"{'' if exact else 'about '}{words.amount(side.size)} compressed")
+    return ", ".join([*said, *([f"{words.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
+
+
+def _lines(found: Difference) -> Iterator[str | Table]:
+    for title, changes in (
+        ("components", found.components),
+        ("packages", found.packages),
+        ("Debian packages", found.debs),
+        ("axes", found.axes),
+        ("environment", found.env),
+        ("what it runs on", [each for each in (found.base, found.capabilities, found.driver) if each]),
+    ):
+        if changes:
+            yield f"\n{title}"
+            yield _table(changes)
+    if found.rebuilds:
+        yield "\nto compile"
+        yield from (f"  {_rebuild(each)}" for each in found.rebuilds)
+    if pull := found.pull:
+        yield f"\nlayers: {len(pull.shared)} shared, {len(pull.new)} new, {len(pull.gone)} gone"
+        yield from (f"  + {part.name}  {_weight(part)}" for part in pull.new)
+        yield from (f"  - {part.name}  {_weight(part)}" for part in pull.gone)
+
+
+def _weight(part: Part) -> str:
+    return "?" if part.size is None else words.amount(part.size)
+
+
+def _table(changes: Sequence[Change]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2))
+    for each in changes:
+        by = f"with {', '.join(each.by)}" if each.by else ""
+        reason = "; ".join(filter(None, ["goes back" if each.back else "", by, each.why]))
+        table.add_row(each.name, each.before or "-", "->", each.after or "-", reason)
+    return table
+
+
+def _rebuild(each: Rebuild) -> str:
+    time = f"about {duration(each.seconds)} on {CORES} cores" if each.seconds else "nobody has measured how long"
+    return f"{each.name} {each.version}: {'here already' if each.kept else time}; {', '.join(each.because)}"
+
+
+def _as_dict(found: Difference) -> dict[str, Any]:
+    told = asdict(found)
+    for name in ("before", "after"):  # whose locks `show --json` prints
+        side: Side = getattr(found, name)
+        told[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
+        told[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
+    told["same"] = found.empty
+    told["sentences"] = words.sentences(found)
+    return told

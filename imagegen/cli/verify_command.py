@@ -1,0 +1,115 @@
+"""imagegen verify: is this image what its lock says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.comparing import testimony
+from imagegen.compare import rebuild, sides
+from imagegen.compare.verdict import Outcome, Step, Verdict
+from imagegen.compare.verify import Verified, verify
+from imagegen.errors import UsageError
+from imagegen.inventory.stream import piped
+from imagegen.net import Client
+from imagegen.text import shown
+from imagegen.trust import project as projects
+from imagegen.trust.project import Key, Project
+
+if TYPE_CHECKING:
+    from imagegen import builds
+    from imagegen.inventory.layers import Stream
+    from imagegen.lock.model import Lock, LockedBuild
+    from imagegen.matrix.model import Cell
+    from imagegen.store import Store
+
+
+@click.command("verify")
+@click.argument("reference", metavar="REF")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Public key that must have signed, in place of those that publish.yaml names.",
+)
+@click.option("--no-layers", is_flag=True, help="Leave the layers' bytes out: nothing large is read.")
+@click.option("--rebuild", "again", is_flag=True, help="Build the lock again in an empty store, and compare.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_app
+def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool, again: bool, as_json: bool) -> int:
+    """Check an image of a registry, or of an OCI layout (oci:DIR), against all that is attached to it.
+
+    Each artefact has its line; exit code 0 when nothing is wrong, 1 when something is. Only the registry is asked.
+    """
+    project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
+    with Client(app.settings) as client:
+        source, asked = sides.located(reference, app.store, client, app.settings)
+        said = testimony(source, project)
+        verified = verify(reference, source, asked, said, app.progress, client.close, layers=not no_layers)
+        verdict = verified.verdict
+        if again:
+            verdict = replace(verdict, steps=(*verdict.steps, _again(app, verified, source, client)))
+    if as_json:
+        app.json(_as_dict(verdict))
+    else:
+        for step in verdict.steps:
+            click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
+        click.echo(shown(verdict.sentence))
+    return 0 if verdict.good else 1
+
+
+def _again(app: App, verified: Verified, source: sides.Source, client: Client) -> Step:
+    if verified.found is None or verified.lock is None:
+        return Step("rebuild", Outcome.UNCHECKED, "there is no lock to build again")
+    lock = verified.lock
+    try:
+        (cell,) = app.matrix.select(lock.cell)
+        settings = app.sources(cell)
+    except UsageError:  # it is not of this project: its indexes have to be those of the environment
+        cell, settings = None, app.settings
+    compiling = partial(_compiling, app, cell) if cell else None
+
+    @contextmanager
+    def there(digest: str, size: int) -> Iterator[Stream]:
+        with piped(partial(source.stream, digest, size), client.close) as stream:
+            yield stream
+
+    with ExitStack() as stack:
+        made = stack.enter_context(rebuild.made_again(lock, app.store, settings, app.progress, compiling))
+        whole, image, store = made
+        comparison = rebuild.compared(verified.found, whole, image, there, lambda digest, _: store.open(digest))
+    same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
+    return Step("rebuild", Outcome.PASS if same else Outcome.FAIL, f"{comparison.sentence} ({comparison.digest})")
+
+
+def _compiling(app: App, cell: Cell, store: Store) -> builds.Compiling:
+    """Compiles into the empty store, with an engine that is looked for once something must be compiled."""
+    from imagegen import builds
+    from imagegen.engine import Engine
+
+    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
+        with Engine.connect(app.settings, app.progress) as engine:
+            bench = builds.Bench(engine, None, store, app.sources(cell), app.progress)
+            builds.compile_all(lock, wanted, cell, tuple(app.matrix.gpus.values()), bench)
+
+    return work
+
+
+def _as_dict(verdict: Verdict) -> dict[str, Any]:
+    steps = [asdict(step) | {"outcome": step.outcome.value} for step in verdict.steps]
+    return {
+        "reference": verdict.reference,
+        "digest": verdict.digest,
+        "good": verdict.good,
+        "verdict": verdict.sentence,
+        "steps": steps,
+    }

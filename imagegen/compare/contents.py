@@ -1,0 +1,177 @@
+"""An image's own bytes against each other, and against the lock that it was made of.
+
+Nothing is kept: blobs are hashed as they come, packed and unpacked. Sources: OCI image-spec v1.1, manifest.md,
+config.md (diff_ids), layer.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from imagegen import layers
+from imagegen.compare.sides import Source, platform_of
+from imagegen.compare.verdict import Outcome, Step, failed, passed
+from imagegen.errors import FetchError, ImagegenError
+from imagegen.inventory.stream import Hashed, Plain, piped
+from imagegen.layers import base as below
+from imagegen.layers.codec import MEDIA_TYPE
+from imagegen.layers.image import LABEL
+from imagegen.lock import inputs_hash
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock
+from imagegen.net import NotFoundError, UnreachableError
+from imagegen.progress import Progress
+from imagegen.registry.image import Config, Descriptor, Layer, Manifest, Platform, read_config, read_document
+from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.text import counted
+
+_CHUNK = 1 << 20
+_ANY = Platform("linux", "amd64")  # which of an index is meant
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image whose manifest and config are those that their digests name; `names` are what its layers are called."""
+
+    digest: str
+    manifest: bytes
+    media_type: str
+    config_digest: str
+    raw: bytes  # the config
+    config: Config
+    layers: tuple[Layer, ...]
+    names: tuple[str, ...]
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor(self.media_type, self.digest, len(self.manifest))
+
+
+def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
+    """The image under a tag or digest, and what there is to say of its manifest and config; None: they are wrong.
+
+    Raises UnreachableError, NotFoundError.
+    """
+    try:
+        digest, data, kind = source.manifest(asked)
+        read = read_document(data, kind, _ANY, where)
+        if isinstance(read, Descriptor):
+            digest, data, kind = source.manifest(read.digest, read.size)
+            read = read_document(data, kind, _ANY, where)
+    except (UnreachableError, NotFoundError):
+        raise
+    except FetchError as error:
+        return None, [failed("manifest", _why(error))]
+    if not isinstance(read, Manifest):
+        return None, [failed("manifest", f"an index names {digest}, another index")]
+    first = passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")
+    try:
+        raw = source.document(read.config)
+        if len(raw) != read.config.size:
+            why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
+            return None, [first, failed("config", why)]
+        config, parts = read_config(raw, read, platform_of(raw), where)
+    except FetchError as error:
+        return None, [first, failed("config", _why(error))]
+    step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
+    found = Found(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts)))
+    return found, [first, step]
+
+
+def _names(config: bytes, count: int) -> tuple[str, ...]:
+    """Of layers that imagegen made, as its history has them; of others, their numbers."""
+    history = json.loads(config).get("history")
+    entries = history if isinstance(history, list) else []
+    told = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
+    if len(told) == count and all(each.startswith("imagegen: ") for each in told):
+        return tuple(each.removeprefix("imagegen: ") for each in told)
+    return tuple(str(number) for number in range(1, count + 1))
+
+
+def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress: Progress) -> Iterator[Step]:
+    """Every blob's bytes, packed and unpacked: a step for each layer that is not what it should be, or one for all."""
+    bad = False
+    total = sum(layer.size for layer in found.layers)
+    with progress.meter("checking layers", total) as meter:
+        for name, layer in zip(found.names, found.layers, strict=True):
+            if wrong := _wrong(layer, source, stop):
+                bad = True
+                yield failed(f"layer {name}", wrong)
+            meter.advance(layer.size)
+    if not bad:
+        what = counted(len(found.layers), "blob")
+        yield passed("layers", f"{what}, {total} bytes, have the digests of the manifest and unpack to the diff_ids")
+
+
+def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None:
+    try:
+        with piped(partial(source.stream, layer.digest, layer.size), stop) as blob:
+            plain = Plain(blob)
+            tar = Hashed(plain)
+            while tar.read(_CHUNK):
+                pass
+            plain.finish()
+    except UnreachableError:
+        raise
+    except FetchError as error:
+        return f"{layer.digest}: {_why(error)}"
+    if plain.digest != layer.digest:
+        return f"{layer.digest} has other bytes: their digest is {plain.digest}"
+    if plain.size != layer.size:
+        return f"{layer.digest} has {plain.size} bytes, and the manifest says {layer.size}"
+    if tar.digest != layer.diff_id:
+        return f"{layer.digest} unpacks to {tar.digest}, and the config says {layer.diff_id}"
+    return None
+
+
+def read_lock(found: Found, attached: bytes) -> tuple[Lock | None, Step]:
+    """The attached lock, and whether it is the one whose inputs the image's label names."""
+    try:
+        lock = loads(attached.decode(), "the attached lock")
+    except (ImagegenError, UnicodeDecodeError) as error:
+        return None, failed("lock", str(error).splitlines()[0])
+    label, own = found.config.labels.get(f"{LABEL}inputs"), inputs_hash(lock)
+    if label != own:
+        return None, failed("lock", f"the image's label says inputs {label}, the lock's are {own}")
+    return lock, passed("lock", f"of {lock.cell}, inputs {own}, as the image's label says")
+
+
+def image_step(found: Found, lock: Lock) -> Step:
+    """The image that the lock gives, made of its record alone, beside the one that is there."""
+    name = "image"
+    if lock.record is None:
+        return Step(name, Outcome.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells")
+    made = recomputed(lock)
+    if made.digest != lock.record.digest:
+        return failed(name, f"the lock's record contradicts itself: it gives {made.digest}, not {lock.record.digest}")
+    if made.digest == found.digest:
+        return passed(name, f"what the lock gives is {made.digest}")
+    if made.config == found.raw:
+        return passed(name, f"what the lock gives is {made.digest}; here its layers are compressed otherwise")
+    promised = dict(zip((each.name for each in made.layers), (each.diff_id for each in made.layers), strict=True))
+    there = {name: layer.diff_id for name, layer in zip(found.names, found.layers, strict=True)}
+    other = [name for name in promised | there if promised.get(name) != there.get(name)]
+    words = f"other layers: {', '.join(other)}" if other else "the same layers, another config"
+    return failed(name, f"the lock gives {made.digest}, and this is {found.digest}: {words}")
+
+
+def recomputed(lock: Lock) -> layers.Image:
+    """Config and manifest of the layers that a lock records; what they are made of is not needed."""
+    types = {layer.digest: layer.media_type for layer in below.taken(lock)}
+    recorded = lock.record.layers if lock.record else ()
+    return layers.image(
+        lock,
+        [
+            layers.Layer(
+                each.name, each.key, each.diff_id, each.digest, each.size, None, types.get(each.digest, MEDIA_TYPE)
+            )
+            for each in recorded
+        ],
+    )
+
+
+def _why(error: ImagegenError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

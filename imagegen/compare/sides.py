@@ -1,0 +1,177 @@
+"""What the user means by one side of a comparison, read: a cell, a lock, a lock of a commit, an image.
+
+Of an image the lock that is attached to it tells most; without one, the project's lock where the image's inputs are
+its; else the manifest and its labels have to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from imagegen import lock as locks
+from imagegen import registry
+from imagegen.compare import revision
+from imagegen.compare.layout import PREFIX, Layout
+from imagegen.compare.side import Side, of_image, of_lock
+from imagegen.config import Settings
+from imagegen.errors import FetchError, LockError, TrustError, UsageError
+from imagegen.layers import layer_sizes
+from imagegen.layers.image import LABEL
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock
+from imagegen.net import Client, Growing
+from imagegen.registry import Platform
+from imagegen.registry.image import Descriptor, Image, Manifest, read_config, read_document
+from imagegen.store import Store
+from imagegen.store.layout import is_digest
+
+_LINUX = Platform("linux", "amd64")
+
+
+class Source(Protocol):
+    """Where an image is: a repository of a registry, or a layout."""
+
+    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+    def document(self, blob: Descriptor) -> bytes: ...
+    def stream(self, digest: str, size: int, into: Growing) -> None: ...
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where sides are looked for.
+
+    `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in;
+    `attached` the lock that is attached to an image.
+    """
+
+    project: Path
+    settings: Settings
+    store: Store
+    client: Client
+    cell: Callable[[str], str | None]
+    locked: Callable[[str], tuple[Lock | None, Path]]
+    attached: Callable[[Source, str], bytes | None]
+
+
+def read(text: str, places: Places) -> Side:
+    """What `text` names. Raises UsageError, LockError, FetchError, TrustError."""
+    if text.startswith(PREFIX) or is_digest(text):
+        return _image(text, *located(text, places.store, places.client, places.settings), places)
+    if text.endswith(".toml") and Path(text).exists():
+        return _lock(text, f"the lock in {text}", locks.read(Path(text)), places.store)
+    if cell := places.cell(text):
+        found, path = places.locked(cell)
+        if found is None:
+            raise LockError(f"{cell} has no lock", where=str(path), fix=f"`imagegen lock {cell}`")
+        return _lock(text, f"the lock of {cell}", found, places.store)
+    if side := _of_commit(text, places):
+        return side
+    if not set(text) & set(":/@"):  # no tag, no repository: a word that was meant for a cell
+        raise UsageError(
+            f'"{text}" is no cell, no lock and no image',
+            fix="`imagegen list` shows the cells; write an image's name in full, with its tag",
+        )
+    return _image(text, *located(text, places.store, places.client, places.settings), places)
+
+
+def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:
+    """Where the image is that `text` names, and under which tag or digest there ("" for a layout's only one)."""
+    if is_digest(text):
+        return Layout(store.root, "the store"), text
+    if text.startswith(PREFIX):
+        directory, at, digits = text.removeprefix(PREFIX).partition("@sha256:")
+        return Layout(Path(directory), text), f"sha256:{digits}" if at else ""
+    reference = registry.parse(text)
+    asked = reference.digest or reference.tag
+    if asked is None:
+        raise FetchError(f"{reference} names no tag and no digest", fix="say which image: its `latest` moves")
+    repository = registry.Repository(reference, client, settings)
+    repository.reach()
+    return repository, asked
+
+
+def platform_of(config: bytes) -> Platform:
+    """What an image's config says that it is for."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        told = json.loads(config)
+        if isinstance(told.get("os"), str) and isinstance(told.get("architecture"), str):
+            return Platform(told["os"], told["architecture"])
+    return _LINUX
+
+
+def image_of(source: Source, asked: str, where: str) -> Image:
+    """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
+    digest, data, kind = source.manifest(asked)
+    found = read_document(data, kind, _LINUX, where)
+    if isinstance(found, Descriptor):
+        digest, data, _ = source.manifest(found.digest, found.size)
+        found = read_document(data, found.media_type, _LINUX, where)
+        if not isinstance(found, Manifest):
+            raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+    told = source.document(found.config)
+    config, layers = read_config(told, found, platform_of(told), where)
+    return Image(digest, found.config.digest, layers, config)
+
+
+def lock_of(attached: bytes, image: Image, where: str) -> Lock:
+    """The lock that is attached to an image. Raises LockError, TrustError where it is another image's."""
+    found = loads(attached.decode(errors="replace"), f"lock attached to {where}")
+    label = image.config.labels.get(f"{LABEL}inputs")
+    if label != locks.inputs_hash(found):
+        raise TrustError(
+            f"the lock that is attached to {where} is not the lock that it was made of",
+            why=f"the image's label says inputs {label}, the lock's are {locks.inputs_hash(found)}",
+            fix="do not trust it: whoever may write there can attach anything",
+        )
+    return found
+
+
+def _image(text: str, source: Source, asked: str, places: Places) -> Side:
+    image = image_of(source, asked, text)
+    attached = places.attached(source, image.digest)
+    if attached is not None:
+        found = lock_of(attached, image, text)
+        return of_lock(text, "the lock that is attached to it", found, image, _unpacked(found, places.store))
+    cell, label = image.config.labels.get(f"{LABEL}cell", ""), image.config.labels.get(f"{LABEL}inputs")
+    if label and places.cell(cell) == cell:
+        own, path = places.locked(cell)
+        if own and locks.inputs_hash(own) == label:
+            return of_lock(text, f"{path.name} here, since no lock is attached to it", own, image)
+    return of_image(text, "its manifest and labels alone, since no lock is attached to it", image)
+
+
+def _lock(name: str, source: str, lock: Lock, store: Store) -> Side:
+    return of_lock(name, source, lock, unpacked=_unpacked(lock, store))
+
+
+def _of_commit(text: str, places: Places) -> Side | None:
+    """REV:CELL or REV:PATH; None where it is neither."""
+    name, colon, word = text.rpartition(":")
+    if not colon or text.startswith(":"):
+        return None
+    cell = places.cell(word)
+    commit = revision.commit_of(places.project, name, places.settings.env)
+    if commit is None:
+        if cell and "/" not in name:
+            raise UsageError(f'git knows no revision "{name}" here', fix="a branch, a tag, a commit, or HEAD~1, say")
+        return None
+    path = f"locks/{cell}.toml" if cell else word
+    found = revision.file_at(places.project, commit, path, places.settings.env)
+    if found is None:
+        if cell is None:
+            return None
+        raise LockError(f"{cell} has no lock at {name}", where=f"{commit[:12]}:{path}", fix="name a later revision")
+    return _lock(text, f"{Path(path).name} at {commit[:12]}", loads(found, f"{name}:{path}"), places.store)
+
+
+def _unpacked(lock: Lock, store: Store) -> int | None:
+    """Bytes on a disk, where this store has made all its layers."""
+    if lock.builds:
+        return None
+    sizes = [size.unpacked for size in layer_sizes(lock, store)]
+    return None if None in sizes else sum(size or 0 for size in sizes)

@@ -1,0 +1,57 @@
+"""What a check of an image found, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    ABSENT = "absent"  # there is nothing to check, and nothing that would demand it
+    UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Step:
+    """`name` is the artefact that was looked at, `evidence` what was seen, in words."""
+
+    name: str
+    outcome: Outcome
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`digest` is of the image's manifest; None where not even that could be read."""
+
+    reference: str
+    digest: str | None
+    steps: tuple[Step, ...]
+
+    @property
+    def good(self) -> bool:
+        """Nothing that was looked at is wrong."""
+        return not self.wrong
+
+    @property
+    def wrong(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if step.outcome is Outcome.FAIL)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a line: what is wrong, or what nobody has looked at."""
+        if self.wrong:
+            names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
+            return f"{self.reference} is not what it should be: {names}"
+        left = [f"{step.name} not checked: {step.evidence}" for step in self.steps if step.outcome is Outcome.UNCHECKED]
+        return "; ".join([f"{self.reference} is what its lock says", *left])
+
+
+def passed(name: str, evidence: str) -> Step:
+    return Step(name, Outcome.PASS, evidence)
+
+
+def failed(name: str, evidence: str) -> Step:
+    return Step(name, Outcome.FAIL, evidence)

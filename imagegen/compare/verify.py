@@ -1,0 +1,149 @@
+"""Is this image what its lock says? Everything that a registry has of it is looked at, and nobody else is asked.
+
+Each artefact gives a step, and whatever is wrong is named. What an image's bytes are, `contents` says; here is what is
+attached to it: the lock, the bill of materials, the provenance, the reports, and who signed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from imagegen.compare import contents, papers
+from imagegen.compare.contents import Found
+from imagegen.compare.sides import Source
+from imagegen.compare.verdict import Outcome, Step, Verdict, failed, passed
+from imagegen.lock.model import Lock
+from imagegen.progress import Progress
+from imagegen.registry.referrers import Referrer
+from imagegen.store import digest_of
+from imagegen.text import counted
+from imagegen.trust.attach import Testimony
+from imagegen.trust.documents import (
+    AUDIT,
+    BUNDLE,
+    KINDS,
+    LAYERS,
+    LOCK,
+    PROVENANCE,
+    SBOM,
+    SIGNATURE,
+    SMOKE,
+    Attached,
+    Kind,
+)
+
+_PREDICATE = "dev.sigstore.bundle.predicateType"  # annotation of a bundle, as cosign writes it
+_ORDER = (LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
+_TITLES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
+_TITLES |= {AUDIT: "audit"}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The verdict, and what a rebuild needs: the image and its lock, where both could be read."""
+
+    verdict: Verdict
+    found: Found | None
+    lock: Lock | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a registry has about an image: the artifacts that it lists, and what they say."""
+
+    referrers: Sequence[Referrer]
+    testimony: Testimony
+    demanded: bool  # whether the project, or the user, names anybody who has to sign
+
+
+def verify(
+    reference: str,
+    source: Source,
+    asked: str,
+    said: Callable[[str], Said],
+    progress: Progress,
+    stop: Callable[[], None],
+    *,
+    layers: bool = True,
+) -> Verified:
+    """Look at the image under a tag or digest; `said` gives what is attached to the one with a digest.
+
+    Without `layers` their bytes are left out. Raises UnreachableError, NotFoundError where there is no image.
+    """
+    found, steps = contents.found_at(source, asked, reference)
+    if found is None:
+        return Verified(Verdict(reference, None, tuple(steps)), None, None)
+    if layers:
+        steps += contents.layer_steps(found, source, stop, progress)
+    else:
+        steps.append(Step("layers", Outcome.UNCHECKED, "they were left out"))
+    about = said(found.digest)
+    lock, more = _attached(found, about)
+    verdict = Verdict(reference, found.digest, (*steps, *more))
+    return Verified(verdict, found, lock)
+
+
+def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
+    steps = [_fault(error.where, error.what, error.why, said.referrers) for error in said.testimony.faults]
+    by_kind: Mapping[Kind, list[Attached]] = {
+        kind: [each for each in said.testimony.documents if each.document.kind is kind] for kind in KINDS.values()
+    }
+    lock = None
+    for each in by_kind[LOCK]:
+        read, step = contents.read_lock(found, each.document.content)
+        lock = lock or read
+        steps.append(_attested(step, each, said))
+    if not by_kind[LOCK]:
+        steps.append(failed("lock", "none is attached: there is nothing that would say what this image should be"))
+    if lock:
+        steps.append(contents.image_step(found, lock))
+    texts = [digest_of(each.document.content) for each in by_kind[LOCK]]
+    steps += _signature(said)
+    for kind in _ORDER:
+        title = _TITLES[kind]
+        for each in by_kind[kind]:
+            steps.append(_attested(papers.step(title, each.document, found, lock, texts), each, said))
+        if not by_kind[kind] and not any(step.name == title for step in steps):
+            steps.append(Step(title, Outcome.ABSENT, "none is attached"))
+    return lock, steps
+
+
+def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referrer]) -> Step:
+    """An artifact that is not what it pretends to be, by the name of what it should be."""
+    listed = {each.digest: each for each in referrers}
+    referrer = listed.get(str(where))
+    evidence = ": ".join(part for part in (str(where) if where else None, what, why) if part)
+    return failed(_title(referrer) if referrer else "attachments", evidence)
+
+
+def _title(referrer: Referrer) -> str:
+    if referrer.artifact_type == BUNDLE:
+        predicate = referrer.annotations.get(_PREDICATE)
+        if predicate == SIGNATURE:
+            return "signature"
+        about = next((title for kind, title in _TITLES.items() if kind.predicate == predicate), "something")
+        return f"attestation of the {about}"
+    return next((title for kind, title in _TITLES.items() if kind.media_type == referrer.artifact_type), "attachments")
+
+
+def _attested(step: Step, attached: Attached, said: Said) -> Step:
+    """With keys, a document that nobody trusted attests is as good as none."""
+    if step.outcome is not Outcome.PASS:
+        return step
+    if attached.signer:
+        return passed(step.name, f"{step.evidence}; attested by {attached.signer}")
+    if said.demanded:
+        return failed(step.name, f"{attached.digest}: nobody whom the project names attests it")
+    return step
+
+
+def _signature(said: Said) -> Iterator[Step]:
+    others = said.testimony.strangers
+    strangers = f" ({counted(others, 'signature')} of others)" if others else ""
+    if said.testimony.signers:
+        yield passed("signature", f"signed by {', '.join(said.testimony.signers)}")
+    elif said.demanded:
+        yield failed("signature", f"nobody whom the project names has signed this image{strangers}")
+    else:
+        yield Step("signature", Outcome.UNCHECKED, f"the project names no key{strangers}")

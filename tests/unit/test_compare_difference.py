@@ -1,0 +1,277 @@
+"""What differs between two locks, and how it is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen import lock
+from imagegen.compare import words
+from imagegen.compare.difference import Difference, Known, difference, goes_back
+from imagegen.compare.side import Part, Side, of_image, of_lock
+from imagegen.data import shipped
+from imagegen.layers.plan import plan
+from imagegen.lock.model import Deb, Lock, LockedBuild, LockedEnv, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.matrix.recipe import Cost
+from imagegen.registry import Config, Image, Layer
+from imagegen.wheels.throttle import Work
+from tests.unit.builds_samples import BUILD, WITH_BUILD
+from tests.unit.test_recipe import LOCK, wheel
+
+FLASH = Cost(units=73, seconds=220.0, memory=4_650_000_000, largest=7_040_000_000, source="a test")
+STATED = {
+    ("vllm", "0.32.0"): ("torch==2.14.0", "numpy<2.3", "xformers==0.1; sys_platform == 'win32'", "outlines"),
+    ("vllm", "0.31.0"): ("torch==2.13.0",),
+    ("torch", "2.14.0"): ("triton==3.8.0",),
+}
+
+
+def known(name: str, version: str) -> Sequence[str] | None:
+    return STATED.get((name, version))
+
+
+def hashed(name: str, version: str) -> str:
+    return random.Random(f"{name} {version}").randbytes(32).hex()
+
+
+def pinned(name: str, version: str, *via: str, because: str | None = None, size: int = 1000) -> LockedWheel:
+    made = wheel(name, version, hashed(name, version), via=via, because=because)
+    return replace(made, file=replace(made.file, size=size))
+
+
+def stack(*wheels: LockedWheel, builds: tuple[LockedBuild, ...] = (), **more: Any) -> Lock:
+    ordered = tuple(sorted(wheels, key=lambda each: each.name))
+    return replace(LOCK, axes={**LOCK.axes, "cuda": "cu130"}, wheels=ordered, builds=builds, winners=(), **more)
+
+
+def recorded(locked: Lock) -> Lock:
+    """With a record as a build would give: a layer's digest follows from its key, and it weighs what its wheels do."""
+    layers = [("base", "sha256:" + "b" * 64, 44_000_000)]
+    layers += [(part.name, part.key, sum(each.file.size for each in part.wheels) or 300) for part in plan(locked)]
+    rows = tuple(RecordedLayer(name, key, key, key, size) for name, key, size in layers)
+    return replace(locked, record=Record(2, "zstd", rows, "sha256:" + hashed("image", str(rows))))
+
+
+def flash(torch: str) -> LockedBuild:
+    return replace(
+        BUILD, name="flash-attn", version="2.8.3", against=("torch",), architectures=("9.0",),
+        key="sha256:" + hashed("flash-attn", torch), because="Attention.",
+    )  # fmt: skip
+
+
+BEFORE = stack(
+    pinned("torch", "2.13.0", "vllm", because="The one that vllm is made for.", size=510_000_000),
+    pinned("vllm", "0.31.0", because="The newest that resolved.", size=270_000_000),
+    pinned("triton", "3.7.1", "torch", size=190_000_000),
+    pinned("numpy", "2.3.1", "vllm", because="Arrays."),
+    pinned("xformers", "0.0.9", "vllm"),
+    pinned("idna", "3.10", "requests"),
+    builds=(flash("2.13.0"),),
+)
+AFTER = stack(
+    pinned("torch", "2.14.0", "vllm", because="The one that vllm is made for.", size=530_000_000),
+    pinned("vllm", "0.32.0", because="The newest that resolved.", size=110_000_000),
+    pinned("triton", "3.7.1", "torch", size=190_000_000),
+    pinned("numpy", "2.3.1", "vllm", because="Arrays."),
+    pinned("xformers", "0.0.9", "vllm"),
+    pinned("idna", "3.10", "requests"),
+    builds=(flash("2.14.0"),),
+)
+WORKS = Known(known, lambda build: Work(FLASH, len(build.architectures), threads=True))
+
+
+def side(locked: Lock) -> Side:
+    return of_lock("a cell", "a lock", locked)
+
+
+def told(before: Lock, after: Lock, more: Known = WORKS) -> list[str]:
+    return words.sentences(difference(side(before), side(after), more))
+
+
+def test_the_sentence_of_a_changelog() -> None:
+    assert "; ".join(told(recorded(BEFORE), recorded(AFTER))) == (
+        "vllm 0.31.0 -> 0.32.0 brings torch 2.14.0; flash-attn must be rebuilt, about 17 min on 16 cores; "
+        "640 MB to pull"
+    )
+
+
+def variants() -> dict[str, tuple[Lock, Lock, Known]]:
+    """Name -> before, after, what is known: one for each kind of sentence."""
+    debs = tuple(Deb(f"lib{n}", "1.0", "amd64", hashed("lib", str(n)), 10, "debian", "x") for n in range(5))
+    newer = (*(replace(deb, version="1.1") for deb in debs[:4]), replace(debs[4], version="1.0~rc1"))
+    many = [pinned(f"light{n}", "1.0") for n in range(6)]
+    moved = [*(pinned(f"light{n}", "2.0") for n in range(4)), pinned("light4", "0.9"), pinned("light6", "1.0")]
+    gpu = LockedGpus(("9.0",), "580.65.06")
+    return {
+        "nothing": (BEFORE, BEFORE, WORKS),
+        "no record": (BEFORE, AFTER, WORKS),
+        "kept": (recorded(BEFORE), recorded(AFTER), replace(WORKS, kept=lambda _: True)),
+        "nobody measured": (recorded(BEFORE), recorded(AFTER), Known(known)),
+        "nothing is known of requirements": (recorded(BEFORE), recorded(AFTER), Known()),
+        "forced back": (
+            recorded(BEFORE),
+            recorded(_with(AFTER, pinned("numpy", "2.2.6", "vllm", because="Arrays."))),
+            WORKS,
+        ),
+        "brought and dropped": (
+            recorded(BEFORE),
+            recorded(_without(_with(AFTER, pinned("outlines", "1.2", "vllm")), "xformers")),
+            WORKS,
+        ),
+        "another image": (recorded(stack(*many)), recorded(stack(pinned("sglang", "0.5", because="Serving."))), WORKS),
+        "many": (recorded(stack(*many)), recorded(stack(*moved)), WORKS),
+        "few": (recorded(stack(*many)), recorded(stack(*many[:-1], pinned("light5", "1.1"))), WORKS),
+        "Debian": (
+            recorded(stack(*many, base=replace(LOCK.base, debs=debs))),
+            recorded(stack(*many, base=replace(LOCK.base, debs=newer))),
+            WORKS,
+        ),
+        "surroundings": (
+            recorded(stack(*many)),
+            recorded(stack(*many, gpu=gpu, env=(LockedEnv("A", "1", "."), LockedEnv("B", "2", ".")))),
+            WORKS,
+        ),
+        "another Python": (recorded(stack(*many)), recorded(_python(stack(*many))), WORKS),
+        "compiled now": (
+            recorded(stack(*many, pinned("flash-attn", "2.8.3", because="Attention."))),
+            recorded(stack(*many, builds=(flash("2.14.0"),))),
+            WORKS,
+        ),
+        "not built yet": (stack(*many), stack(*many, builds=(flash("2.14.0"),)), WORKS),
+        "another file": (
+            recorded(stack(*many)),
+            recorded(stack(replace(many[0], file=replace(many[0].file, sha256="f" * 64)), *many[1:])),
+            WORKS,
+        ),
+        "labels": (recorded(BEFORE), _other_digest(recorded(BEFORE)), WORKS),
+    }
+
+
+def _with(locked: Lock, *wheels: LockedWheel) -> Lock:
+    kept = [each for each in locked.wheels if each.name not in {wheel.name for wheel in wheels}]
+    return replace(locked, wheels=tuple(sorted((*kept, *wheels), key=lambda each: each.name)))
+
+
+def _without(locked: Lock, name: str) -> Lock:
+    return replace(locked, wheels=tuple(each for each in locked.wheels if each.name != name))
+
+
+def _python(locked: Lock) -> Lock:
+    return replace(locked, axes={**locked.axes, "python": "3.12"})
+
+
+def _other_digest(locked: Lock) -> Lock:
+    assert locked.record
+    return replace(locked, record=replace(locked.record, digest="sha256:" + "0" * 64))
+
+
+def test_every_kind_of_sentence(golden: Callable[[str, str], None]) -> None:
+    lines = []
+    for name, (before, after, more) in variants().items():
+        lines += [f"## {name}", *told(before, after, more), ""]
+    golden("differences.txt", "\n".join(lines))
+
+
+def test_the_shipped_locks_can_be_compared() -> None:
+    locks = [lock.read(path) for path in sorted(shipped("locks").glob("blackwell-vllm*.toml"))]
+    newest, default = sorted(locks, key=lambda each: each.cell, reverse=True)
+    found = difference(side(default), side(newest))
+    assert [each.name for each in found.components][:2] == ["torch", "vllm"]
+    assert "vllm" in found.components[0].by
+    assert found.pull
+    assert not found.pull.exact
+    assert difference(side(default), side(default)).empty
+
+
+def test_what_forces_a_change_is_told_apart_from_what_only_asks() -> None:
+    found = difference(side(BEFORE), side(AFTER), WORKS)
+    assert {each.name: each.by for each in found.components} == {"torch": ("vllm",), "vllm": ()}
+    also = _with(AFTER, pinned("numpy", "2.3.2", "vllm", because="Arrays."))
+    # vllm 0.32.0 wants numpy<2.3: that forbids 2.3.1. Were it content with it, numpy would have moved by itself.
+    assert difference(side(BEFORE), side(also), WORKS).components[-1].by == ("vllm",)
+    content = Known(lambda name, version: ("numpy>=2",) if name == "vllm" else known(name, version))
+    assert difference(side(BEFORE), side(also), content).components[-1].by == ()
+
+
+def test_why_something_must_be_compiled() -> None:
+    def because(after: Lock, before: Lock = WITH_BUILD) -> tuple[str, ...]:
+        (found,) = difference(side(before), side(after)).rebuilds
+        return found.because
+
+    def with_(**changes: Any) -> Lock:
+        return replace(WITH_BUILD, builds=(replace(BUILD, key="sha256:" + "9" * 64, **changes),))
+
+    assert because(WITH_BUILD, replace(WITH_BUILD, builds=())) == ("it is new",)
+    assert because(with_(version="1.1")) == ("demo-ext 1.0 -> 1.1",)
+    assert because(with_(architectures=("9.0",))) == ("its GPUs",)
+    assert because(with_(env={"X": "1"})) == ("its variables",)
+    assert because(with_(build_requires=())) == ("what builds it",)
+    assert because(with_()) == ("how it is built",)
+    nvcc = next(each for each in WITH_BUILD.wheels if each.name == "nvidia-cuda-nvcc")
+    newer = replace(nvcc, version="13.1", file=replace(nvcc.file, sha256="e" * 64))
+    assert because(_with(with_(), newer)) == ("nvidia-cuda-nvcc 13.0.88 -> 13.1",)
+
+
+def test_an_image_without_a_lock_tells_its_main_versions() -> None:
+    labels = {"dev.imagegen.version.torch": "2.12.0", "dev.imagegen.gpu.driver": "570.1", "else": "x"}
+    config = Config(("PATH=/bin",), (), (), "", "", labels)
+    layers = (Layer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),)
+    bare = of_image("x:1", "labels", Image("sha256:" + "3" * 64, "sha256:" + "4" * 64, layers, config))
+    found = difference(bare, side(recorded(AFTER)))
+    assert [(each.name, each.before, each.after) for each in found.components] == [
+        ("torch", "2.12.0", "2.14.0"),
+        ("vllm", None, "0.32.0"),
+        ("flash-attn", None, "2.8.3"),
+    ]
+    assert found.pull
+    assert (found.pull.exact, len(found.pull.gone), found.driver and found.driver.before) == (True, 1, "570.1")
+    # Of a lock without a record nobody knows digests, and of an image nobody knows keys.
+    assert words.sentences(difference(bare, side(AFTER)))[-1] == "what there is to pull is not known"
+
+
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_what_there_is_to_pull(had: list[str], has: list[str]) -> None:
+    """Shared and new are the second image, shared and gone the first; the size is that of the new."""
+
+    def parts(names: list[str]) -> tuple[Part, ...]:
+        return tuple(Part(name, None, f"sha256:{name * 64}", ord(name)) for name in names)
+
+    found: Difference = difference(replace(side(BEFORE), parts=parts(had)), replace(side(BEFORE), parts=parts(has)))
+    assert found.pull
+    assert {*found.pull.shared, *found.pull.new} == set(parts(has))
+    assert {*found.pull.shared, *found.pull.gone} == set(parts(had))
+    assert found.pull.size == sum(part.size or 0 for part in parts(has) if part.name not in had)
+    assert found.empty is (set(had) == set(has))
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=3)))
+def test_every_change_is_told_once_even_in_circles(asks: dict[str, list[str]]) -> None:
+    """Whatever asks for whatever, all that changes is in the counts or in a name."""
+    old = stack(*(pinned(name, "1.0", *via, because=".") for name, via in asks.items()))
+    new = stack(*(pinned(name, "2.0", *via, because=".") for name, via in asks.items()))
+    text = "; ".join(told(recorded(old), recorded(new), Known()))
+    for name in asks:
+        assert text.count(f"{name} 1.0 -> 2.0") + text.count(f"{name} 2.0") == 1, text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (1, "1 byte"), (999, "999 bytes"), (1500, "2 kB"), (999_499, "999 kB"), (999_500, "1.0 MB"),
+        (9_940_000, "9.9 MB"), (9_950_000, "10 MB"), (640_000_000, "640 MB"), (1_234_000_000, "1.2 GB"),
+    ],
+)  # fmt: skip
+def test_amounts(size: int, text: str) -> None:
+    assert words.amount(size) == text
+
+
+def test_which_version_is_older() -> None:
+    assert goes_back("1.10", "1.9")
+    assert not goes_back("2.0", "2.0.post1")
+    assert not goes_back("1.0", "no version")

@@ -1,0 +1,224 @@
+"""An image made again: how much is equal, which file differs first, and what is the likely cause."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagegen import layers
+from imagegen.compare.causes import Clue, likely
+from imagegen.compare.contents import Found
+from imagegen.compare.rebuild import Comparison, Level, compared, made_again
+from imagegen.compare.trees import entries, first_difference
+from imagegen.config import Settings
+from imagegen.epoch import EPOCH
+from imagegen.errors import FetchError
+from imagegen.layers.layer import Layer
+from imagegen.layers.plan import LAYER_FORMAT
+from imagegen.lock.model import Lock
+from imagegen.progress import Quiet
+from imagegen.registry import Config
+from imagegen.registry import Layer as Described
+from imagegen.store import Store, digest_of
+from tests.published import made
+from tests.unit.builds_samples import BUILT_WHEEL
+from tests.unit.test_recipe import LOCK
+
+PYC = b"\xa7\x0d\x0d\x0a\x01\0\0\0" + b"12345678"
+SITE = "opt/venv/lib/python3.11/site-packages"
+PATHS = {"a": "opt/a.py", "pyc": f"{SITE}/x/__pycache__/y.cpython-311.pyc", "record": f"{SITE}/x-1.dist-info/RECORD"}
+
+
+def member(path: str, content: bytes = b"x", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(path)
+    info.mtime, info.mode, info.size = EPOCH, 0o644, len(content)
+    for name, value in fields.items():
+        setattr(info, name, value)
+    return info, content
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content) if info.isreg() else None)
+    return stream.getvalue()
+
+
+A, B, C = member("opt/a.py"), member("opt/b.py"), member("opt/c.py")
+ALTERED: dict[str, tuple[list[Any], list[Any], str, str]] = {
+    # what is done -> published, made again, the file, words of the cause
+    "time": ([member("opt/a.py", mtime=EPOCH + 9), B], [A, B], "/opt/a.py", "times are not fixed"),
+    "time in a pax header": ([member("opt/a.py", mtime=EPOCH + 0.5)], [A], "/opt/a.py", "times are not fixed"),
+    "content": ([A, member("opt/b.py", b"y")], [A, B], "/opt/b.py", "not those of what the lock pins"),
+    "owner": ([member("opt/a.py", uid=1000)], [A], "/opt/a.py", "owner is another"),
+    "owner's name": ([member("opt/a.py", uname="me")], [A], "/opt/a.py", "owner is another"),
+    "mode": ([member("opt/a.py", mode=0o664)], [A], "/opt/a.py", "another umask: 0664, here 0644"),
+    "order": ([B, A], [A, B], "/opt/b.py", "in another order"),
+    "a file more": ([A, B, C], [A, C], "/opt/b.py", "only the published image has it"),
+    "a file less": ([A, C], [A, B, C], "/opt/b.py", "only the image that was made again has it"),
+    "a file more at the end": ([A, B], [A], "/opt/b.py", "another set of files"),
+    "a log": ([A, member("var/log/dpkg.log")], [A], "/var/log/dpkg.log", "program of the system"),
+    "a cache": (
+        [member("var/cache/ldconfig/aux-cache", b"1")], [member("var/cache/ldconfig/aux-cache", b"2")],
+        "/var/cache/ldconfig/aux-cache", "caches and logs",
+    ),
+    "a whiteout": ([A, member("opt/.wh.b.py", b"")], [A], "/opt/.wh.b.py", "imagegen's layers remove none"),
+    "what an installer leaves": ([member(f"{SITE}/.lock")], [], f"/{SITE}/.lock", "an installer leaves it behind"),
+    "byte-code of something that ran": ([member(PATHS["pyc"], PYC)], [], "/" + PATHS["pyc"], "while something ran"),
+    "RECORD": (
+        [member(PATHS["record"], b"1")], [member(PATHS["record"], b"2")],
+        "/" + PATHS["record"], "another installer wrote it",
+    ),
+    "another Python": (
+        [member(PATHS["pyc"], b"\xcb" + PYC[1:])], [member(PATHS["pyc"], PYC)],
+        "/" + PATHS["pyc"], "another version of Python",
+    ),
+    "byte-code by time": (
+        [member(PATHS["pyc"], PYC[:4] + bytes(4) + PYC[8:])], [member(PATHS["pyc"], PYC)],
+        "/" + PATHS["pyc"], "by time, here unchecked, by hash",
+    ),
+    "byte-code of another source": (
+        [member(PATHS["pyc"], PYC[:8] + b"87654321")], [member(PATHS["pyc"], PYC)],
+        "/" + PATHS["pyc"], "of another source",
+    ),
+    "byte-code in another order": (
+        [member(PATHS["pyc"], PYC + b"1")], [member(PATHS["pyc"], PYC + b"2")],
+        "/" + PATHS["pyc"], "compiled in another order",
+    ),
+    "a link": (
+        [member("opt/python", b"", type=tarfile.SYMTYPE, linkname="/usr/bin/python3.12")],
+        [member("opt/python", b"", type=tarfile.SYMTYPE, linkname="/usr/bin/python3.11")],
+        "/opt/python", "a link to elsewhere",
+    ),
+}  # fmt: skip
+
+
+def image_of(lock: Lock, store: Store, *tars: bytes) -> layers.Image:
+    built = [
+        Layer(name, "sha256:" + "0" * 64, digest_of(data), store.write(data), len(data), len(data))
+        for name, data in zip(("base", "venv"), tars, strict=False)
+    ]
+    return layers.image(lock, built)
+
+
+def found_of(built: layers.Image) -> Found:
+    config = Config((), (), (), "", "")
+    described = tuple(Described(each.media_type, each.digest, each.size, each.diff_id) for each in built.layers)
+    names = tuple(each.name for each in built.layers)
+    return Found(built.digest, built.manifest, "", digest_of(built.config), built.config, config, described, names)
+
+
+def beside(store: Store, there: layers.Image, here: layers.Image, lock: Lock = LOCK) -> Comparison:
+    @contextmanager
+    def opened(digest: str, _: int) -> Iterator[Any]:
+        with store.open(digest) as blob:
+            yield blob
+
+    return compared(found_of(there), lock, here, opened, opened)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.mark.fault(
+    "Trust", "a published layer is not what its lock gives when it is built again",
+    "verify --rebuild names the layer, the file and the likely cause",
+)  # fmt: skip
+@pytest.mark.parametrize("name", ALTERED)
+def test_what_was_altered_is_found_and_explained(name: str, store: Store) -> None:
+    there, here, path, words = ALTERED[name]
+    same = tar(A)
+    comparison = beside(store, image_of(LOCK, store, same, tar(*there)), image_of(LOCK, store, same, tar(*here)))
+    assert (comparison.layer, comparison.file) == ("venv", path)
+    assert words in str(comparison.cause)
+    assert comparison.level is (Level.FILES if name.startswith("time") else Level.DIFFERENT)
+
+
+def test_the_ladder(store: Store) -> None:
+    one = image_of(LOCK, store, tar(A))
+    assert beside(store, one, one).level is Level.MANIFEST
+    packed = gzip.compress(tar(A), mtime=0)
+    layer = replace(one.layers[0], digest=store.write(packed), size=len(packed), media_type="x+gzip")
+    again = layers.image(LOCK, [layer])
+    found = replace(found_of(again), layers=(replace(found_of(again).layers[0], media_type=GZIP),))
+    equal = compared(found, LOCK, one, *_nothing())
+    assert (equal.level, "compressed with gzip" in str(equal.cause)) == (Level.CONTENTS, True)
+    recorded = replace(LOCK, record=replace(layers.record_of(one), codec="zstd 1.4"))
+    assert "compressed with zstd 1.4" in str(compared(found, recorded, one, *_nothing()).cause)
+    labelled = image_of(replace(LOCK, cell="other-cpu-py311"), store, tar(A))
+    assert "config.Labels.dev.imagegen.cell" in str(compared(found_of(labelled), LOCK, one, *_nothing()).cause)
+    more = image_of(LOCK, store, tar(A), tar(B))
+    assert "has 2 layers, and 1 were made" in beside(store, more, one).sentence
+
+
+GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+
+def _nothing() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def unread(*_: object) -> Any:
+        raise AssertionError("equal contents are not read")
+
+    return unread, unread
+
+
+def test_a_real_difference_is_told_before_times(store: Store) -> None:
+    """The first layer differs in a time, the second in a file: the second says how bad it is."""
+    there = image_of(LOCK, store, tar(member("opt/a.py", mtime=1)), tar(member("opt/b.py", b"2")))
+    here = image_of(LOCK, store, tar(A), tar(B))
+    comparison = beside(store, there, here)
+    assert (comparison.level, comparison.layer, comparison.fields) == (Level.DIFFERENT, "venv", ("sha256",))
+
+
+def test_a_tar_that_is_written_otherwise(store: Store) -> None:
+    there, here = (image_of(LOCK, store, tar(A) + padding) for padding in (b"", bytes(1024)))
+    assert "another program made the tar" in beside(store, there, here).sentence
+
+
+def test_causes_that_only_the_lock_tells() -> None:
+    pair = first_difference(list(_entries(tar(member("a", b"1")))), list(_entries(tar(member("a", b"2")))))
+    assert pair
+    assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely(Clue("venv", pair, 1))
+    assert "demo-ext was built again" in likely(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
+    wheel = replace(BUILT_WHEEL, build=None)
+    assert "not those of demo-ext 1.0" in likely(Clue("demo-ext", pair, None, [wheel]))
+
+
+def _entries(data: bytes) -> Iterator[Any]:
+    return entries(io.BytesIO(data))
+
+
+def test_what_is_no_tar() -> None:
+    with pytest.raises(FetchError, match="cannot be read"):
+        list(_entries(b"x" * 2000))
+
+
+def test_an_empty_store_is_used_and_goes(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def assemble(lock: Lock, empty: Store, settings: Settings, _: object) -> layers.Image:
+        assert empty.root != store.root
+        assert settings.store == empty.root
+        assert empty.root.is_relative_to(store.root)
+        assert not list((empty.root / "blobs/sha256").iterdir())
+        seen.append(empty.root)
+        return made(lock, empty)[1]
+
+    monkeypatch.setattr(layers, "assemble", assemble)
+    lock, built = made(LOCK, store)
+    settings = Settings.from_environment({"HOME": str(tmp_path)})
+    with made_again(lock, store, settings, Quiet()) as (whole, again, empty):
+        assert (whole, again.digest) == (lock, built.digest)
+        assert empty.has(built.digest)
+    assert seen
+    assert not seen[0].exists()

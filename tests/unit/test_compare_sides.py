@@ -1,0 +1,216 @@
+"""What the user means by one side of a comparison: a cell, a lock, a lock of a commit, an image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock as locks
+from imagegen.cli import main
+from imagegen.compare import revision, sides
+from imagegen.compare.sides import Places
+from imagegen.config import Settings
+from imagegen.errors import FetchError, LockError, UsageError
+from imagegen.lock.model import Lock
+from imagegen.net import Client
+from imagegen.store import Store
+from tests.published import Published, made
+from tests.registry import StandIn
+from tests.unit.test_recipe import LOCK
+
+CELL = LOCK.cell
+TIMES = ("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")
+
+
+@dataclass
+class Here:
+    """A project in a repository: its lock was another in the first commit."""
+
+    places: Places
+    project: Path
+    lock: Lock
+
+
+def git(project: Path, *arguments: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": str(project), "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    return subprocess.run(["git", *arguments], cwd=project, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def env_of(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = tmp_path_factory.mktemp("repository")
+    git(project, "init", "-q", "-b", "main")
+    for as_of in TIMES:
+        locks.write(replace(LOCK, as_of=as_of), project / "locks" / f"{CELL}.toml")
+        git(project, "add", "-A")
+        git(project, "commit", "-qm", as_of)
+    return project
+
+
+@pytest.fixture
+def here(repository: Path, tmp_path: Path) -> Here:
+    project = tmp_path / "project"
+    shutil.copytree(repository, project)
+    settings = Settings.from_environment(env_of(tmp_path))
+    path = project / "locks" / f"{CELL}.toml"
+    lock = locks.read(path)
+
+    def cell(word: str) -> str | None:
+        return CELL if word in ("tiny", CELL) else None
+
+    def locked(_: str) -> tuple[Lock | None, Path]:
+        return locks.read(path) if path.exists() else None, path
+
+    store = Store(tmp_path / "store")
+    places = Places(project, settings, store, Client(settings, attempts=1), cell, locked, lambda *_: None)
+    return Here(places, project, lock)
+
+
+def test_a_cell_a_file_and_a_commit(here: Here) -> None:
+    path = here.project / "locks" / f"{CELL}.toml"
+    for text in ("tiny", CELL, str(path), "HEAD:tiny", "main:tiny", f"main:locks/{CELL}.toml"):
+        side = sides.read(text, here.places)
+        assert side.lock == here.lock
+        assert side.name == text
+    before = sides.read("HEAD~1:tiny", here.places)
+    assert before.lock
+    assert before.lock.as_of == "2026-11-19T00:00:00Z"
+    commit = git(here.project, "rev-parse", "HEAD~1").strip()
+    assert before.source == f"{CELL}.toml at {commit[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("tinny", UsageError, "no cell, no lock and no image"),
+        ("HEAD~7:tiny", UsageError, 'no revision "HEAD~7"'),
+        ("--output=x:tiny", UsageError, "no revision"),
+        ("127.0.0.1:1/a/b", FetchError, "names no tag"),
+        ("oci:/nonexistent", FetchError, "is no OCI layout"),
+        ("sha256:" + "0" * 64, FetchError, "the store has no blob"),
+    ],
+)
+def test_what_is_not_there(text: str, error: type[Exception], words: str, here: Here) -> None:
+    with pytest.raises(error, match=words):
+        sides.read(text, here.places)
+
+
+def test_a_cell_that_had_no_lock_then(here: Here) -> None:
+    git(here.project, "rm", "-q", f"locks/{CELL}.toml")
+    git(here.project, "commit", "-qm", "gone")
+    with pytest.raises(LockError, match="no lock at HEAD"):
+        sides.read("HEAD:tiny", here.places)
+    with pytest.raises(LockError, match="has no lock"):
+        sides.read("tiny", here.places)
+
+
+def test_a_repository_runs_nothing(here: Here) -> None:
+    """A revision of somebody's repository is read: what its configuration would start does not start."""
+    mark = here.project / "ran"
+    for name in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager"):
+        git(here.project, "config", name, f"touch {mark}")
+    (here.project / ".git/info/attributes").write_text("* diff=x filter=x\n")
+    assert sides.read("HEAD:tiny", here.places).lock
+    assert not mark.exists()
+    assert revision.commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
+    assert revision.file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
+
+
+@pytest.fixture
+def published(here: Here) -> Iterator[Published]:
+    with closing(StandIn()) as registry:
+        lock, built = made(here.lock, here.places.store)
+        yield Published(registry, lock, built, here.places.store)
+
+
+def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Published) -> None:
+    side = sides.read(published.reference, here.places)
+    assert side.lock == here.lock
+    assert side.source == f"{CELL}.toml here, since no lock is attached to it"
+    assert [part.digest for part in side.parts or ()] == [each.digest for each in published.image.layers]
+    locks.write(replace(here.lock, as_of="2026-11-18T00:00:00Z"), here.project / "locks" / f"{CELL}.toml")
+    bare = sides.read(published.reference, here.places)
+    assert (bare.lock, bare.source) == (None, "its manifest and labels alone, since no lock is attached to it")
+
+
+def test_a_layout_of_several_images(here: Here, published: Published, tmp_path: Path) -> None:
+    name = published.layout(tmp_path / "out")
+    assert sides.read(name, here.places).digest == published.image.digest
+    index = json.loads((tmp_path / "out/index.json").read_text())
+    other = replace(here.lock, as_of="2026-11-18T00:00:00Z")
+    _, second = made(other, here.places.store)
+    for data in (second.manifest, second.config):
+        digest = here.places.store.write(data).removeprefix("sha256:")
+        (tmp_path / "out/blobs/sha256" / digest).write_bytes(data)
+    entry = {**index["manifests"][0], "digest": second.digest, "size": len(second.manifest)}
+    index["manifests"].append(entry | {"annotations": {"org.opencontainers.image.ref.name": "second"}})
+    (tmp_path / "out/index.json").write_text(json.dumps(index))
+    with pytest.raises(FetchError, match="holds 2 images"):
+        sides.read(name, here.places)
+    assert sides.read(f"{name}@{second.digest}", here.places).digest == second.digest
+    with pytest.raises(FetchError, match="has no blob"):
+        sides.read(f"{name}@sha256:{'1' * 64}", here.places)
+    (tmp_path / "out/index.json").write_text('{"manifests": 1}')
+    with pytest.raises(FetchError, match="malformed"):
+        sides.read(name, here.places)
+
+
+Run = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    for name, value in env_of(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
+    """As users see them: two lock files, and an image to which no lock is attached."""
+    names = []
+    for number, as_of in enumerate(("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")):
+        wheels = published.lock.wheels[number:]
+        names.append(str(tmp_path / f"{number}.toml"))
+        locks.write(replace(published.lock, as_of=as_of, wheels=wheels, record=None), Path(names[-1]))
+    code, out, _ = run("diff", *names)
+    assert code == 0
+    first = published.lock.wheels[0]
+    assert out.startswith(f"{first.name} {first.version} is gone")
+    code, out, _ = run("diff", *names, "--json")
+    told = json.loads(out)
+    assert (told["same"], told["packages"][0]["name"], told["before"]["cell"]) == (False, first.name, CELL)
+    code, out, _ = run("verify", published.reference)
+    assert code == 1
+    assert "fail        lock: none is attached" in out
+    assert out.splitlines()[-1] == f"{published.reference} is not what it should be: lock"
+    code, out, _ = run("verify", published.reference, "--json", "--no-layers")
+    told = json.loads(out)
+    assert (code, told["good"], told["digest"]) == (1, False, published.image.digest)
+    assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in told["steps"]
+    code, _, err = run("verify", published.reference, "--key", str(tmp_path / "none.pem"))
+    assert (code, "none.pem" in err) == (80, True)
+    code, out, _ = run("verify", published.reference, "--rebuild", "--no-layers")
+    assert "not checked rebuild: there is no lock to build again" in out

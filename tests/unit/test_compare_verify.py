@@ -1,0 +1,383 @@
+"""Is an image what its lock says? Every artefact, changed in every way that a thief could, is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from imagegen.trust.keys import KeySigner
+from imagegen.trust.provenance import Builder, provenance
+from imagegen.trust.sbom import Known, sbom
+
+from imagegen import lock as locks
+from imagegen.audit.report import Report
+from imagegen.cli import comparing
+from imagegen.compare import sides, words
+from imagegen.compare.contents import recomputed
+from imagegen.compare.difference import difference
+from imagegen.compare.sides import Places
+from imagegen.compare.verdict import Outcome, Verdict
+from imagegen.compare.verify import verify
+from imagegen.config import Settings
+from imagegen.errors import TrustError
+from imagegen.layers.image import image
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import Lock
+from imagegen.net import Client, NotFoundError, UnreachableError
+from imagegen.progress import Quiet
+from imagegen.store import Store, refs
+from imagegen.trust import statement
+from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
+from imagegen.trust.project import Key, Project
+from tests.published import Published, lock_document, made
+from tests.registry import StandIn, digest_of
+from tests.unit.builds_samples import WITH_BUILD
+from tests.unit.test_recipe import LOCK as TINY
+
+ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
+NAMES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
+NAMES |= {AUDIT: "audit"}
+
+
+def signer(path: Path | None = None) -> KeySigner:
+    """A new key; its public half goes into a file."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    if path:
+        path.write_bytes(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return KeySigner("release", private)
+
+
+@dataclass
+class World:
+    published: Published
+    client: Client
+    settings: Settings
+    store: Store
+    project: Project
+    signer: KeySigner
+
+    def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> Verdict:
+        text = reference or self.published.reference
+        source, asked = sides.located(text, self.store, self.client, self.settings)
+        said = comparing.testimony(source, self.project if keys else Project())
+        return verify(text, source, asked, said, Quiet(), lambda: None, layers=layers).verdict
+
+    def wrong(self, reference: str | None = None, *, keys: bool = True) -> set[str]:
+        return {step.name for step in self.verify(reference, keys=keys).wrong}
+
+    def here(self, *, keys: bool = True) -> set[str]:
+        """As `wrong`, of a copy of what the registry has: that is faster than to ask it."""
+        with TemporaryDirectory() as folder:
+            return self.wrong(self.published.layout(Path(folder)), keys=keys)
+
+    def attach(self, kind: Kind, content: bytes, *, by: KeySigner | None = None) -> None:
+        """A document as publish attaches it, with the signed statement where the kind has a predicate."""
+        name = NAMES[kind]
+        self.published.attach(name, kind.media_type, content)
+        if by and kind.predicate:
+            self.sign(f"attestation of the {name}", kind.predicate, content, by)
+
+    def sign(self, name: str, predicate: str, content: bytes, by: KeySigner, digest: str | None = None) -> None:
+        bundle = by.sign(statement.write(digest or self.published.image.digest, predicate, content))
+        told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
+        self.published.attach(name, BUNDLE, bundle, told)
+
+
+def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
+    """What publish says of an image, in the forms that it has there."""
+    text = lock_document(lock)
+    rows = lock.record.layers if lock.record else ()
+    layers = [{"name": row.name, "diff_id": row.diff_id, "digest": row.digest} for row in rows]
+    listed = {"inputs": locks.inputs_hash(lock), "lock": digest_of(text), "image": digest, "layers": layers}
+    tested = {
+        "result": "PASSED", "passedTests": ["imports", "versions"], "failedTests": [], "warnedTests": [],
+        "imagegen": {"image": digest, "suite": "sha256:" + "5" * 64, "gpu": False, "report": {"passed": True}},
+    }  # fmt: skip
+    return {
+        LOCK: text,
+        LAYERS: json.dumps(listed).encode(),
+        SBOM: sbom(lock, digest, Known()),
+        PROVENANCE: provenance(lock, text, None, Builder("https://imagegen.dev/builder/local")),
+        SMOKE: json.dumps(tested).encode(),
+        AUDIT: json.dumps(REPORT.as_dict() | {"subject": lock.cell}).encode(),
+    }
+
+
+REPORT = Report("", (), (), {}, packages=2, elf_files=3)
+
+
+def settings(tmp_path: Path) -> Settings:
+    env = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, "PATH": os.environ["PATH"]}
+    return Settings.from_environment(env)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with closing(StandIn()) as registry:
+        yield publish(registry, TINY, tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(once: World) -> Iterator[World]:
+    """As it was published, whatever the test before has done to it."""
+    published = once.published
+    documents, attached = dict(published.registry.documents), dict(published.attached)
+    yield once
+    published.registry.documents, published.attached, once.published = documents, attached, published
+
+
+def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path) -> World:
+    store = Store(tmp_path / "store")
+    lock, built = made(unrecorded, store)
+    published = Published(registry, lock, built, store)
+    key = signer(tmp_path / "key.pem")
+    here = settings(tmp_path)
+    client = Client(here, attempts=1)
+    world = World(published, client, here, store, Project(keys=(Key("release", tmp_path / "key.pem"),)), key)
+    for kind, content in documents(lock, built.digest).items():
+        world.attach(kind, content, by=key)
+    world.sign("signature", SIGNATURE, b"{}", key)
+    return world
+
+
+def test_an_image_that_is_what_its_lock_says(world: World) -> None:
+    verdict = world.verify()
+    assert {step.name: step.outcome for step in verdict.steps} == dict.fromkeys(
+        ("manifest", "config", "layers", "lock", "image", "signature", *map(NAMES.__getitem__, ORDER[1:])), Outcome.PASS
+    )
+    told = {step.name: step.evidence for step in verdict.steps}
+    assert told["signature"] == "signed by release"
+    assert told["SBOM"].endswith("what the lock gives; attested by release")
+    assert told["lock"].endswith("attested by release")
+    assert verdict.sentence == f"{world.published.reference} is what its lock says"
+
+
+def test_without_keys_nobody_says_that_signatures_are_good(world: World) -> None:
+    verdict = world.verify(keys=False)
+    assert verdict.good
+    assert "signature not checked: the project names no key" in verdict.sentence
+
+
+def flips(world: World) -> dict[str, str]:
+    """What is called so in a verdict -> where a byte of it is changed, by a name of the test's own."""
+    published = world.published
+    layers = json.loads(published.image.manifest)["layers"]
+    names = [layer.name for layer in published.image.layers]
+    found = {f"layer {name}": published.blob(layer["digest"]) for name, layer in zip(names, layers, strict=True)}
+    found["config"] = published.blob(json.loads(published.image.manifest)["config"]["digest"])
+    for name, (manifest, blob) in published.attached.items():
+        found[f"{name}, its manifest"] = published.manifest(manifest)
+        found[f"{name}, its content"] = published.blob(blob)
+    return found
+
+
+@pytest.mark.fault(
+    "Trust", "one byte of a layer, config, lock, SBOM, report, attestation or signature is changed in the registry",
+    "verify names it, exit 1",
+)  # fmt: skip
+def test_a_byte_of_anything_is_named(world: World) -> None:
+    documents = dict(world.published.registry.documents)
+    for name, path in flips(world).items():
+        world.published.flip(path)
+        assert name.partition(", ")[0] in world.here(), name
+        world.published.registry.documents = dict(documents)
+    assert len(flips(world)) >= 20
+    assert not world.here()
+
+
+def test_many_bytes_at_once_are_all_named(world: World) -> None:
+    names = [name for name in flips(world) if "manifest" not in name and name != "config"]
+    for name in names:
+        world.published.flip(flips(world)[name])
+    assert {name.partition(", ")[0] for name in names} <= world.wrong()
+
+
+def test_a_byte_of_the_manifest(world: World) -> None:
+    name = world.published.reference.removesuffix(":1") + "@" + world.published.image.digest
+    assert not world.wrong(reference=name)
+    world.published.flip(world.published.manifest(world.published.image.digest))
+    assert world.wrong(reference=name) == {"manifest"}
+
+
+def exchanged(world: World, *, its_own_lock: bool) -> None:
+    """Another image in its place, whole in itself but for a layer's bytes, with all that is attached to it."""
+    lock, built = made(world.published.lock, world.store, base=b"a back door")
+    world.published = Published(world.published.registry, world.published.lock, built, world.store, "acme/other")
+    for kind, text in documents(lock if its_own_lock else world.published.lock, built.digest).items():
+        world.attach(kind, text)
+
+
+def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a table, each row with its function
+    """What is done -> how, and what is named, with keys."""
+
+    def another(kind: Kind, change: Callable[[Any], Any], *, signed: bool) -> Callable[[World], None]:
+        def swap(world: World) -> None:
+            content = documents(world.published.lock, world.published.image.digest)[kind]
+            changed = json.dumps(change(json.loads(content))).encode()
+            world.attach(kind, changed, by=world.signer if signed else None)
+
+        return swap
+
+    def renamed(told: Any) -> Any:
+        told["components"][2]["version"] = "0.0.1"
+        return told
+
+    def lacking(told: Any) -> Any:
+        del told["components"][-1]
+        return told
+
+    def failed(told: Any) -> Any:
+        return told | {"result": "FAILED", "failedTests": ["imports"]}
+
+    def elsewhere(told: Any) -> Any:
+        return told | {"imagegen": told["imagegen"] | {"image": "sha256:" + "0" * 64}}
+
+    def unlocked(told: Any) -> Any:
+        return told | {"buildDefinition": {"externalParameters": {}}}
+
+    def found_wanting(told: Any) -> Any:
+        error = {"id": "symbol-missing", "severity": "error", "package": "torch"}
+        return told | {"passed": False, "findings": [error]}
+
+    def lying(told: Any) -> Any:
+        told["layers"][0]["diff_id"] = "sha256:" + "0" * 64
+        return told
+
+    def lock(world: World) -> None:
+        other = replace(world.published.lock, as_of="2026-11-21T00:00:00Z", record=None)
+        world.attach(LOCK, lock_document(other))
+
+    def no_lock(world: World) -> None:
+        world.published.drop("lock")
+
+    def unsigned(world: World) -> None:
+        world.published.drop("signature")
+
+    def stranger(world: World) -> None:
+        world.sign("signature", SIGNATURE, b"{}", signer())
+
+    def replayed(world: World) -> None:
+        world.sign("signature", SIGNATURE, b"{}", world.signer, "sha256:" + "7" * 64)
+
+    def unattested(world: World) -> None:
+        world.published.drop("attestation of the smoke report")
+
+    return {
+        "another image": (lambda world: exchanged(world, its_own_lock=False), "image"),
+        "an unsigned image with a lock that fits": (lambda world: exchanged(world, its_own_lock=True), "signature"),
+        "another lock": (lock, "lock"),
+        "no lock": (no_lock, "lock"),
+        "an SBOM with another version": (another(SBOM, renamed, signed=False), "SBOM"),
+        "a signed SBOM with another version": (another(SBOM, renamed, signed=True), "SBOM"),
+        "an SBOM that lacks something": (another(SBOM, lacking, signed=True), "SBOM"),
+        "a report that failed": (another(SMOKE, failed, signed=True), "smoke report"),
+        "a report of another image": (another(SMOKE, elsewhere, signed=True), "smoke report"),
+        "a report of nothing": (another(SMOKE, lambda _: [], signed=False), "smoke report"),
+        "provenance of another lock": (another(PROVENANCE, unlocked, signed=True), "provenance"),
+        "layers that lie": (another(LAYERS, lying, signed=True), "layers' list"),
+        "an audit with errors": (another(AUDIT, found_wanting, signed=True), "audit"),
+        "an audit of another cell": (another(AUDIT, lambda told: told | {"subject": "x"}, signed=True), "audit"),
+        "no signature": (unsigned, "signature"),
+        "a stranger's signature": (stranger, "signature"),
+        "a signature of another image": (replayed, "signature"),
+        "a report that nobody attests": (unattested, "smoke report"),
+    }
+
+
+@pytest.mark.fault(
+    "Trust", "an image, or what is attached to it, is exchanged for another that is whole in itself", "verify names it"
+)  # fmt: skip
+@pytest.mark.parametrize("name", swaps())
+def test_what_is_exchanged_is_named(name: str, world: World) -> None:
+    how, named = swaps()[name]
+    how(world)
+    assert named in world.here()
+    if "sign" not in name and "attests" not in name:  # then it contradicts the lock, and no key is needed to see it
+        assert named in world.here(keys=False)
+
+
+def test_what_a_lock_gives_needs_nothing_but_the_lock(world: World) -> None:
+    lock = world.published.lock
+    again = locks.read(_written(lock, world.store.root.parent / "again.toml"))
+    assert recomputed(again).manifest == world.published.image.manifest
+
+
+def test_other_compression_is_told_as_that(world: World) -> None:
+    """The same contents in other blobs, as for registries that cannot do zstd."""
+    built = world.published.image
+    layers = [replace(each, digest="sha256:" + "1" * 64) for each in built.layers]
+    other = image(world.published.lock, layers)
+    published = Published(world.published.registry, world.published.lock, built, world.store, "acme/gz")
+    published.registry.documents[published.manifest("1")] = (
+        "application/vnd.oci.image.manifest.v1+json",
+        other.manifest,
+    )
+    published.image = other
+    published.attach("lock", LOCK.media_type, lock_document(published.lock))
+    steps = {step.name: step for step in world.verify(published.reference, keys=False, layers=False).steps}
+    assert steps["image"].outcome is Outcome.PASS
+    assert "compressed otherwise" in steps["image"].evidence
+
+
+def test_compiled_wheels_have_hashes_of_their_own(tmp_path: Path) -> None:
+    with closing(StandIn()) as registry:
+        compiled = tuple(keyed(build, WITH_BUILD) for build in WITH_BUILD.builds)
+        world = publish(registry, replace(WITH_BUILD, builds=compiled), tmp_path)
+        assert world.verify(layers=False).good
+        content = json.loads(sbom(world.published.lock, world.published.image.digest, Known()))
+        for each in content["components"]:
+            if each["name"] == "demo-ext":
+                each["hashes"] = [{"alg": "SHA-256", "content": "9" * 64}]
+        world.attach(SBOM, json.dumps(content).encode(), by=world.signer)
+        assert world.verify(layers=False).good
+
+
+def test_an_image_that_is_not_there(world: World) -> None:
+    with pytest.raises(NotFoundError):
+        world.verify(world.published.reference.removesuffix(":1") + ":2")
+    with pytest.raises(UnreachableError):
+        world.verify("127.0.0.1:1/a/b:1")
+
+
+def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> None:
+    """Exported without what is attached: the lock is missing, and the rest is as it should be."""
+    built = world.published.image
+    refs.keep(world.store, "tiny", built.digest, len(built.manifest))
+    refs.export(world.store, built.digest, tmp_path / "out", "tiny")
+    assert world.wrong(reference=f"oci:{tmp_path / 'out'}", keys=False) == {"lock"}
+    (tmp_path / "out/blobs/sha256" / built.layers[0].digest.removeprefix("sha256:")).chmod(0o644)
+    target = tmp_path / "out/blobs/sha256" / built.layers[1].digest.removeprefix("sha256:")
+    target.unlink()
+    target.write_bytes(b"x" * built.layers[1].size)
+    assert world.wrong(reference=f"oci:{tmp_path / 'out'}", keys=False) == {"lock", f"layer {built.layers[1].name}"}
+
+
+def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
+    def attached(source: sides.Source, digest: str) -> bytes | None:
+        said = comparing.testimony(source, world.project)(digest).testimony
+        return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
+
+    nobody = (lambda _: None, lambda _: (None, tmp_path / "none.toml"))
+    places = Places(tmp_path, world.settings, world.store, world.client, *nobody, attached)
+    side = sides.read(world.published.reference, places)
+    assert side.source == "the lock that is attached to it"
+    bare = sides.read(world.published.image.digest, places)
+    assert bare.lock is None
+    assert words.sentences(difference(bare, side)) == ["nothing changed"]
+    world.attach(LOCK, lock_document(replace(world.published.lock, as_of="2026-11-21T00:00:00Z", record=None)))
+    with pytest.raises(TrustError, match="is not the lock that it was made of"):
+        sides.read(world.published.reference, places)
+
+
+def _written(lock: Lock, path: Path) -> Path:
+    locks.write(lock, path)
+    return path
