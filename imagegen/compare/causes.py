@@ -129,7 +129,10 @@ def _compiled(clue: Clue) -> str | None:
 def _wheel(clue: Clue) -> str | None:
     if "sha256" not in clue.pair.fields:
         return None
-    names = ", ".join(f"{each.name} {each.version}" for each in clue.packages) or "what the lock pins"
+    # Of several in one layer, the one whose directory it is in, where that has its name.
+    parts = {part.partition("-")[0] for part in clue.pair.path.split("/")}
+    own = [each for each in clue.packages if each.name.replace("-", "_") in parts] or clue.packages
+    names = ", ".join(f"{each.name} {each.version}" for each in own) or "what the lock pins"
     return f"its bytes are not those of {names}: the published layer was made of something else, or changed"
 
 

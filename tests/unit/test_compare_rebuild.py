@@ -191,7 +191,9 @@ def test_causes_that_only_the_lock_tells() -> None:
     assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely(Clue("venv", pair, 1))
     assert "demo-ext was built again" in likely(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
     wheel = replace(BUILT_WHEEL, build=None)
-    assert "not those of demo-ext 1.0" in likely(Clue("demo-ext", pair, None, [wheel]))
+    assert "not those of demo-ext 1.0:" in likely(Clue("demo-ext", pair, None, [wheel]))
+    inside = replace(pair, path=f"{SITE}/demo_ext/x.py")
+    assert "not those of demo-ext 1.0:" in likely(Clue("group-1", inside, None, [replace(wheel, name="other"), wheel]))
 
 
 def _entries(data: bytes) -> Iterator[Any]:

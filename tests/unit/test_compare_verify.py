@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from imagegen.trust.keys import KeySigner
-from imagegen.trust.provenance import Builder, provenance
-from imagegen.trust.sbom import Known, sbom
 
 from imagegen import lock as locks
 from imagegen.audit.report import Report
@@ -37,7 +34,10 @@ from imagegen.progress import Quiet
 from imagegen.store import Store, refs
 from imagegen.trust import statement
 from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
+from imagegen.trust.keys import KeySigner
 from imagegen.trust.project import Key, Project
+from imagegen.trust.provenance import Builder, provenance
+from imagegen.trust.sbom import Known, sbom
 from tests.published import Published, lock_document, made
 from tests.registry import StandIn, digest_of
 from tests.unit.builds_samples import WITH_BUILD
