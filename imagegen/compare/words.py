@@ -20,13 +20,16 @@ def sentences(difference: Difference) -> list[str]:
         digests = (difference.before.digest, difference.after.digest)
         same = None in digests or digests[0] == digests[1]
         return ["nothing changed" if same else "packages and layers are the same, labels alone differ"]
-    return [
+    pull = difference.pull
+    changes = [
         *_packages(difference),
         *(_rebuild(each) for each in difference.rebuilds),
         *_rest("Debian package", difference.debs),
         *_surroundings(difference),
-        *([_to_pull(difference.pull)] if difference.pull else ["what there is to pull is not known"]),
     ]
+    if not changes and pull:
+        changes = ["the same packages in other layers"]
+    return [*changes, _to_pull(pull) if pull else "what there is to pull is not known"]
 
 
 def arrow(change: Change) -> str:
@@ -95,15 +98,15 @@ def _followed(name: str, changes: dict[str, Change]) -> set[str]:
 
 
 def _brings(root: Change, told: Sequence[Change], others: Sequence[Change]) -> str:
-    came = [_short(each) for each in told if each.after is not None]
-    went = [each.name for each in told if each.after is None]
-    if others:
-        (came or went).append(f"{len(others)} more")  # dropped where nothing is told: then they are counted alone
-    moves = root.before is not None and root.after is not None and not root.back
+    came = _with_rest([_short(each) for each in told if each.after], sum(each.after is not None for each in others))
+    went = _with_rest([each.name for each in told if not each.after], sum(each.after is None for each in others))
     words = [f"{verb} {_listed(names)}" for verb, names in (("brings", came), ("drops", went)) if names]
-    if not words:
-        return f", and {counted(len(others), 'package')} with it" if others else ""
-    return f"{'' if moves else ' and'} {' and '.join(words)}"
+    moves = root.before is not None and root.after is not None and not root.back
+    return f"{'' if moves else ' and'} {', and '.join(words)}" if words else ""
+
+
+def _with_rest(names: list[str], rest: int) -> list[str]:
+    return names + ([f"{rest} more" if names else counted(rest, "package")] if rest else [])
 
 
 def _short(change: Change) -> str:

@@ -125,6 +125,11 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
             WORKS,
         ),
         "another image": (recorded(stack(*many)), recorded(stack(pinned("sglang", "0.5", because="Serving."))), WORKS),
+        "brought and dropped that nobody chose": (
+            recorded(stack(*BEFORE.wheels, pinned("one", "1", "vllm"), pinned("two", "1", "vllm"))),
+            recorded(stack(*AFTER.wheels, pinned("three", "1", "vllm"))),
+            WORKS,
+        ),
         "many": (recorded(stack(*many)), recorded(stack(*moved)), WORKS),
         "few": (recorded(stack(*many)), recorded(stack(*many[:-1], pinned("light5", "1.1"))), WORKS),
         "Debian": (
@@ -149,6 +154,7 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
             recorded(stack(replace(many[0], file=replace(many[0].file, sha256="f" * 64)), *many[1:])),
             WORKS,
         ),
+        "other layers": (recorded(BEFORE), _other_layer(recorded(BEFORE)), WORKS),
         "labels": (recorded(BEFORE), _other_digest(recorded(BEFORE)), WORKS),
     }
 
@@ -164,6 +170,12 @@ def _without(locked: Lock, name: str) -> Lock:
 
 def _python(locked: Lock) -> Lock:
     return replace(locked, axes={**locked.axes, "python": "3.12"})
+
+
+def _other_layer(locked: Lock) -> Lock:
+    assert locked.record
+    first, *rest = locked.record.layers
+    return replace(locked, record=replace(locked.record, layers=(replace(first, digest="sha256:" + "0" * 64), *rest)))
 
 
 def _other_digest(locked: Lock) -> Lock:

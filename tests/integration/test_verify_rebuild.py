@@ -1,0 +1,98 @@
+"""verify --rebuild of a real build: in an empty store the same manifest; of an altered image the file, and why."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from imagegen import lock as locks
+from imagegen.registry.artifact import NOTHING, artifact, described
+from imagegen.registry.image import Descriptor
+from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.trust.documents import LOCK
+from tests.integration.small_cell import CELL, Machine, Site
+from tests.registry import digest_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]  # each time a base is made of its packages
+
+
+class Layout:
+    """What a build has exported; what is put into it is named in its index."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.index = root, json.loads((root / "index.json").read_text())
+        self.image = self.index["manifests"][0]["digest"]
+
+    def read(self, digest: str) -> bytes:
+        return (self.root / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+    def put(self, data: bytes) -> Descriptor:
+        path = self.root / "blobs/sha256" / digest_of(data).removeprefix("sha256:")
+        if not path.exists():
+            path.write_bytes(data)
+        return Descriptor(MANIFEST_TYPE, digest_of(data), len(data))
+
+    def names(self, image: Descriptor, lock: bytes) -> None:
+        """This image alone, with this lock attached."""
+        self.put(NOTHING)
+        blob = Descriptor(LOCK.media_type, self.put(lock).digest, len(lock))
+        attached = self.put(artifact(LOCK.media_type, [(None, blob)], {}, image))
+        (self.root / "index.json").unlink()
+        entries = [described(image), described(attached)]
+        (self.root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
+
+    def altered(self, layer: str) -> Descriptor:
+        """The image with another time on one file of a layer, and everything else made to fit."""
+        manifest = json.loads(self.read(self.image))
+        config = json.loads(self.read(manifest["config"]["digest"]))
+        at = [each["created_by"] for each in config["history"]].index(f"imagegen: {layer}")
+        packed = self.read(manifest["layers"][at]["digest"])
+        raw = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read()
+        tar = _touched(raw)
+        blob = self.put(zstandard.ZstdCompressor().compress(tar))
+        manifest["layers"][at] |= {"digest": blob.digest, "size": blob.size}
+        config["rootfs"]["diff_ids"][at] = digest_of(tar)
+        changed = self.put(json.dumps(config).encode())
+        manifest["config"] |= {"digest": changed.digest, "size": changed.size}
+        return self.put(json.dumps(manifest).encode())
+
+
+def _touched(raw: bytes) -> bytes:
+    """A tar with another time on heavy/data.bin."""
+    made = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(raw)) as before,
+        tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as after,
+    ):
+        for member in before:
+            member.mtime += member.name.endswith("heavy/data.bin")
+            after.addfile(member, before.extractfile(member) if member.isreg() else None)
+    return made.getvalue()
+
+
+def verified(machine: Machine, layout: Layout) -> tuple[int, str]:
+    process = machine._start("verify", f"oci:{layout.root}", "--rebuild")
+    out, err = process.communicate()
+    return process.returncode, out + err
+
+
+def test_a_real_build_is_made_again(site: Site, tmp_path: Path) -> None:
+    machine = site.machine(tmp_path)
+    digest = machine.build("out")
+    layout = Layout(tmp_path / "out")
+    lock = locks.dumps(locks.read(site.project / "locks" / f"{CELL}.toml")).encode()
+    layout.names(Descriptor(MANIFEST_TYPE, digest, len(layout.read(digest))), lock)
+    code, said = verified(machine, layout)
+    assert f"pass        rebuild: the same manifest ({digest})" in said
+    assert code == 0, said
+    layout.names(layout.altered("heavy"), lock)
+    code, said = verified(machine, layout)
+    assert code == 1, said
+    assert "rebuild: the same files at other times, first in layer heavy, /opt/venv/" in said
+    assert "heavy/data.bin (mtime): times are not fixed" in said
+    assert not list((machine.store / "tmp").iterdir())
