@@ -33,7 +33,7 @@ from imagegen.registry.reference import endpoint, engine_name
 from imagegen.store import Store
 from imagegen.text import counted
 from imagegen.trust import keys, known, licences, origin, provenance
-from imagegen.trust.attach import attach, attached
+from imagegen.trust.attach import Testimony, attach, gather
 from imagegen.trust.documents import Attached, Document
 from imagegen.trust.keyless import keyless
 from imagegen.trust.project import Project
@@ -148,7 +148,7 @@ class _Hands:
         self._publisher, self._app, self._wishes = publisher, publisher.app, publisher.wishes
         self._cell, self._lock, self._place = cell, lock, place
         self._licences: Known | None = None
-        self._said: dict[tuple[str, str], tuple[Attached, ...]] = {}
+        self._said: dict[tuple[str, str], Testimony] = {}
 
     def hands(self) -> Hands:
         return Hands(self.realise, self.make, self.documents, self.attach, self.said, self.prove)
@@ -210,17 +210,23 @@ class _Hands:
         )
 
     def attach(self, place: Place, subject: Descriptor, documents: Sequence[Document]) -> None:
-        publisher = self._publisher
+        publisher, there = self._publisher, self._testimony(place, subject.digest)
         signer = publisher.signer
-        new = papers.news(documents, self.said(place, subject.digest), signs=signer is not None)
-        told = papers.origin_of(publisher.source)
-        attach(place.target, place.repository, subject, new, signer, told, publisher.trust)
+        new = papers.news(documents, there.documents, signs=signer is not None)
+        if new or (signer and not there.signers):
+            told = papers.origin_of(publisher.source)
+            attach(place.target, place.repository, subject, new, signer, told, publisher.trust)
 
     def said(self, place: Place, digest: str) -> tuple[Attached, ...]:
+        return self._testimony(place, digest).documents
+
+    def _testimony(self, place: Place, digest: str) -> Testimony:
         """Asked once: what is attached meanwhile is our own."""
         key = place.name, digest
         if key not in self._said:
-            self._said[key] = attached(place.repository, digest, self._publisher.trust)
+            self._said[key] = gather(place.repository, digest, self._publisher.trust)
+            for fault in self._said[key].faults:
+                self._app.progress.say(f"warning: {fault}")
         return self._said[key]
 
     def prove(self, lock: Lock, image: Image, wanted: Wanted) -> smoke.Report:

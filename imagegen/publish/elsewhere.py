@@ -56,9 +56,12 @@ def find(
     packed: dict[str, Layer] = {}
     if compression == "gzip" or not layers.keys() >= missing:
         for place, digest in _standing(places, tags):
-            for described in _attested(lock, said(place, digest), store):
-                layers = described.elsewhere | layers
-                packed |= described.packed
+            with suppress(FetchError):  # what may not be read is made here
+                for described in _attested(lock, said(place, digest), store):
+                    layers = described.elsewhere | layers
+                    packed |= described.packed
+            if (packed if compression == "gzip" else layers).keys() >= missing:
+                break
     wanted = packed if compression == "gzip" else layers
     there = _there(places[0], {key: layer for key, layer in wanted.items() if key in missing & layers.keys()})
     if there:

@@ -55,10 +55,16 @@ def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool
 
     Whoever signs repeats what nobody trusted attests; whoever does not can only add what is not there at all.
     """
-    there = {each.document.kind for each in said if each.signer is not None or not signs}
+    counts = [each for each in said if each.signer is not None or not signs]
+    there = {each.document.kind for each in counts}
     if LAYERS in there:  # which names each of the facts
         there |= {each.document.kind for each in said if each.document.kind is FACTS}
-    return [document for document in documents if document.kind not in _ONCE or document.kind not in there]
+    same = [each.document for each in counts]
+    return [
+        document
+        for document in documents
+        if document not in same and (document.kind not in _ONCE or document.kind not in there)
+    ]
 
 
 def origin_of(source: Source | None) -> dict[str, str]:

@@ -192,6 +192,10 @@ def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) ->
     other.publish(lock)
     assert len(other.kinds(published.digest)) == len(SIGNED) + 1, "nothing is said twice"
     assert len(engines.got) == 1, "and no check runs twice, since somebody trusted attests the report"
+    team.registry.asked.clear()
+    machine.publish(lock)
+    written = [path for method, path in team.registry.asked if method in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for path in written] == [published.digest], "the manifest alone, once more"
 
 
 def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engines: Engines) -> None:
