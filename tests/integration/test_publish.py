@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
+import logging
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -33,6 +37,7 @@ from tests.integration.small_cell import CELL, Machine, Site
 from tests.integration.test_registry_push import login
 from tests.loopback import Loopback
 from tests.tiny_image import tiny_image
+from tests.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +49,7 @@ class Way(Loopback):
 
     def __init__(self, hub: Hub) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.sent = 0  # bytes that requests carried
         self.meet: Callable[[str, str], bool] = lambda *_: True
         way = self
 
@@ -51,6 +57,7 @@ class Way(Loopback):
             def do_GET(self) -> None:
                 way.asked.append((self.command, self.path))
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                way.sent += len(body)
                 if not way.meet(self.command, self.path):
                     return
                 with closing(http.client.HTTPConnection(hub.host, timeout=60)) as line:
@@ -88,11 +95,11 @@ def way(hub: Hub) -> Iterator[Way]:
 class Publishing:
     """A machine that has the small cell's base, and may publish the cell to the registry at the end of the way."""
 
-    def __init__(self, site: Site, root: Path, way: Way) -> None:
+    def __init__(self, site: Site, root: Path, way: Way, place: str = "rl") -> None:
         self.machine: Machine = site.machine(root)
         self.way, self.home = way, root / "home"
         self.settings = login(self.home, way.host)
-        self.site = site
+        self.site, self.place = site, place
 
     def prove(self) -> None:
         """As if the smoke checks had passed: they have tests of their own, and need an engine."""
@@ -102,12 +109,12 @@ class Publishing:
         report = Report(wanted.image, CELL, (Result("imports", "pass", 0.1),))
         proof.remember(Store(self.machine.store), proof.of(report, wanted, locked))
 
-    def start(self) -> subprocess.Popen[str]:
-        to = f"{self.way.host}/acme/rl"
-        return self.machine._start("publish", "small", "--to", to, DOCKER_CONFIG=str(self.home))
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        to = f"{self.way.host}/acme/{self.place}"
+        return self.machine._start("publish", "small", "--to", to, *options, DOCKER_CONFIG=str(self.home))
 
-    def run(self) -> tuple[str, str]:
-        process = self.start()
+    def run(self, *options: str) -> tuple[str, str]:
+        process = self.start(*options)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         return out, err
@@ -193,6 +200,41 @@ def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: P
     (fixed,) = publishing.tags().keys() - set(MOVING)
     assert publishing.tags() == dict.fromkeys((fixed, *MOVING), site.reference)
     assert not Store(publishing.machine.store).keys("publishing")
+
+
+def bumped(site: Site, root: Path) -> Site:
+    """The same project, one of whose light wheels is another."""
+    shutil.copytree(site.project, root / "project", ignore=shutil.ignore_patterns("store"))
+    shutil.copytree(site.links, root / "links", copy_function=os.link)
+    path = root / "project" / "locks" / f"{CELL}.toml"
+    locked = lock.read(path)
+    (old,) = (wheel for wheel in locked.wheels if wheel.name == "light3")
+    (root / "links" / old.file.filename).unlink()
+    made = make_wheel(
+        root / "links", {"light3/new.py": b"X = 1\n"}, filename=old.file.filename, info="light3-1.0.dist-info"
+    )
+    data = made.read_bytes()
+    new = replace(old, file=replace(old.file, sha256=hashlib.sha256(data).hexdigest(), size=len(data)))
+    lock.write(replace(locked, wheels=tuple(new if wheel is old else wheel for wheel in locked.wheels)), path)
+    return replace(site, project=root / "project", links=root / "links")
+
+
+def test_one_new_wheel_is_what_goes_over_the_wire(site: Site, way: Way, tmp_path: Path) -> None:
+    publishing = Publishing(site, tmp_path, way, "wire")
+    publishing.run("--no-test")
+    first = way.sent
+    way.asked.clear()
+    way.sent = 0
+    publishing.machine = replace(publishing.machine, site=bumped(site, tmp_path / "bumped"))
+    out, _ = publishing.run("--no-test", "--json")
+    (told,) = json.loads(out)
+    assert first > 11_000_000, "the heavy wheel alone"
+    moved = told["blobs"]
+    logging.getLogger(__name__).info("first %d bytes, then %d for %s", first, way.sent, moved)
+    assert moved["sent"]["blobs"] == 2, "the group with the new wheel, and the config"
+    assert moved["sent"]["size"] < 10_000
+    assert moved["there"]["size"] > 50_000_000
+    assert way.sent < 1_000_000, "documents and manifests too"
 
 
 def test_an_engine_gets_from_the_registry_what_the_store_lacks(
