@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import imagegen.audit
 import imagegen.inventory
@@ -51,10 +53,20 @@ def tags(lock: Lock) -> tuple[str, str]:
 
 
 def to_store(
-    lock: Lock, store: Store, settings: Settings, progress: Progress, gate: Gate, grown: layers.Grown = lambda _: None
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    gate: Gate,
+    grown: layers.Grown = lambda _: None,
+    elsewhere: Mapping[str, layers.Layer] = MappingProxyType({}),
+    bring: base.Bring | None = None,
 ) -> Image:
-    """Assemble and hold the result to the lock's record. ReproducibilityError when it is another image."""
-    built = layers.assemble(lock, store, settings, progress, grown, partial(gate, lock))
+    """Assemble and hold the result to the lock's record. ReproducibilityError when it is another image.
+
+    `elsewhere` and `bring` as `layers.assemble` has them.
+    """
+    built = layers.assemble(lock, store, settings, progress, grown, partial(gate, lock), elsewhere, bring)
     remark = layers.compare(lock, built)
     if remark:
         progress.say(f"note: {remark}")
@@ -115,15 +127,13 @@ def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: 
 
     Raises as `inventory.cell.subject` too, which fetches and reads what nobody has looked at yet.
     """
-    key = digest_of_json(
-        [contents_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
-    )
+    key = _audit_key(lock, cell)
     found = store.recall(_AUDIT, key)
-    if found is None:
+    if found is None or "report" not in found:
         with timed(progress, f"auditing {lock.cell}"):
             report = audit(subject(lock, cell, store, settings, progress))
         errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
-        found = {"errors": errors, "warnings": report.counts[Severity.WARNING]}
+        found = {"errors": errors, "warnings": report.counts[Severity.WARNING], "report": report.as_dict()}
         store.remember(_AUDIT, key, found)
     errors, more = found["errors"], f"`imagegen audit {lock.cell}` tells all"
     if errors:
@@ -135,6 +145,18 @@ def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: 
         )
     if warnings := found["warnings"]:
         progress.say(f"the audit found no errors, and {counted(warnings, 'warning')}: {more}")
+
+
+def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
+    """What `audited` found, as audit.report.Report.as_dict has it; None where it has not looked at this lock."""
+    found = store.recall(_AUDIT, _audit_key(lock, cell))
+    return found.get("report") if found else None
+
+
+def _audit_key(lock: Lock, cell: Cell) -> str:
+    return digest_of_json(
+        [contents_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
+    )
 
 
 def _line(finding: Finding) -> str:

@@ -84,6 +84,9 @@ class Writable(StandIn):
             send(handler, 404, error("BLOB_UPLOAD_UNKNOWN"))
         elif handler.command == "GET":
             self._state(handler, 204, repository, name)
+        elif handler.command == "DELETE":
+            del self.uploads[name]
+            send(handler, 204, b"")
         elif handler.command == "PATCH":
             there = len(self.uploads[name])  # where all that is to come comes at once, as some clients send it
             length = int(handler.headers.get("Content-Length", "0"))

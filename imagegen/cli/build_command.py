@@ -12,6 +12,7 @@ import click
 from imagegen import builds, pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option, compiling, realised, with_engine
+from imagegen.cli.gate import gate
 from imagegen.cli.report import print_report
 from imagegen.engine import Engine
 from imagegen.errors import UsageError
@@ -72,7 +73,7 @@ def command(
     if directory:
         app.progress.say("note: no smoke checks, they need an engine that runs the image")
         settings = app.sources(chosen[0])
-        arguments = (directory, app.store, settings, app.progress, _gate(app, chosen[0], no_audit=no_audit))
+        arguments = (directory, app.store, settings, app.progress, gate(app, chosen[0], no_audit=no_audit))
         attempt(
             chosen[0],
             locks[0],
@@ -82,8 +83,8 @@ def command(
     else:
         with Engine.connect(app.settings, app.progress) as engine:
             for each, lock in zip(chosen, locks, strict=True):
-                gate = _gate(app, each, no_audit=no_audit)
-                work = partial(_into_engine, app, engine, each, gate=gate, test=not no_test, require_gpu=require_gpu)
+                held = gate(app, each, no_audit=no_audit)
+                work = partial(_into_engine, app, engine, each, gate=held, test=not no_test, require_gpu=require_gpu)
                 attempt(each, lock, work, compiling(app, each, engine, builder))
     if as_json:
         app.json(results)
@@ -97,17 +98,6 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
         names = ", ".join(each.id for each in chosen)
         raise UsageError(f"--output takes one cell, and {pattern} matches {names}", fix="name one of them")
     return Path(directory)
-
-
-def _gate(app: App, cell: Cell, *, no_audit: bool) -> pipeline.Gate:
-    def audited(lock: Lock) -> None:
-        if no_audit:
-            app.progress.say(f"NOTE: {cell.id} is not audited (--no-audit): nobody has looked at what its files need.")
-            app.progress.say(f"NOTE: `imagegen audit {cell.id}` does, and says what will not work.")
-        else:
-            pipeline.audited(lock, cell, app.store, app.sources(cell), app.progress)
-
-    return audited
 
 
 def _into_engine(

@@ -23,6 +23,7 @@ from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.engine.load import image_digest, load, tag_image
 from imagegen.engine.loading import Loading
+from imagegen.engine.pull import pull
 from imagegen.engine.visits import Visit, exec_in, visit
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, Quiet
@@ -135,6 +136,21 @@ class Engine:
         image has exactly this digest. Raises EngineError when the engine refuses, StoreError when the store is damaged.
         """
         load(self.client, store, digest, tag, progress or Quiet())
+
+    def pull(
+        self,
+        name: str,
+        digest: str,
+        tag: str,
+        credentials: tuple[str, str] | None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Let the engine fetch an image from a registry, by the manifest's digest, and make it available as `tag`.
+
+        `name` is the repository as the engine calls it, `credentials` a user's name and password for it. Raises
+        EngineError when it cannot.
+        """
+        pull(self.client, name, digest, tag, credentials, progress or Quiet())
 
     def loading(self, store: Store) -> Loading:
         """Load an image from the bottom while its top is being made: see `Loading`."""

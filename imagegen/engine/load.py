@@ -125,7 +125,7 @@ def pulled(
         try:
             try:
                 with explained(f"loading {manifest.digest}"):
-                    _follow(while_alive(client, events, silent), name, seen)
+                    follow(while_alive(client, events, silent), name, seen)
             except LostEngineError:
                 raise
             except EngineError:
@@ -165,7 +165,7 @@ def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progre
                 with explained(f"loading {tag}"):
                     archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
                     events = partial(client.api.load_image, archive, quiet=True)
-                    _follow(while_alive(client, events), tag, lambda _: None)
+                    follow(while_alive(client, events), tag, lambda _: None)
                 tag_image(client, name, tag)
             except LostEngineError:
                 raise
@@ -237,7 +237,7 @@ def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-def _follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], None]) -> None:
+def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], None]) -> None:
     """Read the engine's progress events to their end. EngineError when one of them reports a failure."""
     for event in events:
         if "error" in event:

@@ -11,17 +11,17 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError
 from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.net.address import parse as parse_address
-from imagegen.net.answer import TryAgainError
+from imagegen.net.answer import TryAgainError, redirected
 from imagegen.net.send import Reply, Sender, small
 from imagegen.progress import Meter, Quiet, human
 from imagegen.registry.artifact import EMPTY, NOTHING
@@ -104,6 +104,14 @@ class Target:
         with self._explained():
             self._session.reach()
 
+    def require_writable(self) -> None:
+        """Raise PublishError unless an upload may begin here: one is begun and cancelled, and leaves nothing."""
+        with self._explained():
+            reply = self._ask("POST", f"{self._base}/blobs/uploads/")
+            if reply.status != HTTPStatus.ACCEPTED:
+                raise self._refusal(reply, "anything")
+        self._cancel(reply)
+
     def has(self, digest: str, size: int) -> bool:
         """Whether the repository has the blob, as far as it says so. Raises PublishError."""
         with self._explained():
@@ -114,6 +122,26 @@ class Target:
         asked = tuple(dict.fromkeys(blobs))
         found = self._each(asked, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
         return frozenset(blob.digest for blob in asked if found[blob])
+
+    def link(self, blob: Descriptor) -> bool:
+        """Whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
+        if self.has(blob.digest, blob.size):
+            return True
+        found = self._mounts.find(lambda other: self._other_has(other, blob))
+        if found is None:
+            return False
+        query = urlencode({"mount": blob.digest, "from": found[0]})
+        try:
+            with self._explained():
+                reply = self._ask("POST", f"{self._base}/blobs/uploads/?{query}")
+        except PublishError:  # that one may not be read
+            self._mounts.drop(found[0])
+            return False
+        if reply.status == HTTPStatus.ACCEPTED:
+            self._cancel(reply)
+            if found[1]:
+                self._mounts.give_up()
+        return reply.status == HTTPStatus.CREATED
 
     def upload(self, blob: Descriptor, store: Store, meter: Meter) -> Way:
         """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
@@ -206,6 +234,13 @@ class Target:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _cancel(self, begun: Reply) -> None:
+        """End an upload that carries nothing; one that cannot be ended so ends by itself."""
+        with suppress(FetchError):
+            place = redirected(parse_address(begun.url), begun.headers.get("Location", ""))
+            if place.origin == parse_address(self._base).origin:  # our authorization is for nobody else
+                self._ask("DELETE", place.url)
 
     def _upload(self, blob: Descriptor, source: Store | bytes, meter: Meter) -> Way:
         if self.has(blob.digest, blob.size):

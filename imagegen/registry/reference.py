@@ -123,6 +123,14 @@ def endpoint(reference: Reference, settings: Settings) -> Endpoint:
     return Endpoint(f"{scheme}://{netloc}/v2/{prefix}{reference.repository}", host)
 
 
+def engine_name(reference: Reference, settings: Settings) -> str:
+    """The repository as an engine is to call it, so that it asks whom `endpoint` names. Raises FetchError."""
+    if reference.registry == HUB and mirror_name(HUB) not in settings.registry_mirrors:
+        return reference.name
+    host, _, path = endpoint(reference, settings).base.partition("://")[2].rpartition("@")[2].partition("/v2/")
+    return f"{host}/{path}"
+
+
 def secure(address: Address, what: str) -> None:
     """Raise FetchError for plain HTTP to another machine: anybody on the way could read tokens and passwords."""
     if address.scheme == "http" and not is_loopback(address.host):

@@ -192,7 +192,8 @@ def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_pa
 def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str]:
     """An audit that finds a thing wrong for each severity; gives the subjects that it is asked about."""
     asked: list[str] = []
-    found = tuple(Finding(each, "x", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing") for each in severities)
+    told = ("undefined-symbol", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing")
+    found = tuple(Finding(each, *told) for each in severities)
 
     def audit(subject: Subject) -> Report:
         asked.append(subject.name)

@@ -1,0 +1,126 @@
+"""imagegen publish: images to a registry, proven, signed, under tags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from imagegen import pipeline
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import builder_option
+from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
+from imagegen.cli.report import print_report
+from imagegen.errors import FetchError, PublishError, UsageError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.net import Client
+from imagegen.publish.outlook import look, outlook
+from imagegen.publish.plan import Plan, lines
+from imagegen.publish.road import Published
+from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
+
+
+@click.command("publish")
+@click.argument("cell")
+@click.option("--to", metavar="PLACE", help="ghcr.io/acme/rl, say: each image has a repository below it.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be pushed, tagged and moved; needs no registry, no engine."
+)
+@click.option("--no-test", is_flag=True, help="No smoke checks, hence only the tag that never moves.")
+@click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
+@click.option("--no-audit", is_flag=True, help="Publish even what an audit finds errors in, and do not look for any.")
+@click.option("--channel", type=click.Choice(CHANNELS), default="latest", show_default=True, help="Which tags move.")
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default="zstd",
+    show_default=True,
+    help="gzip is for registries and runtimes that do not know zstd; its tags end in -gzip.",
+)
+@builder_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and what was moved.")
+@pass_app
+def command(
+    app: App,
+    *,
+    cell: str,
+    to: str | None,
+    dry_run: bool,
+    no_test: bool,
+    require_gpu: bool,
+    no_audit: bool,
+    channel: str,
+    key: Path | None,
+    compression: str,
+    builder: str | None,
+    as_json: bool,
+) -> None:
+    """Push CELL's image to a registry, with all that is said of it, and tag it. CELL may be a glob.
+
+    Tags move when the smoke checks have passed; a tag with a date never does. The last line on stdout is the digest.
+    """
+    if no_test and require_gpu:
+        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
+    wishes = Wishes(
+        test=not no_test,
+        require_gpu=require_gpu,
+        audit=not no_audit,
+        channel=cast("Channel", channel),
+        compression=cast("Compression", compression),
+        builder=builder,
+        key=key,
+    )
+    publisher = Publisher(app, to, wishes)
+    chosen = [(each, app.fresh_lock(each)) for each in app.matrix.select(cell)]
+    results: list[dict[str, Any]] = []
+    for each, lock in chosen:
+        if dry_run:
+            plan = _plan(app, publisher, each, lock)
+            results.append(plan.as_dict())
+            if not as_json:
+                for line in lines(plan):
+                    app.out.print(line, soft_wrap=True)
+        else:
+            published = _publish(app, publisher, each, lock)
+            results.append(published.as_dict())
+            if not as_json:
+                click.echo(published.digest)
+    if as_json:
+        app.json(results)
+
+
+def _plan(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
+    job, name = publisher.job(cell, lock), publisher.reference(cell.image)
+    try:
+        with Client(app.settings).impatient() as client:
+            beside = [publisher.place(client, each) for each in publisher.beside(cell.image)]
+            seen = look(publisher.place(client, name), beside, job, app.store)
+    except (PublishError, FetchError) as error:
+        app.progress.say(f"note: nothing is known of what {name.name} has: {error.why or error.what}")
+        seen = None
+    return outlook(job, name.name, seen, app.store, publisher.steps(lock))
+
+
+def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Published:
+    try:
+        published = publisher.publish(cell, lock)
+    except pipeline.SmokeFailed as error:
+        print_report(app.console, error.report)
+        raise
+    name = published.repository
+    app.progress.say(f"{cell.id} is {name}:{published.fixed}")
+    for tag, before in published.moved.items():
+        app.progress.say(f"{name}:{tag} is it now" + (f"; it was {before}" if before else ""))
+    if not published.proof:
+        app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
+    elif not published.moved:
+        app.progress.say("all its tags were there already")
+    return published

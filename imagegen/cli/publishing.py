@@ -1,0 +1,270 @@
+"""Publishing a cell from the command line: what the road is given of this project and machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from imagegen import base, layers, pipeline, registry, smoke
+from imagegen.cli.app import App
+from imagegen.cli.compiling import realised, with_engine
+from imagegen.cli.gate import gate
+from imagegen.engine import Engine
+from imagegen.errors import FetchError, UsageError
+from imagegen.layers import Image, gzipped
+from imagegen.layers.codec import CODEC
+from imagegen.layers.plan import LAYER_FORMAT
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.net import Client
+from imagegen.publish import papers, road
+from imagegen.publish.elsewhere import Elsewhere
+from imagegen.publish.journal import Place
+from imagegen.publish.proof import Wanted
+from imagegen.publish.push import blobs
+from imagegen.publish.road import Hands, Job, Made, Published
+from imagegen.publish.tags import Channel, Compression, Subject, Tags, tags
+from imagegen.registry import Reference, Repository, Target
+from imagegen.registry.credentials import credentials_for
+from imagegen.registry.image import Descriptor
+from imagegen.registry.reference import endpoint, engine_name
+from imagegen.store import Store
+from imagegen.text import counted
+from imagegen.trust import keys, known, licences, origin, provenance
+from imagegen.trust.attach import Testimony, attach, gather
+from imagegen.trust.documents import Attached, Document
+from imagegen.trust.keyless import keyless
+from imagegen.trust.project import Project
+from imagegen.trust.project import load as load_project
+from imagegen.trust.sbom import Known
+from imagegen.trust.signers import Signer, Trust
+
+KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
+_PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks for."""
+
+    test: bool = True
+    require_gpu: bool = False
+    audit: bool = True
+    channel: Channel = "latest"
+    compression: Compression = "zstd"
+    builder: str | None = None
+    key: Path | None = None
+
+
+class Publisher:
+    """Publishes cells of a project to repositories below one place of a registry."""
+
+    def __init__(self, app: App, to: str | None, wishes: Wishes) -> None:
+        self.app, self.wishes = app, wishes
+        self.project: Project = load_project(app.project)
+        self.to = destination(to or self.project.to)
+
+    @cached_property
+    def trust(self) -> Trust:
+        return Trust(self.project)
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Who signs: a key that is named, else the run of GitHub Actions that this is. Raises TrustError."""
+        app = self.app
+        if self._key:
+            return keys.signer(self._key, app.env.get(_PASSWORD_VARIABLE), app.progress)
+        found = keyless(self.project, app.env, Client(app.settings))
+        if found is None and self.trust.anybody:
+            app.progress.say("note: nothing is signed, so whoever trusts what publish.yaml names believes none of it")
+        return found
+
+    @property
+    def _key(self) -> Path | None:
+        named = self.app.env.get(KEY_VARIABLE)
+        return self.wishes.key or (Path(named) if named else None)
+
+    @cached_property
+    def source(self) -> origin.Source | None:
+        return origin.of(self.app.project, self.app.env, self.project.source)
+
+    def reference(self, image: str) -> Reference:
+        """The repository of an image. Raises FetchError for a name that no registry takes."""
+        return registry.parse(f"{self.to.name}/{image}")
+
+    def beside(self, image: str) -> list[Reference]:
+        """The repositories of the project's other images."""
+        return [self.reference(other) for other in sorted(self.app.matrix.defaults) if other != image]
+
+    def tags(self, cell: Cell, lock: Lock) -> Tags:
+        (default,) = self.app.matrix.select(cell.image)
+        return tags(Subject.of(lock, default.axes, self.wishes.channel, self.wishes.compression))
+
+    def place(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> Place:
+        settings = self.app.settings
+        return Place(name, Target(name, client, settings, mounts=mounts), Repository(name, client, settings))
+
+    def job(self, cell: Cell, lock: Lock) -> Job:
+        wishes = self.wishes
+        return Job(
+            lock,
+            self.tags(cell, lock),
+            self.app.imports(cell),
+            wishes.compression,
+            wishes.test,
+            wishes.require_gpu,
+            expected(lock, self.app.store, wishes.compression),
+        )
+
+    def steps(self, lock: Lock) -> list[str]:
+        """What is done besides pushing and tagging, in sentences."""
+        kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.wishes.audit else [])]
+        signed = "not signed: no key is named"
+        if self._key:
+            signed = f"signed with {self._key.name}"
+        elif self.project.identities and self.app.env.get("GITHUB_ACTIONS"):
+            signed = "signed without a key, as this run of GitHub Actions"
+        found = licences.restricted(lock, Known())
+        named = [f"named: {each.licence} restricts {counted(len(each.covers), 'package')}" for each in found]
+        return [*named, f"attached: {', '.join(kinds)}; {signed}"]
+
+    def publish(self, cell: Cell, lock: Lock) -> Published:
+        """Raises what `road.publish` raises, and TrustError for a signer of no use, before anything is done."""
+        _ = self.trust, self.signer
+        name, near = self.reference(cell.image), self.beside(cell.image)
+        with Client(self.app.settings) as client:
+            place = self.place(client, name, near)
+            others = [self.place(client, other) for other in near]
+            hands = _Hands(self, cell, lock, place).hands()
+            return road.publish(self.job(cell, lock), hands, place, others, self.app.store, self.app.progress)
+
+
+class _Hands:
+    """What the road needs, for one cell."""
+
+    def __init__(self, publisher: Publisher, cell: Cell, lock: Lock, place: Place) -> None:
+        self._publisher, self._app, self._wishes = publisher, publisher.app, publisher.wishes
+        self._cell, self._lock, self._place = cell, lock, place
+        self._licences: Known | None = None
+        self._said: dict[tuple[str, str], Testimony] = {}
+
+    def hands(self) -> Hands:
+        return Hands(self.realise, self.make, self.documents, self.attach, self.said, self.prove)
+
+    def realise(self) -> Lock:
+        return realised(self._app, self._cell, self._lock, with_engine(self._app, self._cell, self._wishes.builder))
+
+    def make(self, lock: Lock, elsewhere: Elsewhere) -> Made:
+        app = self._app
+        held = gate(app, self._cell, no_audit=not self._wishes.audit)
+        plain = pipeline.to_store(
+            lock,
+            app.store,
+            app.sources(self._cell),
+            app.progress,
+            held,
+            elsewhere=elsewhere.layers,
+            bring=self._bring(elsewhere),
+        )
+        self._name_restrictions(lock)
+        if self._wishes.compression == "zstd":
+            return Made(plain, plain)
+        return Made(gzipped.gzipped(lock, plain, app.store, app.progress, elsewhere.packed), plain)
+
+    def _name_restrictions(self, lock: Lock) -> None:
+        """Who publishes answers for it: so they hear of it before anything leaves this machine."""
+        for each in licences.restricted(lock, self._known(lock)):
+            self._app.progress.say(f"NOTE: restricted: {each}")
+
+    def _known(self, lock: Lock) -> Known:
+        if self._licences is None:
+            app = self._app
+            self._licences = known.known(lock, app.store, app.sources(self._cell), app.progress)
+        return self._licences
+
+    def _bring(self, elsewhere: Elsewhere) -> base.Bring:
+        packed = {layer.diff_id: layer for layer in elsewhere.packed.values()}
+
+        def bring(wanted: registry.Layer) -> registry.Layer:
+            if there := packed.get(wanted.diff_id):
+                wanted = registry.Layer(there.media_type, there.digest, there.size, there.diff_id)
+            with self._app.progress.meter("fetch the base's layer", wanted.size) as meter:
+                self._place.repository.download(wanted.digest, wanted.size, self._app.store, meter)
+            return wanted
+
+        return bring
+
+    def documents(self, lock: Lock, made: Made) -> Sequence[Document]:
+        app = self._app
+        return papers.documents(
+            lock,
+            made.image,
+            made.plain,
+            app.store,
+            known=self._known(lock),
+            audit=pipeline.audit_report(lock, self._cell, app.store) if self._wishes.audit else None,
+            source=self._publisher.source,
+            builder=provenance.builder(app.env),
+        )
+
+    def attach(self, place: Place, subject: Descriptor, documents: Sequence[Document]) -> None:
+        publisher, there = self._publisher, self._testimony(place, subject.digest)
+        signer = publisher.signer
+        new = papers.news(documents, there.documents, signs=signer is not None)
+        if new or (signer and not there.signers):
+            told = papers.origin_of(publisher.source)
+            attach(place.target, place.repository, subject, new, signer, told, publisher.trust)
+
+    def said(self, place: Place, digest: str) -> tuple[Attached, ...]:
+        return self._testimony(place, digest).documents
+
+    def _testimony(self, place: Place, digest: str) -> Testimony:
+        """Asked once: what is attached meanwhile is our own."""
+        key = place.name, digest
+        if key not in self._said:
+            self._said[key] = gather(place.repository, digest, self._publisher.trust)
+            for fault in self._said[key].faults:
+                self._app.progress.say(f"warning: {fault}")
+        return self._said[key]
+
+    def prove(self, lock: Lock, image: Image, wanted: Wanted) -> smoke.Report:
+        """The checks in an engine, which gets from the registry what the store lacks."""
+        app = self._app
+        tag = pipeline.tags(lock)[1] + ("" if self._wishes.compression == "zstd" else "-gzip")
+        with Engine.connect(app.settings, app.progress) as engine:
+            if all(app.store.has(blob.digest, blob.size) for blob in blobs(image)):
+                engine.load(app.store, image.digest, tag, app.progress)
+            else:
+                found = credentials_for(endpoint(self._place.reference, app.settings).host, app.settings.env)
+                login = (found.user, found.secret) if found else None
+                name = engine_name(self._place.reference, app.settings)
+                engine.pull(name, image.digest, tag, login, app.progress)
+            imports = app.imports(self._cell)
+            return smoke.run(engine, image.digest, lock, imports, require_gpu=wanted.gpu, progress=app.progress)
+
+
+def destination(named: str | None) -> Reference:
+    """Where images go: a place of a registry below which each has a repository. Raises UsageError."""
+    fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
+    if named is None:
+        raise UsageError("there is no place to publish to", why="neither --to nor publish.yaml names one", fix=fix)
+    try:
+        found = registry.parse(named)
+    except FetchError as error:
+        raise UsageError("--to names no place of a registry", why=f"{error.what}: {error.why}", fix=fix) from error
+    if found.tag or found.digest:
+        why = f"{named} is one image: each image gets a repository below the place, and tags of its own"
+        raise UsageError("--to names no place of a registry", why=why, fix=fix)
+    return found
+
+
+def expected(lock: Lock, store: Store, compression: Compression) -> str | None:
+    """The digest that the lock's image will have, where that is known: it was made here, or the lock promises it."""
+    if compression != "zstd":
+        return None
+    record = lock.record
+    if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
+        return record.digest
+    return layers.made_here(replace(lock, record=None), store)

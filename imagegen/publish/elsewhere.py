@@ -1,0 +1,113 @@
+"""Layers that need be neither made nor sent: somebody who is believed says what they are, and the registry has them.
+
+Believed is this store, of what it once made, and whoever the project names, of what they attest. Anybody else could
+put another layer's digest under the hash of an honest wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from imagegen.errors import FetchError, PublishError, TrustError
+from imagegen.inventory import carried
+from imagegen.layers import Layer, describe, reuse
+from imagegen.layers import base as below
+from imagegen.layers.layer import known
+from imagegen.layers.plan import plan
+from imagegen.lock.model import Lock
+from imagegen.progress import Progress
+from imagegen.publish.journal import Place
+from imagegen.publish.tags import Compression
+from imagegen.registry.image import Descriptor
+from imagegen.store import Store
+from imagegen.text import counted
+from imagegen.trust.documents import FACTS, LAYERS, Attached
+
+Said = Callable[[Place, str], Sequence[Attached]]  # what is said of an image, by its digest
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Layers by their key that the repository has; `packed` are the same ones as gzip, where those are wanted."""
+
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    packed: Mapping[str, Layer] = field(default_factory=dict)
+
+
+def find(
+    lock: Lock,
+    compression: Compression,
+    places: Sequence[Place],
+    tags: Iterable[str],
+    said: Said,
+    store: Store,
+    progress: Progress,
+) -> Elsewhere:
+    """Of the layers that are not in the store, those that somebody believed knows and the first of `places` has.
+
+    The others of `places` lie beside it: what they have is linked. `tags` name images whose layers may be the same.
+    """
+    missing = _missing(lock, store)
+    if not missing:
+        return Elsewhere()
+    layers: dict[str, Layer] = dict(reuse.remembered(lock, store))
+    packed: dict[str, Layer] = {}
+    if compression == "gzip" or not layers.keys() >= missing:
+        for place, digest in _standing(places, tags):
+            with suppress(FetchError):  # what may not be read is made here
+                for described in _attested(lock, said(place, digest), store):
+                    layers = described.elsewhere | layers
+                    packed |= described.packed
+            if (packed if compression == "gzip" else layers).keys() >= missing:
+                break
+    wanted = packed if compression == "gzip" else layers
+    there = _there(places[0], {key: layer for key, layer in wanted.items() if key in missing & layers.keys()})
+    if there:
+        progress.say(f"{places[0].name} has {len(there)} of {counted(len(missing), 'layer')} that this store has not")
+    if compression == "gzip":
+        return Elsewhere({key: layers[key] for key in there}, {key: packed[key] for key in there})
+    return Elsewhere({key: layers[key] for key in there})
+
+
+def _missing(lock: Lock, store: Store) -> frozenset[str]:
+    """Keys of the image's layers that are not in the store."""
+    here = {layer.key for layer in below.known_layers(lock, store)}
+    parts = plan(lock)
+    here |= {part.key for part in parts if known(store, part.name, part.key)}
+    return frozenset([*below.keys(lock), *(part.key for part in parts)]) - here
+
+
+def _standing(places: Sequence[Place], tags: Iterable[str]) -> Iterator[tuple[Place, str]]:
+    """The images that the tags name in each of the places, each once. A place that may not be read has none."""
+    wanted = tuple(dict.fromkeys(tags))
+    for place in places:
+        found: dict[str, None] = {}
+        with suppress(FetchError, PublishError):
+            for tag in wanted:
+                if digest := place.standing(tag):
+                    found[digest] = None
+        yield from ((place, digest) for digest in found)
+
+
+def _attested(lock: Lock, documents: Sequence[Attached], store: Store) -> Iterator[describe.Described]:
+    """What somebody trusted says of an image's layers. What they say of its wheels, the store knows from now on."""
+    archives = [each.document.content for each in documents if each.document.kind is FACTS]
+    for each in documents:
+        if each.document.kind is not LAYERS or each.signer is None:
+            continue
+        with suppress(TrustError):  # of a newer imagegen: then its layers are made here
+            described = describe.read(each.document.content)
+            for archive in archives:
+                with suppress(TrustError):  # that of another document
+                    carried.take(lock, store, carried.Facts(described.facts, archive))
+                    break
+            yield described
+
+
+def _there(place: Place, layers: Mapping[str, Layer]) -> frozenset[str]:
+    """Keys of those that the repository has, or gets linked from one beside it. Raises PublishError."""
+    blobs = {key: Descriptor(layer.media_type, layer.digest, layer.size) for key, layer in layers.items()}
+    present = place.target.present(blobs.values())
+    return frozenset(key for key, blob in blobs.items() if blob.digest in present or place.target.link(blob))

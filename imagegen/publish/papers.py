@@ -1,0 +1,75 @@
+"""What is said of an image beside its bytes: which documents there are, and which of them are news."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from imagegen import layers
+from imagegen.inventory import carried
+from imagegen.layers import Image, describe
+from imagegen.lock import dumps
+from imagegen.lock.model import Lock
+from imagegen.store import Store
+from imagegen.trust import provenance, sbom
+from imagegen.trust.documents import AUDIT, FACTS, LAYERS, LOCK, PROVENANCE, SBOM, Attached, Document
+from imagegen.trust.origin import Source
+from imagegen.trust.provenance import Builder
+
+# Said once of an image: what another machine would say later is as true, and no news.
+_ONCE = (LOCK, LAYERS, FACTS, SBOM, PROVENANCE)
+
+
+def documents(
+    lock: Lock,
+    image: Image,
+    plain: Image,
+    store: Store,
+    *,
+    known: sbom.Known,
+    audit: Mapping[str, Any] | None,
+    source: Source | None,
+    builder: Builder,
+) -> tuple[Document, ...]:
+    """All but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit` what one found."""
+    recorded = replace(lock, record=layers.record_of(plain))
+    text = dumps(recorded).encode()
+    facts = carried.packed(lock, store)
+    gzip = image if image.digest != plain.digest else None
+    found = {
+        LOCK: text,
+        LAYERS: describe.described(recorded, plain, facts.named, gzip),
+        FACTS: facts.archive,
+        SBOM: sbom.sbom(lock, image.digest, known),
+        PROVENANCE: provenance.provenance(lock, text, source, builder),
+    }
+    if audit is not None:
+        found[AUDIT] = json.dumps(audit, sort_keys=True).encode()
+    return tuple(Document(kind, content) for kind, content in found.items())
+
+
+def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool) -> list[Document]:
+    """The documents that must be attached, where `said` is attached already.
+
+    Whoever signs repeats what nobody trusted attests; whoever does not can only add what is not there at all.
+    """
+    counts = [each for each in said if each.signer is not None or not signs]
+    there = {each.document.kind for each in counts}
+    if LAYERS in there:  # which names each of the facts
+        there |= {each.document.kind for each in said if each.document.kind is FACTS}
+    same = [each.document for each in counts]
+    return [
+        document
+        for document in documents
+        if document not in same and (document.kind not in _ONCE or document.kind not in there)
+    ]
+
+
+def origin_of(source: Source | None) -> dict[str, str]:
+    """Of the attached lock: where it comes from. Names: OCI image-spec v1.1, annotations.md."""
+    if source is None or source.dirty:  # then the commit does not hold it
+        return {}
+    named = {"org.opencontainers.image.source": source.url, "org.opencontainers.image.revision": source.commit}
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,266 @@
+"""`imagegen publish` of a small cell to a real registry, Debian's docker-registry, and kill -9 on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock, matrix
+from imagegen.cli.app import App
+from imagegen.data import shipped
+from imagegen.engine import Engine
+from imagegen.errors import EngineError
+from imagegen.net import Client
+from imagegen.publish import proof
+from imagegen.registry import Platform, Repository, Target, parse
+from imagegen.registry.credentials import credentials_for
+from imagegen.registry.image import Descriptor
+from imagegen.registry.reference import endpoint, engine_name
+from imagegen.smoke import Report, Result
+from imagegen.store import Store
+from imagegen.store.layout import MANIFEST_TYPE
+from tests.integration.hub import USER, Hub, serving
+from tests.integration.small_cell import CELL, Machine, Site
+from tests.integration.test_registry_push import login
+from tests.loopback import Loopback
+from tests.tiny_image import tiny_image
+from tests.wheels import make_wheel
+
+pytestmark = pytest.mark.integration
+
+MOVING = ("latest", "cpu", "cpu-py311")
+
+
+class Way(Loopback):
+    """The way to a registry: `meet` sees each request first, and says whether it goes on."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.sent = 0  # bytes that requests carried
+        self.meet: Callable[[str, str], bool] = lambda *_: True
+        way = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                way.asked.append((self.command, self.path))
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                way.sent += len(body)
+                if not way.meet(self.command, self.path):
+                    return
+                with closing(http.client.HTTPConnection(hub.host, timeout=60)) as line:
+                    line.request(self.command, self.path, body, dict(self.headers))
+                    answer = line.getresponse()
+                    data = answer.read()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("connection", "transfer-encoding", "date"):
+                        self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        super().__init__(Handler)
+
+
+@pytest.fixture(scope="module")
+def hub(docker_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with serving(docker_registry, tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+@pytest.fixture
+def way(hub: Hub) -> Iterator[Way]:
+    way = Way(hub)
+    yield way
+    way.close()
+
+
+class Publishing:
+    """A machine that has the small cell's base, and may publish the cell to the registry at the end of the way."""
+
+    def __init__(self, site: Site, root: Path, way: Way, place: str = "rl") -> None:
+        self.machine: Machine = site.machine(root)
+        self.way, self.home = way, root / "home"
+        self.settings = login(self.home, way.host)
+        self.site, self.place = site, place
+
+    def prove(self) -> None:
+        """As if the smoke checks had passed: they have tests of their own, and need an engine."""
+        (cell,) = matrix.load([shipped("matrices"), self.site.project / "matrices"]).select(CELL)
+        locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
+        wanted = proof.Wanted.of(self.site.reference, locked, App.imports(cell), require_gpu=False)
+        report = Report(wanted.image, CELL, (Result("imports", "pass", 0.1),))
+        proof.remember(Store(self.machine.store), proof.of(report, wanted, locked))
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        to = f"{self.way.host}/acme/{self.place}"
+        return self.machine._start("publish", "small", "--to", to, *options, DOCKER_CONFIG=str(self.home))
+
+    def run(self, *options: str) -> tuple[str, str]:
+        process = self.start(*options)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out, err
+
+    def killed(self, when: Callable[[str, str], bool]) -> None:
+        """A publish that ends by SIGKILL at the first request of which `when` says so; the request goes nowhere."""
+        process = self.start()
+
+        def meet(method: str, path: str) -> bool:
+            if not when(method, path):
+                return True
+            os.kill(process.pid, signal.SIGKILL)
+            return False
+
+        self.way.meet = meet
+        _, err = process.communicate(timeout=120)
+        self.way.meet = lambda *_: True
+        assert process.returncode == -signal.SIGKILL, err
+
+    def tags(self) -> dict[str, str]:
+        """Tag -> digest, each of which can be pulled, every blob of it."""
+        name = parse(f"{self.way.host}/acme/rl/small")
+        with Client(self.settings) as client:
+            repository = Repository(name, client, self.settings)
+            found = {}
+            for tag in repository.tags():
+                if not tag.startswith("sha256-"):
+                    image = Repository(parse(f"{name.name}:{tag}"), client, self.settings).image(
+                        Platform("linux", "amd64")
+                    )
+                    there = Store(self.home / "there")
+                    for layer in image.layers:
+                        if not there.has(layer.digest, layer.size):
+                            repository.download(layer.digest, layer.size, there, _Nothing())
+                    found[tag] = image.digest
+            return found
+
+
+class _Nothing:
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def advance(self, amount: int) -> None:
+        pass
+
+
+@pytest.mark.fault(
+    "Killed and damaged",
+    "kill -9 of a publish while it sends layers, before the tag that never moves, and between the tags that move",
+    "every tag can be pulled all the time; the next run puts back what was half moved, and ends as an undisturbed one",
+)
+def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: Path) -> None:
+    publishing = Publishing(site, tmp_path, way)
+    publishing.prove()
+    for tag in MOVING:
+        hub.push("acme/rl/small", tag, [b"an older image"])
+    before = publishing.tags()
+    old = before["latest"]
+    assert before == dict.fromkeys(MOVING, old)
+
+    sent: list[str] = []
+
+    def second_blob(method: str, path: str) -> bool:
+        sent.extend([path] if method == "PUT" and "/uploads/" in path else [])
+        return len(sent) == 2
+
+    publishing.killed(second_blob)
+    assert publishing.tags() == before
+    publishing.killed(lambda method, path: method == "PUT" and "/manifests/20" in path)
+    assert publishing.tags() == before
+    publishing.killed(lambda method, path: method == "PUT" and path.endswith("/manifests/cpu"))
+    stands = publishing.tags()
+    assert (stands["latest"], stands["cpu"]) == (site.reference, old), "it was killed between the two"
+
+    way.asked.clear()
+    out, err = publishing.run()
+    assert out == f"{site.reference}\n", "for $(imagegen publish ...)"
+    assert f"latest is back at {old}" in err
+    assert "0 B sent" in err, "what had arrived is not sent again"
+    (fixed,) = publishing.tags().keys() - set(MOVING)
+    assert publishing.tags() == dict.fromkeys((fixed, *MOVING), site.reference)
+    assert not Store(publishing.machine.store).keys("publishing")
+
+
+def bumped(site: Site, root: Path) -> Site:
+    """The same project, one of whose light wheels is another."""
+    shutil.copytree(site.project, root / "project", ignore=shutil.ignore_patterns("store"))
+    shutil.copytree(site.links, root / "links", copy_function=os.link)
+    path = root / "project" / "locks" / f"{CELL}.toml"
+    locked = lock.read(path)
+    (old,) = (wheel for wheel in locked.wheels if wheel.name == "light3")
+    (root / "links" / old.file.filename).unlink()
+    made = make_wheel(
+        root / "links", {"light3/new.py": b"X = 1\n"}, filename=old.file.filename, info="light3-1.0.dist-info"
+    )
+    data = made.read_bytes()
+    new = replace(old, file=replace(old.file, sha256=hashlib.sha256(data).hexdigest(), size=len(data)))
+    lock.write(replace(locked, wheels=tuple(new if wheel is old else wheel for wheel in locked.wheels)), path)
+    return replace(site, project=root / "project", links=root / "links")
+
+
+def test_one_new_wheel_is_what_goes_over_the_wire(site: Site, way: Way, tmp_path: Path) -> None:
+    publishing = Publishing(site, tmp_path, way, "wire")
+    publishing.run("--no-test")
+    first = way.sent
+    way.asked.clear()
+    way.sent = 0
+    publishing.machine = replace(publishing.machine, site=bumped(site, tmp_path / "bumped"))
+    out, _ = publishing.run("--no-test", "--json")
+    (told,) = json.loads(out)
+    assert first > 11_000_000, "the heavy wheel alone"
+    moved = told["blobs"]
+    logging.getLogger(__name__).info("first %d bytes, then %d for %s", first, way.sent, moved)
+    assert moved["sent"]["blobs"] == 2, "the group with the new wheel, and the config"
+    assert moved["sent"]["size"] < 10_000
+    assert moved["there"]["size"] > 50_000_000
+    assert way.sent < 1_000_000, "documents and manifests too"
+
+
+def test_an_engine_gets_from_the_registry_what_the_store_lacks(
+    engine: Engine, busybox: bytes, hub: Hub, tmp_path: Path
+) -> None:
+    """With the credentials that `docker login` keeps; nobody else's will do, and none is told."""
+    store, settings = Store(tmp_path / "store"), login(tmp_path / "home", hub.host)
+    digest = tiny_image(store, busybox, {"said": b"pulled"})
+    manifest = json.loads(store.read(digest))
+    name = parse(f"{hub.host}/acme/rl/tiny")
+    with Client(settings) as client:
+        target = Target(name, client, settings)
+        parts = [Descriptor(x["mediaType"], x["digest"], x["size"]) for x in (manifest["config"], *manifest["layers"])]
+        target.upload_all(parts, store, _Nothing())
+        target.put(store.read(digest), MANIFEST_TYPE)
+    called, tag = engine_name(name, settings), "imagegen/tiny:pulled"
+    with pytest.raises(EngineError) as refused:
+        engine.pull(called, digest, tag, (USER, "wr0ng-s3cret"))
+    assert "wr0ng-s3cret" not in str(refused.value)
+    found = credentials_for(endpoint(name, settings).host, settings.env)
+    assert found
+    engine.pull(called, digest, tag, (found.user, found.secret))
+    try:
+        assert engine.image_digest(tag) == digest
+        assert engine.image_digest(f"{called}@{digest}") is None, "it keeps one name"
+        with engine.container(digest) as container:
+            assert container.exec(["cat", "/said"], timeout=60).stdout == b"pulled"
+    finally:
+        engine.client.api.remove_image(tag)

@@ -1,0 +1,115 @@
+"""`imagegen publish` on the command line: what it refuses, its dry run, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from imagegen.cli import publish_command
+from imagegen.cli.app import App
+from imagegen.cli.publishing import Publisher, destination
+from imagegen.errors import UsageError
+from imagegen.lock import read
+from imagegen.matrix import Matrix
+from imagegen.matrix.model import Cell
+from imagegen.publish.road import Published
+from imagegen.registry.push import Amount, Moved
+from imagegen.trust.project import FILE
+from tests.environment import environment
+from tests.registry_writes import Writable
+
+ROOT = Path(__file__).parents[2]
+LOCK = read(ROOT / "locks" / "blackwell-vllm-cu130-py311.toml")
+CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.axes, requirements=()))
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    matrix = SimpleNamespace(defaults={LOCK.image: LOCK.cell}, select=lambda _: (CELL,))
+    monkeypatch.setattr(App, "matrix", cast("Matrix", matrix))
+    monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
+    return App(environment(tmp_path), tmp_path)
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    registry = Writable()
+    yield registry
+    registry.close()
+
+
+def run(app: App, *arguments: str) -> tuple[str, str]:
+    ended = CliRunner().invoke(publish_command.command, arguments, obj=app)
+    if ended.exception and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        (None, "neither --to nor publish.yaml names one"),
+        ("ghcr.io/acme/rl:latest", "each image gets a repository below the place"),
+        ("https://ghcr.io/acme", "it is an address"),
+        ("ghcr.io/Acme", "lower-case"),
+    ],
+)
+def test_where_nothing_can_go(named: str | None, why: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        destination(named)
+    assert why in str(refused.value)
+
+
+def test_the_project_can_name_the_place(app: App, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("publish: {to: 127.0.0.1:1/acme/rl}\n")
+    out, _ = run(app, LOCK.image, "--dry-run")
+    assert out.startswith(f"{LOCK.cell} -> 127.0.0.1:1/acme/rl/{LOCK.image}\n")
+
+
+def test_a_dry_run_of_a_recorded_lock_needs_nobody(app: App) -> None:
+    out, err = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--json")
+    (told,) = json.loads(out)
+    assert LOCK.record
+    assert told["digest"] == LOCK.record.digest
+    assert told["sent"] == sum(layer.size for layer in LOCK.record.layers)
+    assert told["tags"]["moving"] == ["latest", "cu130", "cu130-py311"]
+    assert "it was not asked" in " ".join(told["unknown"])
+    assert "NVIDIA" in " ".join(told["steps"])
+    assert "nothing is known of what 127.0.0.1:1/acme/rl" in err
+
+
+def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Writable) -> None:
+    assert LOCK.record
+    venv = LOCK.record.layers[1]
+    registry.documents[f"/v2/acme/rl/{LOCK.image}/blobs/{venv.digest}"] = ("x", bytes(venv.size))
+    out, _ = run(app, LOCK.image, "--to", f"{registry.host}/acme/rl", "--dry-run", "--no-test")
+    assert f"1 layer, {venv.size} B: there already" in out
+    assert "(new)" in out
+    assert "  moves" not in out
+    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+
+
+def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(*_: Any) -> Published:
+        none = Amount()
+        moved = Moved(none, none, Amount(3, 100))
+        return Published(LOCK.cell, "ghcr.io/acme/rl/demo", "sha256:1", "fixed", {"latest": None}, moved, None, "")
+
+    monkeypatch.setattr(Publisher, "publish", publish)
+    out, err = run(app, LOCK.image, "--to", "ghcr.io/acme/rl")
+    assert out == "sha256:1\n"
+    assert "ghcr.io/acme/rl/demo:latest is it now" in err
+    (told,) = json.loads(run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--json")[0])
+    assert told["blobs"]["sent"] == {"blobs": 3, "size": 100}
+
+
+def test_options_that_contradict_each_other(app: App) -> None:
+    with pytest.raises(UsageError, match="--require-gpu is about"):
+        run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--no-test", "--require-gpu")

@@ -1,0 +1,131 @@
+"""Moving tags together, and what is done about a run that was killed while it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import PublishError
+from imagegen.net import Client
+from imagegen.publish import journal
+from imagegen.publish.journal import Manifest, Place
+from imagegen.registry import Repository, Target, parse
+from imagegen.store import Store
+from imagegen.store.layout import MANIFEST_TYPE
+from tests.environment import environment
+from tests.registry_writes import Writable, answering
+
+TAGS = ("latest", "cu130", "cu130-py311")
+
+
+class Scene:
+    """A repository with two images without layers; its tags name the first."""
+
+    def __init__(self, root: Path, registry: Writable, client: Client, settings: Settings) -> None:
+        self.registry, self.store, self.said = registry, Store(root / "store"), list[str]()
+        name = parse(f"{registry.host}/acme/rl/demo")
+        self.place = Place(name, Target(name, client, settings), Repository(name, client, settings))
+        config = registry.blob("acme/rl/demo", b"{}", "c")
+        self.old, self.new, self.theirs = (
+            str(registry.put("acme/rl/demo", self.manifest(config, name))["digest"])
+            for name in ("old", "new", "theirs")
+        )
+        for tag in TAGS:
+            self.name(tag, self.old)
+        self.store.write(registry.documents[f"/v2/acme/rl/demo/manifests/{self.new}"][1])
+        self.to = Manifest(self.new, MANIFEST_TYPE)
+
+    @staticmethod
+    def manifest(config: dict[str, object], name: str) -> dict[str, object]:
+        told = {"name": name}
+        return {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config, "layers": [], "annotations": told}
+
+    def name(self, tag: str, digest: str) -> None:
+        start = "/v2/acme/rl/demo/manifests/"
+        self.registry.documents[start + tag] = self.registry.documents[start + digest]
+
+    def stands(self) -> list[str | None]:
+        return [self.place.standing(tag) for tag in TAGS]
+
+    def killed(self, *moved: str) -> None:
+        """Leave what a run leaves that was killed after it had moved these."""
+        before = {tag: Manifest(self.old, MANIFEST_TYPE) for tag in TAGS}
+        journal._write(self.store, journal.Move(self.place.name, self.new, before))
+        for tag in moved:
+            self.name(tag, self.new)
+
+    def settle(self) -> None:
+        journal.settle(self.place, self.store, self.said.append)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    registry = Writable()
+    settings = Settings.from_environment(environment(tmp_path))
+    with Client(settings, attempts=1) as client:
+        yield Scene(tmp_path, registry, client, settings)
+    registry.close()
+
+
+def test_tags_move_together(scene: Scene) -> None:
+    moved = journal.move(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.said.append)
+    assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
+    assert scene.stands() == [scene.new] * 3
+    assert journal.move(scene.place, scene.store, scene.to, TAGS, scene.said.append) == {}
+    assert not scene.store.keys("publishing")
+
+
+def test_a_refusal_puts_them_back(scene: Scene) -> None:
+    scene.registry.faults.append(
+        lambda handler: handler.path.endswith("/cu130-py311") and answering(400, "PUT", times=1)(handler)
+    )
+    with pytest.raises(PublishError) as refused:
+        journal.move(scene.place, scene.store, scene.to, TAGS, scene.said.append)
+    assert "the tags are where they were" in str(refused.value)
+    assert scene.stands() == [scene.old] * 3
+    assert not scene.store.keys("publishing")
+
+
+def test_what_a_killed_run_moved_goes_back(scene: Scene) -> None:
+    scene.killed("latest")
+    scene.settle()
+    assert scene.stands() == [scene.old] * 3
+    assert f"latest is back at {scene.old}" in scene.said[-1]
+    assert not scene.store.keys("publishing")
+
+
+def test_a_run_that_was_killed_when_all_had_moved_was_done(scene: Scene) -> None:
+    scene.killed(*TAGS)
+    scene.settle()
+    assert scene.stands() == [scene.new] * 3
+    assert not scene.said
+    assert not scene.store.keys("publishing")
+
+
+def test_what_somebody_else_has_moved_meanwhile_is_theirs(scene: Scene) -> None:
+    scene.killed("latest", "cu130")
+    scene.name("latest", scene.theirs)
+    scene.settle()
+    assert scene.stands() == [scene.theirs, scene.old, scene.old]
+
+
+def test_a_registry_that_takes_nothing_back_is_asked_again_later(scene: Scene) -> None:
+    scene.killed("latest")
+    scene.registry.faults.append(answering(405, "PUT"))
+    with pytest.raises(PublishError, match="1 tag that an earlier run had moved cannot be put back"):
+        scene.settle()
+    scene.registry.faults.clear()
+    scene.settle()
+    assert scene.stands() == [scene.old] * 3
+
+
+def test_an_image_that_is_gone_holds_nobody_up(scene: Scene) -> None:
+    scene.killed("latest")
+    del scene.registry.documents[f"/v2/acme/rl/demo/manifests/{scene.old}"]
+    scene.settle()
+    assert scene.place.standing("latest") == scene.new
+    assert "stays: nobody has the manifest" in " ".join(scene.said)
+    assert not scene.store.keys("publishing")

@@ -1,0 +1,257 @@
+"""Machines that publish to one registry, the stand-in: what each makes, sends, believes and signs.
+
+The layers are real ones of tiny wheels, and so are the documents and signatures; engine and base are stand-ins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imagegen import smoke
+from imagegen.base import BaseLayer
+from imagegen.cli import publishing
+from imagegen.cli.app import App
+from imagegen.cli.publishing import Publisher, Wishes
+from imagegen.layers import bytecode
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.matrix.model import Cell
+from imagegen.net import Client
+from imagegen.progress import Progress, Quiet
+from imagegen.publish.road import Published
+from imagegen.store import Store
+from imagegen.trust.attach import attached
+from imagegen.trust.project import FILE
+from imagegen.trust.signers import Trust
+from tests.environment import environment
+from tests.registry_writes import Writable
+from tests.unit.test_layers_assemble import HostSandbox
+from tests.wheels import make_wheel
+
+assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+
+AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+CELL = cast(
+    "Cell", SimpleNamespace(id="demo-cpu-py311", image="demo", axes=AXES, requirements=(), gpus=(), cuda_version=None)
+)
+OTHER = "other"
+
+
+class Engines:
+    """A stand-in for the engine: what it was given, and how."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+        self.logins: list[tuple[str, str] | None] = []
+
+    @contextmanager
+    def connect(self, *_: object) -> Iterator[Engines]:
+        yield self
+
+    def load(self, store: Store, digest: str, tag: str, progress: Progress) -> None:
+        self.got.append(("store", digest))
+
+    def pull(self, name: str, digest: str, tag: str, login: tuple[str, str] | None, progress: Progress) -> None:
+        self.got.append((name, digest))
+        self.logins.append(login)
+
+    def run(self, _: object, ref: str, *args: object, **more: object) -> smoke.Report:
+        return smoke.Report(ref, CELL.id, (smoke.Result("imports", "pass", 0.1),))
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    registry = Writable()
+    registry.referrers = True
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    engines = Engines()
+    monkeypatch.setattr(publishing, "Engine", engines)
+    monkeypatch.setattr(smoke, "run", engines.run)
+    return engines
+
+
+@pytest.fixture
+def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    made: list[Store] = []
+
+    def build(_: object, store: Store, *__: object) -> BaseLayer:
+        made.append(store)
+        return BaseLayer(store.write(bytes(1024)), 1024)
+
+    monkeypatch.setattr(assembling.base, "build", build)
+    (tmp_path / "rootfs").mkdir()
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
+    return Team(tmp_path, registry, made)
+
+
+class Team:
+    """A project with a key, and the machines of those who work on it."""
+
+    def __init__(self, root: Path, registry: Writable, bases: list[Store]) -> None:
+        self.root, self.registry, self.bases = root, registry, bases
+        self.key = root / "release.key"
+        private = ec.generate_private_key(ec.SECP256R1())
+        plain = serialization.NoEncryption()
+        self.key.write_bytes(
+            private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        )
+        self.key.chmod(0o600)
+        public = private.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        (root / "release.pub").write_bytes(public)
+        (root / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+
+    def lock(self, *contents: bytes) -> Lock:
+        """A lock of a wheel for each of the contents; its files are in no store."""
+        wheels = []
+        for number, content in enumerate(contents):
+            name = f"demo{number:02}"
+            path = make_wheel(
+                self.root,
+                {f"{name}.py": content},
+                filename=f"{name}-1.0-py3-none-any.whl",
+                info=f"{name}-1.0.dist-info",
+            )
+            data = path.read_bytes()
+            sha256 = Store(self.root / "files").write(data).removeprefix("sha256:")
+            wheels.append(LockedWheel(name, "1.0", File(path.name, sha256, len(data), "pypi"), ()))
+        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+        base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+        return Lock(CELL.id, "demo", AXES, {}, uv, "2026-11-20T00:00:00Z", base, tuple(wheels), ())
+
+    def machine(self, name: str, *locks: Lock) -> Machine:
+        """With an empty store, but for the wheels of these locks."""
+        machine = Machine(self, self.root / name)
+        files = Store(self.root / "files")
+        for each in locks:
+            for wheel in each.wheels:
+                machine.store.write(files.read(wheel.file.digest))
+        return machine
+
+
+class Machine:
+    def __init__(self, team: Team, root: Path) -> None:
+        root.mkdir()
+        self.team, self.said = team, list[str]()
+        env = environment(root)
+        real = App(env, team.root)
+        self.store = real.store
+        progress = Quiet()
+        progress.say = self.said.append  # type: ignore[method-assign]
+        images = {"demo": CELL, OTHER: CELL}
+        self.app = SimpleNamespace(
+            env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
+            matrix=SimpleNamespace(defaults=images, select=lambda name: (images[name],)),
+            sources=lambda _: real.settings, imports=lambda _: {},
+        )  # fmt: skip
+
+    def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> Published:
+        asked = Wishes(key=self.team.key if key else None, **wishes)
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", asked)
+        return publisher.publish(CELL, lock)
+
+    def kinds(self, digest: str) -> dict[str, str | None]:
+        """Name of each attached document's kind -> who attests it."""
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", Wishes())
+        with Client(self.app.settings) as client:
+            place = publisher.place(client, publisher.reference("demo"))
+            found = attached(place.repository, digest, Trust(publisher.project))
+        assert len({each.document.kind for each in found}) == len(found), "each once"
+        return {each.document.kind.name: each.signer for each in found}
+
+
+SIGNED = ("lock", "layers", "sbom", "provenance", "audit", "smoke")
+
+
+def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    published = machine.publish(lock)
+    # Of the facts, each is named by the layers document; their archive is not.
+    assert machine.kinds(published.digest) == dict.fromkeys(SIGNED, "release") | {"facts": None}
+    assert engines.got == [("store", published.digest)]
+    other = team.machine("two", lock)
+    other.publish(lock)
+    assert len(other.kinds(published.digest)) == len(SIGNED) + 1, "nothing is said twice"
+    assert len(engines.got) == 1, "and no check runs twice, since somebody trusted attests the report"
+    team.registry.asked.clear()
+    machine.publish(lock)
+    written = [path for method, path in team.registry.asked if method in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for path in written] == [published.digest], "the manifest alone, once more"
+
+
+def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n", b"y = 1\n")
+    first = team.machine("one", lock).publish(lock)
+    bases, asked = len(team.bases), len(team.registry.asked)
+    empty = team.machine("two")
+    again = empty.publish(replace(lock, record=None), test=False)
+    assert again.digest == first.digest
+    assert len(team.bases) == bases, "no base was made, and no wheel was there to make anything of"
+    assert (again.pushed.sent.blobs, again.moved) == (0, {})
+    changing = [request for request in team.registry.asked[asked:] if request[0] in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for _, path in changing] == [first.digest], "the manifest, once more"
+
+
+def test_one_new_wheel_is_one_new_layer(team: Team, engines: Engines) -> None:
+    """Which the engine gets from the registry, as the store has not the others."""
+    old = team.lock(*(f"x = {number}\n".encode() for number in range(9)))
+    team.machine("one", old).publish(old)
+    contents = [*(f"x = {number}\n".encode() for number in range(8)), b"new = 1\n"]
+    new = team.lock(*contents)
+    bump = replace(new, wheels=(*old.wheels[:-1], new.wheels[-1]), as_of="2026-11-21T00:00:00Z")
+    empty = team.machine("two", new)
+    published = empty.publish(bump)
+    assert published.pushed.there.blobs > 1
+    assert published.pushed.sent.blobs <= 3, "the new layer, the config, and what shares its group"
+    assert engines.got[-1] == (f"{team.registry.host}/acme/rl/demo", published.digest)
+    assert team.machine("three", bump).publish(bump, test=False).digest == published.digest, "as if made from nothing"
+
+
+def test_whom_nobody_trusts_is_not_believed(team: Team, engines: Engines) -> None:
+    """What is attached without a signature could name any layer under an honest wheel's hash."""
+    lock = team.lock(b"x = 1\n")
+    team.machine("one", lock).publish(lock, key=False)
+    bases = len(team.bases)
+    team.machine("two", lock).publish(lock, key=False, test=False)
+    assert len(team.bases) == bases + 1, "all was made again"
+
+
+def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    monkeypatch.setattr(CELL, "image", OTHER)
+    machine.publish(replace(lock, image=OTHER, cell="other-cpu-py311"))
+    monkeypatch.setattr(CELL, "image", "demo")
+    published = machine.publish(lock)
+    assert published.pushed.mounted.blobs > 1
+    assert published.pushed.sent.blobs == 2, "its own config and support"
+
+
+def test_gzip_has_tags_of_its_own(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    plain, packed = machine.publish(lock), machine.publish(lock, compression="gzip")
+    assert plain.digest != packed.digest
+    assert all(tag.endswith("-gzip") for tag in (packed.fixed, *packed.moved))
+    bases = len(team.bases)
+    again = team.machine("two").publish(lock, compression="gzip", test=False)
+    assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)

@@ -1,0 +1,52 @@
+"""What a dry run says: of a recorded lock without anybody's help, and of a registry that was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imagegen.publish.plan import Plan, Seen, Wanted, lines, plan
+from imagegen.publish.tags import Tags
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "publish-plan.txt"
+TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))
+OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "f" * 64
+WANTED = (
+    Wanted("base", "sha256:" + "a" * 64, 177_300_000),
+    Wanted("nvidia-cublas", "sha256:" + "b" * 64, 411_000_000),
+    Wanted("torch", "sha256:" + "c" * 64, 510_900_000),
+    Wanted("vllm", "sha256:" + "d" * 64, 271_100_000),
+)
+SEEN = Seen(
+    frozenset({WANTED[0].digest or ""}),
+    frozenset({WANTED[1].digest or ""}),
+    {TAGS.fixed: None, "latest": OLD, "cu130": OLD, "cu130-py311": NEW},
+)
+STEPS = ("attached: lock, sbom; signed by release.key",)
+
+
+def planned(
+    wanted: tuple[Wanted, ...] = WANTED, digest: str | None = NEW, seen: Seen | None = SEEN, *, moves: bool = True
+) -> Plan:
+    held = {each.digest or "" for each in wanted[1:3]}
+    name = "ghcr.io/acme/rl/demo"
+    return plan("demo-cu130-py311", name, digest, wanted, TAGS, held=held, seen=seen, moves=moves, steps=STEPS)
+
+
+def test_how_it_reads() -> None:
+    plans = {
+        "of a registry that was asked": planned(),
+        "of one that was not": planned(seen=None, moves=False),
+        "of a lock that nobody recorded": planned((WANTED[0], Wanted("vllm")), None, None),
+        "of a tag that is taken": planned(seen=Seen(frozenset(), frozenset(), {TAGS.fixed: OLD})),
+    }
+    text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())
+    assert text == GOLDEN.read_text()
+
+
+def test_as_data() -> None:
+    told = planned().as_dict()
+    assert [part["where"] for part in told["layers"]] == ["registry", "beside", "store", "nowhere"]
+    assert told["sent"] == 510_900_000 + 271_100_000
+    assert told["tags"] == {"fixed": TAGS.fixed, "moving": list(TAGS.moving)}
+    assert told["before"]["latest"] == OLD
+    assert planned(moves=False).as_dict()["tags"]["moving"] == []

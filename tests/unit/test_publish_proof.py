@@ -1,0 +1,86 @@
+"""When a report of the smoke checks still proves an image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.lock import read
+from imagegen.publish import proof
+from imagegen.publish.proof import Proof, Wanted
+from imagegen.smoke import Report, Result
+from imagegen.smoke.suite.table import applicable
+from imagegen.store import Store
+from imagegen.trust.documents import AUDIT, SMOKE, Attached, Document
+
+LOCKS = Path(__file__).parents[2] / "locks"
+GPU, CPU = read(LOCKS / "blackwell-vllm-cu130-py311.toml"), read(LOCKS / "cpu-grpo-cpu-py311.toml")
+IMAGE = "sha256:" + "1" * 64
+
+
+def report(*, gpu: bool) -> Report:
+    checks = applicable({package.name for package in GPU.packages})
+    results = (Result(each.name, "skip" if each.device == "cuda" and not gpu else "pass", 0.1) for each in checks)
+    return Report(IMAGE, GPU.cell, tuple(results))
+
+
+def wanted(*, gpu: bool = False) -> Wanted:
+    return Wanted.of(IMAGE, GPU, {}, require_gpu=gpu)
+
+
+def proven(*, gpu: bool) -> Proof:
+    return proof.of(report(gpu=gpu), wanted(), GPU)
+
+
+def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert (proven(gpu=False).gpu, proven(gpu=True).gpu) == (False, True)
+    proof.remember(store, proven(gpu=False))
+    assert proof.recall(store, wanted()) == proven(gpu=False)
+    assert proof.recall(store, wanted(gpu=True)) is None
+    proof.remember(store, proven(gpu=True))
+    for each in (wanted(), wanted(gpu=True)):
+        assert proof.recall(store, each) == proven(gpu=True)
+
+
+def test_an_image_without_gpus_is_proven_without_one() -> None:
+    assert not Wanted.of(IMAGE, CPU, {}, require_gpu=True).gpu
+    assert wanted(gpu=True).gpu
+
+
+def test_what_the_checks_are_told_is_a_part_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    proof.remember(store, proven(gpu=True))
+    assert proof.recall(store, replace(wanted(), image="sha256:" + "2" * 64)) is None
+    assert proof.recall(store, Wanted.of(IMAGE, GPU, {"torch": ("torch",)}, require_gpu=False)) is None
+    monkeypatch.setattr(proof, "files", lambda _: {"suite/x.py": b"changed"})
+    assert proof.recall(store, wanted()) is None
+
+
+def test_who_is_trusted_to_have_run_them() -> None:
+    document = proof.document(proven(gpu=True))
+
+    def found(document: Document, signer: str | None, asked: Wanted) -> object:
+        return proof.attested([Attached(document, "sha256:0", signer)], asked)
+
+    assert found(document, "release", wanted(gpu=True)) == (proven(gpu=True), "release")
+    assert found(document, None, wanted()) is None
+    assert found(document, "release", replace(wanted(), image="sha256:" + "2" * 64)) is None
+    assert found(Document(AUDIT, document.content), "release", wanted()) is None
+    assert found(proof.document(proven(gpu=False)), "release", wanted(gpu=True)) is None
+    told = json.loads(document.content)
+    for wrong in ({**told, "result": "FAILED"}, {"result": "PASSED"}, [], {**told, "imagegen": None}):
+        assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", wanted()) is None
+    assert found(Document(SMOKE, b"{"), "release", wanted()) is None
+
+
+def test_the_document_is_a_test_result() -> None:
+    """Its form is in-toto's test-result v0.1: result and configuration are required."""
+    told = json.loads(proof.document(proven(gpu=False)).content)
+    assert told["result"] == "PASSED"
+    assert told["configuration"][0]["digest"] == {"sha256": wanted().suite.removeprefix("sha256:")}
+    assert "imports" in told["passedTests"]
+    assert "cuda" not in told["passedTests"], "it was skipped"

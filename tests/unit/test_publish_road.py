@@ -1,0 +1,306 @@
+"""A whole publish against the stand-in for a registry, and what is left wherever it breaks off."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from imagegen.config import Settings
+from imagegen.errors import ImagegenError, PublishError
+from imagegen.layers import Image, Layer
+from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.net import Client
+from imagegen.pipeline import SmokeFailed
+from imagegen.progress import Progress, Quiet
+from imagegen.publish import proof, road
+from imagegen.publish.elsewhere import Elsewhere
+from imagegen.publish.journal import Place
+from imagegen.publish.road import Hands, Job, Made, Published
+from imagegen.publish.tags import Tags
+from imagegen.registry import Repository, Target, parse
+from imagegen.registry.image import Descriptor
+from imagegen.smoke import Report, Result
+from imagegen.store import Store, digest_of
+from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
+from tests.environment import environment
+from tests.registry import send
+from tests.registry_writes import Writable, received
+
+REPOSITORY = "acme/rl/demo"
+TAGS = Tags("2026.11.20-demo-1a2b3c4d", ("latest", "cpu", "cpu-py311"))
+EMPTY = b"{}"
+
+
+def lock_of(version: str) -> Lock:
+    wheel = LockedWheel(
+        "demo", version, File(f"demo-{version}-py3-none-any.whl", digest_of(version.encode())[7:], 9, "pypi"), ()
+    )
+    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-11-20T00:00:00Z", base, (wheel,), ())
+
+
+class World:
+    """A registry, a machine that publishes to it, and an image of two layers whose upper one is of the version."""
+
+    def __init__(self, root: Path, registry: Writable) -> None:
+        root.mkdir(exist_ok=True)
+        self.registry = registry
+        self.store = Store(root / "store")
+        self.settings = Settings.from_environment(environment(root))
+        self.passes, self.tested, self.made = True, 0, 0
+        self.signed: dict[str, str] = {}  # digest of a document -> who attests it
+
+    def image(self, version: str) -> Image:
+        layers = []
+        for name, content in (("base", b"base"), ("demo", version.encode())):
+            digest = self.store.write(content * 10)
+            layers.append(
+                Layer(name, digest_of(name.encode() + content), digest_of(content), digest, len(content) * 10, 1)
+            )
+        config = json.dumps({"version": version}).encode()
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": {"mediaType": "c", "digest": self.store.write(config), "size": len(config)},
+                "layers": [{"mediaType": each.media_type, "digest": each.digest, "size": each.size} for each in layers],
+            }
+        ).encode()
+        return Image(self.store.write(manifest), manifest, config, tuple(layers))
+
+    def place(self, client: Client, repository: str = REPOSITORY) -> Place:
+        name = parse(f"{self.registry.host}/{repository}")
+        return Place(name, Target(name, client, self.settings), Repository(name, client, self.settings))
+
+    def publish(
+        self, version: str, tags: Tags = TAGS, *, test: bool = True, progress: Progress | None = None
+    ) -> Published:
+        job = Job(lock_of(version), tags, {}, test=test)
+        with Client(self.settings, attempts=1, backoff=0.001) as client:
+            return road.publish(job, self.hands(version), self.place(client), (), self.store, progress or Quiet())
+
+    def hands(self, version: str) -> Hands:
+        def make(lock: Lock, elsewhere: Elsewhere) -> Made:
+            self.made += 1
+            image = self.image(version)
+            return Made(image, image)
+
+        def prove(lock: Lock, image: Image, wanted: proof.Wanted) -> Report:
+            self.tested += 1
+            status = "pass" if self.passes else "fail"
+            return Report(image.digest, "demo-cpu-py311", (Result("imports", status, 0.1),))
+
+        documents = (Document(SBOM, b'{"sbom": 1}'), Document(AUDIT, b'{"audit": 1}'))
+        return Hands(lambda: lock_of(version), make, lambda *_: documents, self.attach, self.attached, prove)
+
+    def attach(self, place: Place, subject: Descriptor, documents: Sequence[Document]) -> None:
+        """As trust.attach, without signatures."""
+        for document in documents:
+            kind = document.kind.media_type
+            place.target.refer(subject, kind, document.content, kind, {})
+
+    def attached(self, place: Place, digest: str) -> tuple[Attached, ...]:
+        found = []
+        for referrer in place.repository.referrers(digest):
+            data = place.repository.content(referrer).data
+            kind = next(kind for kind in KINDS.values() if kind.media_type == referrer.artifact_type)
+            found.append(Attached(Document(kind, data), referrer.digest, self.signed.get(digest_of(data))))
+        return tuple(found)
+
+    def said(self, digest: str) -> dict[str, Document]:
+        """Name of its kind -> what is attached to the image, each once."""
+        with Client(self.settings) as client:
+            found = self.attached(self.place(client), digest)
+        documents = {each.document.kind.name: each.document for each in found}
+        assert len(documents) == len(found)
+        return documents
+
+    def tags(self) -> dict[str, str]:
+        """Tag -> digest, each of which must be complete; lists of referrers as what they list."""
+        start = f"/v2/{REPOSITORY}"
+        found = {}
+        for path, (_, data) in self.registry.documents.copy().items():
+            tag = path.removeprefix(f"{start}/manifests/")
+            if tag != path and not tag.startswith("sha256:"):
+                document = json.loads(data)
+                blobs = (document["config"], *document["layers"]) if "layers" in document else ()
+                for each in blobs:
+                    assert f"{start}/blobs/{each['digest']}" in self.registry.documents, path
+                for each in document.get("manifests", ()):
+                    assert f"{start}/manifests/{each['digest']}" in self.registry.documents, path
+                listed = sorted(each["digest"] for each in document.get("manifests", ()))
+                found[tag] = " ".join(listed) if tag.startswith("sha256-") else digest_of(data)
+        return found
+
+    def ends(self) -> tuple[dict[str, str], dict[str, Document]]:
+        """All that anybody can ask for by a tag."""
+        tags = self.tags()
+        return tags, self.said(tags["latest"])
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    registry = Writable()
+    registry.referrers = True
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # no power fails here
+    return World(tmp_path, registry)
+
+
+def test_an_image_is_published(world: World) -> None:
+    published = world.publish("1.0")
+    image = world.image("1.0")
+    assert published.digest == image.digest
+    assert world.tags() == dict.fromkeys((TAGS.fixed, *TAGS.moving), image.digest)
+    assert published.moved == dict.fromkeys(TAGS.moving)
+    assert (published.pushed.sent.blobs, published.pushed.there.blobs) == (3, 0)
+    kinds = sorted(
+        each.document.kind.name for each in world.attached(world.place(Client(world.settings)), image.digest)
+    )
+    assert kinds == ["audit", "sbom", "smoke"]
+
+
+def test_again_does_nothing(world: World) -> None:
+    world.publish("1.0")
+    before = dict(world.registry.documents)
+    world.registry.asked.clear()
+    again = world.publish("1.0")
+    assert (again.moved, again.pushed.sent.blobs, world.tested) == ({}, 0, 1)
+    assert again.proven == "this store"
+    assert world.registry.documents == before
+
+
+def test_a_new_version_moves_the_tags_and_sends_one_layer(world: World) -> None:
+    first = world.publish("1.0")
+    second = world.publish("2.0", replace(TAGS, fixed="2026.11.21-demo-5e6f7a8b"))
+    assert second.moved == dict.fromkeys(TAGS.moving, first.digest)
+    assert second.pushed.there.size == len(b"base") * 10
+    assert world.tags() == {
+        TAGS.fixed: first.digest,
+        **dict.fromkeys(("2026.11.21-demo-5e6f7a8b", *TAGS.moving), second.digest),
+    }
+
+
+def test_a_fixed_tag_is_never_another_image(world: World) -> None:
+    world.publish("1.0")
+    before = world.tags()
+    with pytest.raises(PublishError, match="is another image already, and never moves"):
+        world.publish("2.0")
+    assert world.tags() == before
+
+
+def test_what_is_known_to_be_refused_is_refused_before_anything_is_made(world: World) -> None:
+    world.publish("1.0")
+    job = Job(lock_of("2.0"), TAGS, {}, expected=world.image("2.0").digest)
+    with Client(world.settings) as client, pytest.raises(PublishError, match="never moves"):
+        road.publish(job, world.hands("2.0"), world.place(client), (), world.store, Quiet())
+    assert world.made == 1
+
+
+def test_who_may_not_write_hears_it_before_anything_is_made(world: World) -> None:
+    world.registry.user, world.registry.basic = "them:secret", True
+    with pytest.raises(PublishError, match="may not be written to"):
+        world.publish("1.0")
+    assert world.made == 0
+
+
+def test_checks_that_fail_move_nothing(world: World) -> None:
+    first = world.publish("1.0")
+    world.passes = False
+    with pytest.raises(SmokeFailed, match="imports") as failed:
+        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    assert "no tag has moved" in str(failed.value)
+    assert {tag: digest for tag, digest in world.tags().items() if tag != "fixed-2"} == dict.fromkeys(
+        (TAGS.fixed, *TAGS.moving), first.digest
+    )
+    world.passes = True
+    world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    assert world.tested == 3, "a report that is not green proves nothing later"
+
+
+def test_without_checks_only_the_fixed_tag_is_set(world: World) -> None:
+    world.publish("1.0", test=False)
+    assert list(world.tags()) == [TAGS.fixed]
+    assert world.publish("1.0").moved == dict.fromkeys(TAGS.moving), "later, where the checks run"
+
+
+def test_a_report_that_somebody_trusted_attests_is_not_made_again(world: World, tmp_path: Path) -> None:
+    published = world.publish("1.0")
+    other = World(tmp_path / "other", world.registry)
+    other.signed[digest_of(world.said(published.digest)["smoke"].content)] = "release key"
+    again = other.publish("1.0", replace(TAGS, moving=("nightly",)))
+    assert (again.proven, other.tested) == ("release key", 0)
+    assert other.tags()["nightly"] == published.digest
+    stranger = World(tmp_path / "stranger", world.registry)
+    stranger.publish("1.0")
+    assert stranger.tested == 1, "whoever may write there could say so"
+
+
+def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, *, for_good: bool) -> None:
+    """Publish 2.0 in a registry that stands at `before` and refuses request `at`, or that and all that follow."""
+    count = [0]
+
+    def fault(handler: BaseHTTPRequestHandler) -> bool:
+        world.tags()
+        count[0] += 1
+        if count[0] == at or (for_good and count[0] > at):
+            received(handler)
+            send(handler, 418, b"")
+            return True
+        return False
+
+    world.registry.documents = dict(before)
+    world.registry.faults = [fault]
+    with suppress(ImagegenError):
+        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    world.tags()
+    world.registry.faults = []
+
+
+@pytest.mark.fault(
+    "Network",
+    "any single request of a publish is refused, or all from one on",
+    "every tag can be pulled at every moment, the moving ones agree, and the next run ends as an undisturbed one",
+)
+@pytest.mark.parametrize(
+    ("for_good", "referrers", "step"),
+    [
+        pytest.param(False, True, 15, id="once"),
+        pytest.param(True, False, 17, id="for good, without lists of referrers"),
+        *(pytest.param(*each, 1, marks=pytest.mark.slow) for each in itertools.product([False, True], repeat=2)),
+    ],
+)
+def test_wherever_it_breaks_off_the_next_run_ends_as_if_nothing_had_happened(
+    world: World, for_good: bool, referrers: bool, step: int
+) -> None:
+    world.registry.referrers = referrers
+    world.publish("1.0")
+    before = dict(world.registry.documents)
+    world.registry.asked.clear()
+    world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    requests, after = len(world.registry.asked), world.ends()
+    assert requests > 20
+    for at in range(requests, 0, -step):
+        interrupted(world, before, at, for_good=for_good)
+        stands = world.tags()
+        if not for_good:
+            assert len({stands[tag] for tag in TAGS.moving}) == 1, at
+        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+        assert world.ends() == after, at
+        assert not world.store.keys("publishing"), "the journal is closed"

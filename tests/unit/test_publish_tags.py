@@ -1,0 +1,111 @@
+"""Tags: valid, telling cells apart, and saying what people look for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagegen import lock
+from imagegen.data import shipped
+from imagegen.errors import PublishError
+from imagegen.matrix.cells import cell_id
+from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Subject, tags
+
+DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
+VALUE = st.from_regex(r"[a-z0-9]{1,4}([./-][a-z0-9]{1,4}){0,2}", fullmatch=True)
+AXES = st.fixed_dictionaries(
+    {
+        "cuda": st.sampled_from(["cu128", "cu130", "cpu"]) | VALUE,
+        "python": st.from_regex(r"3\.1[0-4]", fullmatch=True),
+        "platform": st.sampled_from(["linux/amd64", "linux/arm64"]),
+        "attention": st.sampled_from(["fa2", "sdpa"]) | VALUE,
+    }
+)
+VERSION = st.from_regex(r"([0-9]!)?[0-9]{1,3}(\.[0-9]{1,3}){0,3}((a|b|rc)[0-9])?(\.dev[0-9]{1,8})?", fullmatch=True)
+
+
+def subject(axes: dict[str, str], version: str = "2.13.0", **more: str) -> Subject:
+    rest = cell_id("demo", axes, DEFAULTS).removeprefix("demo-")
+    title = f"torch{version}-{axes['cuda']}-py{axes['python'].replace('.', '')}"
+    plain = Subject(
+        f"demo-{rest}", rest, axes, DEFAULTS, title, "2026-11-20T00:00:00Z", "sha256:" + "ab" * 32, "latest"
+    )
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+@settings(max_examples=40)
+@given(AXES, VERSION, st.sampled_from(CHANNELS), st.sampled_from(COMPRESSIONS))
+def test_every_tag_is_one_that_registries_take(axes: dict[str, str], version: str, channel: str, codec: str) -> None:
+    try:
+        found = tags(subject(axes, version, channel=channel, compression=codec))
+    except PublishError:
+        return
+    for tag in (found.fixed, *found.moving):
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag)
+    assert found.fixed not in found.moving
+    assert found.moving, "a channel moves something for every cell"
+
+
+@given(st.lists(AXES, min_size=2, max_size=4), st.sampled_from(COMPRESSIONS))
+def test_two_cells_of_an_image_never_share_a_tag(cells: list[dict[str, str]], codec: str) -> None:
+    """Even if their inputs had one hash; and neither do the channels, nor what is compressed otherwise."""
+    owners: dict[str, tuple[str, str]] = {}
+    for axes in cells:
+        for channel in CHANNELS:
+            try:
+                found = tags(subject(axes, channel=channel, compression=codec))
+            except PublishError:
+                continue
+            own = cell_id("demo", axes, DEFAULTS)
+            for tag in (found.fixed, *(f"{each}" for each in found.moving)):
+                owner = owners.setdefault(tag, (own, codec))
+                assert owner == (own, codec), tag
+
+
+@pytest.mark.parametrize(
+    ("changed", "channel", "moving"),
+    [
+        ({}, "latest", ("latest", "cu130", "cu130-py311")),
+        ({"cuda": "cu128"}, "latest", ("cu128", "cu128-py311")),
+        ({"python": "3.12"}, "latest", ("cu130-py312",)),
+        ({"attention": "sdpa"}, "latest", ("cu130-py311-sdpa",)),
+        ({}, "nightly", ("nightly",)),
+        ({"cuda": "cu128"}, "nightly", ("nightly-cu128-py311",)),
+    ],
+)
+def test_what_moves(changed: dict[str, str], channel: str, moving: tuple[str, ...]) -> None:
+    assert tags(subject({**DEFAULTS, **changed}, channel=channel)).moving == moving
+    packed = tags(subject({**DEFAULTS, **changed}, channel=channel, compression="gzip"))
+    assert packed.moving == tuple(f"{tag}-gzip" for tag in moving)
+
+
+def test_what_never_moves_says_date_software_and_inputs() -> None:
+    assert tags(subject(DEFAULTS)).fixed == "2026.11.20-torch2.13.0-cu130-py311-abababab"
+    other = {**DEFAULTS, "platform": "linux/arm64"}
+    assert tags(subject(other)).fixed == "2026.11.20-torch2.13.0-cu130-py311-linux-arm64-abababab"
+    long = tags(subject(DEFAULTS, "2." + "1" * 200, compression="gzip")).fixed
+    assert len(long) == 128
+    assert long.endswith("-abababab-gzip")
+
+
+def test_a_committed_lock() -> None:
+    found = lock.read(shipped("locks") / "blackwell-vllm-cu130-py311.toml")
+    assert re.fullmatch(
+        r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}", tags(Subject.of(found, found.axes)).fixed
+    )
+
+
+@pytest.mark.parametrize("axis", ["cuda", "attention"])
+def test_what_would_be_a_tag_of_two_meanings_is_refused(axis: str) -> None:
+    with pytest.raises(PublishError, match="cannot have tags"):
+        tags(subject({**DEFAULTS, axis: "nightly"}))
+
+
+def test_a_moving_tag_that_no_registry_takes_is_refused() -> None:
+    with pytest.raises(PublishError, match="cannot have tags") as refused:
+        tags(subject({**DEFAULTS, "attention": "x" * 120}))
+    assert "a tag has at most 128" in str(refused.value)
