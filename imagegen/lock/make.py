@@ -64,10 +64,12 @@ def make(
     progress: Progress,
     chooser: Chooser,
     upgrade_base: bool = False,
+    bounds: Mapping[str, str] | None = None,
 ) -> Lock:
     """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
 
-    `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here.
+    `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here. `bounds`
+    are specifiers by package that hold for this resolution besides what the matrix asks.
 
     Raises LockError when there is no answer, FetchError when an index fails, BuildError for what cannot be compiled,
     and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be had.
@@ -80,13 +82,15 @@ def make(
     attempts = Attempts()
     locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
     target = Target.of(cell.platform, cell.base, locked_base)
-    released = [attempts.attempt(lambda each=each: _released(each, cell, chooser, kept)) for each in cell.requirements]  # type: ignore[misc]
+    release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
+    released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
         parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         maker = _Maker(cell, target, locked_base, compiled, parts, time, settings, store, progress, _sizes(previous))
-        found = maker.resolved(tuple(compat.constraints(rules, cell)), kept)
+        bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
+        found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
         wheels = maker.wheels(found)
         drafter = Drafter(cell, target, rules, compiled, chooser, maker.build_requires, store, settings, progress)
         uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
@@ -108,10 +112,14 @@ def make(
     return previous if previous is not None and replace(previous, record=None) == made else made
 
 
-def _released(requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str]) -> Compiled | None:
+def _released(
+    requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str], bounds: Mapping[str, str]
+) -> Compiled | None:
     package = requirement.component.package
     if recipe := cell.recipes.get(package):
-        return released(requirement, recipe, chooser.versions(package), kept.get(package))
+        narrowed = ",".join(filter(None, [requirement.specifier, bounds.get(package)]))
+        asked = replace(requirement, specifier=narrowed)
+        return replace(released(asked, recipe, chooser.versions(package), kept.get(package)), requirement=requirement)
     return None
 
 
