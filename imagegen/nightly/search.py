@@ -1,0 +1,124 @@
+"""The largest set of moves that is accepted, where not all together are.
+
+A unit is something that can move by itself, one version or more; whether a set of moves is accepted, only trying tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`moves` are the ways in which it may move, the farthest first; it can always stay."""
+
+    name: str
+    rank: int  # those of lower rank go first
+    moves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`names` are those that the reason speaks of: perhaps it would be accepted if they moved too."""
+
+    reason: str
+    names: frozenset[str] = frozenset()
+
+
+# Unit's name -> how it may move; those not named stay. The same may be asked twice.
+Attempt = Callable[[Mapping[str, str]], T | Refusal]
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """`value` is what the attempt gave for `taken`; None: nothing could move. `held` has the refusal of each unit that
+    could not move as far as it might: it is in `taken` where it moves at all.
+    """
+
+    value: T | None
+    taken: Mapping[str, str]
+    held: Mapping[str, Refusal]
+
+
+def largest(units: Iterable[Unit], attempt: Attempt[T]) -> Answer[T]:
+    """All of them, where that is accepted; else one unit after the other, by rank and name.
+
+    What a refusal names is tried along with it. So none is held that could have moved with what stands before it, and
+    none that could move with the result. The order in which `units` come does not matter.
+    """
+    return _Search(sorted(units, key=lambda unit: (unit.rank, unit.name)), attempt).run()
+
+
+class _Search(Generic[T]):
+    def __init__(self, units: list[Unit], attempt: Attempt[T]) -> None:
+        self.units = {unit.name: unit for unit in units}
+        self.attempt = attempt
+        self.value: T | None = None
+        self.taken: dict[str, str] = {}
+        self.held: dict[str, Refusal] = {}
+
+    def run(self) -> Answer[T]:
+        if not self._take_all_but_few():
+            for name in self.units:
+                if name not in self.taken and not self._move(name) and self._take_rest():
+                    break
+        while any([self._move(name) for name in self.units if name not in self.taken]):  # noqa: C419 - all of them
+            pass
+        return Answer(self.value, self.taken, self.held)
+
+    def _take_all_but_few(self) -> bool:
+        """Hold the last of those that each refusal names, as long as no earlier refusal names it too: that one would
+        perhaps have been met by holding it alone. Whether an accepted set was found so.
+        """
+        order = list(self.units)
+        blamed: set[str] = set()
+        wanted = {name: unit.moves[0] for name, unit in self.units.items()}
+        while wanted and isinstance(found := self.attempt(wanted), Refusal):
+            names = sorted(found.names & wanted.keys(), key=order.index)
+            if not names or names[-1] in blamed:
+                break
+            blamed |= found.names
+            self.held[names[-1]] = found
+            del wanted[names[-1]]
+        else:
+            if wanted and not isinstance(found, Refusal):
+                self._keep(wanted, found)
+            return True
+        self.held.clear()
+        return False
+
+    def _keep(self, wanted: Mapping[str, str], value: T) -> None:
+        self.value, self.taken = value, dict(wanted)
+        farthest = {name for name, move in wanted.items() if move == self.units[name].moves[0]}
+        self.held = {name: refusal for name, refusal in self.held.items() if name not in farthest}
+
+    def _take_rest(self) -> bool:
+        """Whether all moved that nothing was said against yet."""
+        rest = {name: unit.moves[0] for name, unit in self.units.items() if name not in {*self.held, *self.taken}}
+        wanted = {**self.taken, **rest}
+        if not rest or isinstance(found := self.attempt(wanted), Refusal):
+            return False
+        self._keep(wanted, found)
+        return True
+
+    def _move(self, name: str) -> bool:
+        """Let one more move, as far as it goes; whether it could. Why not as far as it might is remembered."""
+        for move in self.units[name].moves:
+            wanted = {**self.taken, name: move}
+            while isinstance(found := self.attempt(wanted), Refusal):
+                more = {each: self.units[each].moves[0] for each in found.names & self._open(wanted)}
+                if not more:
+                    break
+                wanted |= more
+            if not isinstance(found, Refusal):
+                self._keep(wanted, found)
+                return True
+            self.held.setdefault(name, found)
+        return False
+
+    def _open(self, wanted: Mapping[str, str]) -> set[str]:
+        return self.units.keys() - wanted.keys() - self.held.keys()

@@ -1,0 +1,92 @@
+"""The search for the largest set of moves, against trying all sets."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.nightly.search import Refusal, Unit, largest
+
+NAMES = "abcdef"
+UNITS = [Unit(name, index, ("newest",)) for index, name in enumerate(NAMES)]
+
+
+def subsets(names: str = NAMES) -> list[frozenset[str]]:
+    return [frozenset(some) for size in range(len(names) + 1) for some in itertools.combinations(names, size)]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[frozenset[str]], list[tuple[str, str]]]:
+    """Sets that cannot move together, and pairs of which the first cannot move without the second."""
+    clashes = draw(st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1, max_size=3), max_size=4))
+    needs = draw(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=5))
+    return clashes, needs
+
+
+def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], wanted: frozenset[str]) -> Refusal | None:
+    clashes, needs = world
+    for first, second in needs:
+        if first in wanted and second not in wanted:
+            return Refusal(f"{first} needs {second}", frozenset({first, second}))
+    for clash in clashes:
+        if clash <= wanted:
+            return Refusal(f"{'+'.join(sorted(clash))} clash", clash)
+    return None
+
+
+@given(worlds(), st.permutations(UNITS))
+def test_the_answer_is_the_best_of_all_sets_by_the_stated_order(
+    world: tuple[list[frozenset[str]], list[tuple[str, str]]], units: list[Unit]
+) -> None:
+    def attempt(wanted: Mapping[str, str]) -> frozenset[str] | Refusal:
+        moving = frozenset(wanted)
+        return refusal(world, moving) or moving
+
+    answer = largest(units, attempt)
+    accepted = [each for each in subsets() if refusal(world, each) is None]
+    best = max(accepted, key=lambda each: [name in each for name in NAMES])
+    assert frozenset(answer.taken) == best == (answer.value or frozenset())
+    assert set(answer.held) == set(NAMES) - best
+    assert all(each.reason for each in answer.held.values())
+
+
+@given(st.sets(st.sampled_from(subsets())), st.permutations(UNITS), st.integers(min_value=0))
+def test_whatever_is_accepted_none_is_held_that_could_move(
+    accepted: set[frozenset[str]], units: list[Unit], seed: int
+) -> None:
+    def attempt(wanted: Mapping[str, str]) -> frozenset[str] | Refusal:
+        moving = frozenset(wanted)
+        chance = random.Random(f"{seed} {sorted(moving)}")
+        return moving if moving in accepted else Refusal("no", frozenset(chance.sample(NAMES, chance.randrange(3))))
+
+    answer = largest(units, attempt)
+    taken = frozenset(answer.taken)
+    assert answer.value == (taken or None)
+    assert not taken or taken in accepted
+    assert not any(taken | {name} in accepted for name in set(NAMES) - taken)
+    assert answer == largest(UNITS, attempt)
+
+
+def test_it_goes_a_shorter_way_where_the_farthest_is_refused() -> None:
+    asked = []
+
+    def attempt(wanted: Mapping[str, str]) -> str | Refusal:
+        asked.append(dict(wanted))
+        return Refusal("b 3 has no wheel", frozenset({"b"})) if wanted.get("b") == "" else str(wanted)
+
+    units = [Unit("a", 0, ("",)), Unit("b", 1, ("", "<3", "<2")), Unit("c", 1, ("",))]
+    answer = largest(units, attempt)
+    assert answer.taken == {"a": "", "b": "<3", "c": ""}
+    assert {name: each.reason for name, each in answer.held.items()} == {"b": "b 3 has no wheel"}
+    assert len(asked) == 4  # all; all but b; b, and less far
+
+
+def test_all_at_once_is_one_attempt() -> None:
+    asked = []
+    answer = largest(UNITS, lambda wanted: asked.append(wanted) or len(wanted))
+    assert (answer.value, len(asked), answer.held) == (len(NAMES), 1, {})
+    assert largest([], lambda _: 0).value is None
