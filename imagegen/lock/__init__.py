@@ -8,7 +8,7 @@ from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
 from imagegen.lock.freshness import contradictions, stale
 from imagegen.lock.indexes import with_indexes
-from imagegen.lock.make import make
+from imagegen.lock.make import make, moment
 
 __all__ = [
     "Chooser",
@@ -24,6 +24,7 @@ __all__ = [
     "fetch_sources",
     "inputs_hash",
     "make",
+    "moment",
     "read",
     "realised",
     "require_unchanged",

@@ -76,7 +76,8 @@ def make(
     The new lock has the record of `previous` only if nothing else differs.
     """
     rules = tuple(rules)
-    time = _as_of(as_of, None if upgrade or upgrade_packages else previous)
+    held = None if upgrade or upgrade_packages else previous
+    time = held.as_of if held and as_of is None else moment(as_of)
     settings = indexes.with_indexes(settings, cell.indexes)
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
     attempts = Attempts()
@@ -129,9 +130,10 @@ def _gpus(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus 
     return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), compat.floor(rules, facts, "driver", cell.gpus))
 
 
-def _as_of(asked: str | None, previous: Lock | None) -> str:
+def moment(asked: str | None) -> str:
+    """A time as locks write it; None is now. Raises LockError for one that has not come, or is none."""
     if asked is None:
-        return previous.as_of if previous else _rfc3339(datetime.now(UTC))
+        return _rfc3339(datetime.now(UTC))
     try:
         time = datetime.fromisoformat(asked)
     except ValueError as error:

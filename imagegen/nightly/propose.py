@@ -150,7 +150,7 @@ class _Search:
         """To the newest, and short of each of the newest few as long as that is newer than what is locked."""
         if not self._may_stay(name):
             return ()
-        newer = [each.version for each in self._newer(name, self.locked[name]) if self._in_range(name, each.version)]
+        newer = [each.version for each in self._newer(name, self.locked[name]) if self._comes_in(name, each)]
         return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
 
     def _newer(self, name: str, version: str) -> list[Release]:
@@ -158,6 +158,9 @@ class _Search:
 
     def _in_range(self, name: str, version: str) -> bool:
         return SpecifierSet(self.asked[name].specifier).contains(Version(version).public, prereleases=True)
+
+    def _comes_in(self, name: str, release: Release) -> bool:
+        return release.lacks is None and self._in_range(name, release.version)
 
     def _may_stay(self, name: str) -> bool:
         """Whether it is locked, and in a version that the matrix still asks for."""
@@ -212,10 +215,10 @@ class _Search:
     def _worth_telling(self, name: str, version: str, told: set[str]) -> Iterator[Release]:
         """The newest in the matrix's range, unless it was refused before; and the newest of all, if that is another."""
         newer = self._newer(name, version)
-        within = [each for each in newer if self._in_range(name, each.version)]
+        within = [each for each in newer if self._comes_in(name, each)]
         if within and name not in told:
             yield within[0]
-        if newer and newer[0] not in within:
+        if newer and newer[0] not in within[:1]:
             yield newer[0]
 
     def _tried(
@@ -243,8 +246,8 @@ class _Search:
             if name == _REST:
                 yield Held(name, "as it is", "", refusal.reason)
             elif name in versions:
-                newer = [each.version for each in self._newer(name, versions[name])] if name in self.asked else []
-                within = [version for version in newer if self._in_range(name, version)]
+                newer = self._newer(name, versions[name]) if name in self.asked else []
+                within = [each.version for each in newer if self._comes_in(name, each)]
                 yield Held(name, versions[name], next(iter(within), ""), refusal.reason)
 
 
