@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from imagegen import builds
+from imagegen import builds, lock
 from imagegen.cli.app import App
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock, LockedBuild
@@ -42,3 +42,15 @@ def with_engine(app: App, cell: Cell, builder: str | None = None) -> builds.Comp
             compiling(app, cell, engine, builder)(lock, wanted)
 
     return work
+
+
+def places(app: App, cell: Cell) -> lock.Places:
+    """Where a lock looks for the wheels of what needs a compiler."""
+    from imagegen.inventory import loose  # late: it brings the readers of wheels
+    from imagegen.wheels import catalogue
+
+    known = catalogue.load([each for each in app.directories if each.name == "wheels"])
+    settings = app.sources(cell)
+    return lock.Places(
+        known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, app.store, app.progress
+    )

@@ -10,12 +10,10 @@ import click
 
 from imagegen import compat, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import realised, with_engine
+from imagegen.cli.compiling import places, realised, with_engine
 from imagegen.errors import AuditError, LockError, UsageError
-from imagegen.inventory import loose
 from imagegen.lock.model import LOCAL, Lock
 from imagegen.matrix.model import Cell
-from imagegen.wheels import catalogue
 
 
 @click.command("lock")
@@ -103,18 +101,11 @@ def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
     app.judge(cell, compat.facts_of_cell(cell))
-    settings = app.sources(cell)
     made = lock.make(
         cell,
         previous=previous,
-        settings=settings,
-        chooser=lock.Places(
-            catalogue.load([each for each in app.directories if each.name == "wheels"]),
-            lambda path, torch: loose.examined(path, cell.gpus, torch),
-            settings,
-            app.store,
-            app.progress,
-        ),
+        settings=app.sources(cell),
+        chooser=places(app, cell),
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,

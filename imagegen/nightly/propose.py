@@ -129,7 +129,7 @@ class _Search:
     def run(self) -> tuple[Lock, tuple[Held, ...]]:
         self._find_others()
         answer = largest(self._units(), self._attempt)
-        best, untaken = self._stretch(answer.value or self.floor(), answer.taken, set(answer.held))
+        best, untaken = self._stretch(answer.value or self.floor(), answer.taken, answer.held)
         return best, tuple(sorted([*self._refused(best, answer.held), *untaken], key=_place))
 
     def _find_others(self) -> None:
@@ -196,59 +196,63 @@ class _Search:
             return refusals.by_error(error, self.locked.keys() | self.asked.keys())
         return refusals.by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
-    def _stretch(self, best: Lock, taken: Mapping[str, str], told: set[str]) -> tuple[Lock, list[Held]]:
-        """Try each newer release that was not taken, with nothing else older for it: it is taken, or has its reason."""
-        untaken: dict[str, list[Held]] = {}
-        for name in sorted(self.asked, key=lambda each: (rank(each), each)):
-            versions = {each.name: each.version for each in best.packages}
-            if name in versions:
-                untaken[name] = []
-                for newer in self._worth_telling(name, versions[name], told):
-                    found = self._tried(name, newer, versions, taken)
-                    if isinstance(found, Refusal):
-                        untaken[name].append(Held(name, versions[name], newer.version, found.reason))
-                    else:
-                        best = found
-                        break
-        return best, [each for several in untaken.values() for each in several]
+    def _stretch(self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]) -> tuple[Lock, list[Held]]:
+        """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
+        untaken: list[Held] = []
+        versions = {each.name: each.version for each in best.packages}
+        for name in sorted(self.asked.keys() & versions.keys(), key=lambda each: (rank(each), each)):
+            for newer in self._worth_telling(name, versions[name]):
+                found = self._tried(name, newer, versions, taken, refused.get(name))
+                if not isinstance(found, Refusal):
+                    return self._stretch(found, taken, refused)
+                untaken.append(Held(name, versions[name], newer.version, found.reason))
+        return best, untaken
 
-    def _worth_telling(self, name: str, version: str, told: set[str]) -> Iterator[Release]:
-        """The newest in the matrix's range, unless it was refused before; and the newest of all, if that is another."""
-        newer = self._newer(name, version)
+    def _worth_telling(self, name: str, version: str) -> Iterator[Release]:
+        """The newest in the matrix's range, and the newest of all, if that is another."""
+        newer = [each for each in self._newer(name, version) if not each.today]
         within = [each for each in newer if self._comes_in(name, each)]
-        if within and name not in told:
-            yield within[0]
+        yield from within[:1]
         if newer and newer[0] not in within[:1]:
             yield newer[0]
 
     def _tried(
-        self, name: str, newer: Release, versions: Mapping[str, str], taken: Mapping[str, str]
+        self,
+        name: str,
+        newer: Release,
+        versions: Mapping[str, str],
+        taken: Mapping[str, str],
+        refused: Refusal | None,
     ) -> Lock | Refusal:
         asked = self.asked[name]
         if not self._in_range(name, newer.version):
             return Refusal(f"the matrix asks for {name}{asked.specifier}: {asked.because}")
         if newer.lacks:
             return Refusal(newer.lacks)
+        fixed = [*self.asked, *(self.others - taken.keys())]
+        bounds = {each: f"=={Version(versions[each]).public}" for each in fixed if each in versions}
+        if refused:  # along with others: perhaps it can move alone
+            found = self._made(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
+            return refused if isinstance(found, Refusal) else found
         exactly = replace(asked, specifier=f"=={newer.version}")
         requirements = tuple(exactly if each is asked else each for each in self.cell.requirements)
         facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
-        if refused := refusals.by_rules(self.rules, facts, self.cell.gpus):
-            return refused
-        floors = {each: f">={Version(versions[each]).public}" for each in self.asked if each in versions}
-        bounds = self._bounds(taken)
-        bounds |= {each: floor for each, floor in floors.items() if not bounds.get(each, "").startswith("==")}
-        bounds |= {each: f"{floors[each]},{taken[each]}" for each in floors if taken.get(each)}
-        return self._made(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
+        if by_rules := refusals.by_rules(self.rules, facts, self.cell.gpus):
+            return by_rules
+        loose = {
+            each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
+            for each in bounds.keys() & taken.keys()
+        }
+        return self._made(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
 
     def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[Held]:
+        """Of those that are no components."""
         versions = {each.name: each.version for each in best.packages}
         for name, refusal in held.items():
             if name == _REST:
                 yield Held(name, "as it is", "", refusal.reason)
-            elif name in versions:
-                newer = self._newer(name, versions[name]) if name in self.asked else []
-                within = [each.version for each in newer if self._comes_in(name, each)]
-                yield Held(name, versions[name], next(iter(within), ""), refusal.reason)
+            elif name in self.others and name in versions:
+                yield Held(name, versions[name], "", refusal.reason)
 
 
 def _place(held: Held) -> tuple[int, str, str]:

@@ -23,10 +23,14 @@ from imagegen.progress import Progress
 
 @dataclass(frozen=True)
 class Release:
-    """`version` is public. `lacks` is what keeps it out of the cell whatever else moves, None: nothing."""
+    """`version` is public. `lacks` is what keeps it out of the cell whatever else moves, None: nothing.
+
+    Indexes tell the day of an upload: whether what came `today` came before the time, the resolver alone can see.
+    """
 
     version: str
     lacks: str | None = None
+    today: bool = False
 
 
 class Shelf:
@@ -40,7 +44,7 @@ class Shelf:
         self._links: dict[tuple[str, str], tuple[Link, ...]] = {}
 
     def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
-        """Of a commit none. Indexes tell the day of an upload: what came on the day itself is left for the next.
+        """Of a commit none.
 
         An index that does not answer is told, and has none: whether that is an error, the resolution knows.
         """
@@ -68,11 +72,12 @@ class Shelf:
 def _releases(links: Iterable[Link], until: dt.date, target: Target) -> Iterator[Release]:
     found: dict[Version, list[Link]] = {}
     for link in links:
-        if not link.yanked and (link.uploaded is None or link.uploaded < until):
+        if not link.yanked and (link.uploaded is None or link.uploaded <= until):
             found.setdefault(_version(link.filename), []).append(link)
     for version in sorted(found, reverse=True):
         if not version.is_prerelease:
-            yield Release(version.public, _lacks(found[version], target))
+            today = min(filter(None, (link.uploaded for link in found[version])), default=None) == until
+            yield Release(version.public, _lacks(found[version], target), today)
 
 
 def _lacks(links: list[Link], target: Target) -> str | None:

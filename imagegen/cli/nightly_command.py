@@ -1,0 +1,171 @@
+"""imagegen nightly: move what can move, build, prove and publish it, cell by cell."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from imagegen import base, layers, lock, pipeline
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.errors import UsageError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.nightly import changes, words
+from imagegen.nightly.propose import Proposal, propose
+from imagegen.nightly.releases import Shelf
+from imagegen.nightly.run import Desk, Outcome, Published, Steps, run
+from imagegen.text import shown
+
+_COLOUR = {"failed": "red", "unchanged": "yellow"}
+
+
+@click.command("nightly")
+@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.option("--to", metavar="REPO", help="Publish to repositories below this one (default: publish.yaml's).")
+@click.option("--as-of", metavar="TIME", help="Consider nothing uploaded later (RFC 3339; default: now).")
+@click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")
+@click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
+@click.option("--no-test", is_flag=True, help="Skip the smoke checks: the tags that move stay where they are.")
+@click.option("--key", metavar="FILE", help="Sign with this private key (IMAGEGEN_SIGNING_KEY).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell what moved, what did not and why.")
+@pass_app
+def command(
+    app: App,
+    *,
+    pattern: str | None,
+    to: str | None,
+    as_of: str | None,
+    propose_only: bool,
+    require_gpu: bool,
+    no_test: bool,
+    key: str | None,
+    as_json: bool,
+) -> int:
+    """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
+
+    Of the cells that match GLOB, else of all that are locked. A cell that fails leaves its lock and its tags as they
+    were; the others go on, and the exit code is 1. Nothing changed, and published already: nothing is built.
+    """
+    if propose_only and (to or require_gpu or no_test or key):
+        raise UsageError("--propose-only publishes nothing, so it takes no option about that", fix="leave them out")
+    if no_test and require_gpu:
+        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
+    time = lock.moment(as_of)
+    cells = app.matrix.select(pattern) if pattern else _locked(app)
+    desk = Desk(app.project / "locks", _room(app), words.sentences)
+    steps = Steps(partial(_propose, app, time), partial(_published, app), partial(_record, app), partial(_publish, app))
+    outcomes = run(cells, steps, desk, propose_only=propose_only)
+    if as_json:
+        app.json([_as_dict(each) for each in outcomes])
+    else:
+        _print(app, outcomes)
+    failed = [each.cell for each in outcomes if each.result == "failed"]
+    if failed:
+        app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _locked(app: App) -> tuple[Cell, ...]:
+    cells = tuple(cell for cell in app.matrix.cells() if app.lock_path(cell).exists())
+    if not cells:
+        raise UsageError("no cell is locked here", fix="name one: `imagegen nightly IMAGE`")
+    return cells
+
+
+def _room(app: App) -> Path:
+    """Beside the store, one for each project."""
+    name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
+    return app.settings.store.parent / "nightly" / name
+
+
+def _record(app: App, cell: Cell, made: Lock) -> Lock:
+    """The lock with what its build gives; AuditError where its files would fail on the GPU."""
+    whole = realised(app, cell, made, with_engine(app, cell))
+    pipeline.audited(whole, cell, app.store, app.sources(cell), app.progress)
+    return replace(made, record=layers.record_of(layers.assemble(whole, app.store, app.sources(cell), app.progress)))
+
+
+def _propose(app: App, time: str, cell: Cell) -> Proposal:
+    settings = app.sources(cell)
+    chooser = places(app, cell)
+
+    def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
+        return lock.make(
+            cell,
+            previous=previous,
+            upgrade=False,
+            upgrade_packages=upgraded,
+            as_of=time,
+            settings=settings,
+            store=app.store,
+            rules=app.matrix.rules,
+            progress=app.progress,
+            chooser=chooser,
+            bounds=bounds,
+        )
+
+    return propose(
+        cell,
+        app.find_lock(cell),
+        time,
+        app.matrix.rules,
+        resolve,
+        lambda: base.resolve(cell.base, settings, app.progress),
+        Shelf(time, settings, chooser, app.progress).of,
+    )
+
+
+def _published(app: App, cell: Cell, made: Lock) -> bool:
+    raise NotImplementedError  # connected with publish
+
+
+def _publish(app: App, cell: Cell, made: Lock) -> Published:
+    raise NotImplementedError  # connected with publish
+
+
+def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
+    """What moved and what did not, as locks/CHANGES.md has it; then a row per cell."""
+    for each in outcomes:
+        if each.proposal and (each.proposal.changed or each.proposal.held):
+            click.echo(str(changes.section(each.proposal, _moved(each.proposal))))
+    table = Table("cell", "result", "time", "", box=None, pad_edge=False)
+    for each in outcomes:
+        result = Text(each.result, style=_COLOUR.get(each.result, "green"))
+        table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
+    app.out.print(table)
+    for each in outcomes:
+        if each.error:
+            app.progress.say(f"{each.cell}: {each.error}")
+
+
+def _remark(outcome: Outcome) -> str:
+    if outcome.error:
+        kept = f"; the lock that failed is {outcome.candidate}" if outcome.candidate else ""
+        return outcome.error.what + kept
+    return outcome.digest or ""
+
+
+def _moved(proposal: Proposal) -> list[str]:
+    return words.sentences(proposal.before, proposal.after) if proposal.changed else []
+
+
+def _as_dict(outcome: Outcome) -> dict[str, Any]:
+    proposal, error = outcome.proposal, outcome.error
+    return {
+        "cell": outcome.cell,
+        "result": outcome.result,
+        "seconds": round(outcome.seconds, 1),
+        "digest": outcome.digest,
+        "candidate": str(outcome.candidate) if outcome.candidate else None,
+        "error": {"what": error.what, "why": error.why, "fix": error.fix} if error else None,
+        "proposal": changes.as_dict(proposal, _moved(proposal)) if proposal else None,
+    }

@@ -1,0 +1,87 @@
+"""A project whose index has a week of uploads: two components, what they need, and a base that stays as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from imagegen import lock
+from imagegen.config import Settings
+from imagegen.lock.model import Lock, LockedBase
+from imagegen.matrix.model import Base, Cell, Component, Index, Requirement
+from imagegen.matrix.rule import Rule
+from imagegen.nightly.propose import Proposal, propose
+from imagegen.nightly.releases import Shelf
+from imagegen.progress import Quiet
+from imagegen.store import Store
+from tests.unit.test_lock_make import DEB, UV, Chooser
+from tests.unit.test_lock_resolve import Shelf as Index_
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+BASE = LockedBase(
+    "debian12", "debian", "bookworm", "/usr/bin/python3.11", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,)
+)
+_BASE = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+
+
+def day(number: int, hour: int = 12) -> str:
+    """A time of a day of the week that is played."""
+    return f"2026-06-{number:02}T{hour:02}:00:00Z"
+
+
+def rule(name: str, when: dict[str, str], then: dict[str, str], because: str) -> Rule:
+    return Rule(name, when, then, {}, because, "its changelog", "2026-06-01", "error", "documented", "take others")
+
+
+class Week:
+    """`propose` looks at the index as it was at a time; `base` is what the archive has."""
+
+    def __init__(self, root: Path, wanted: dict[str, str]) -> None:
+        self.root = root
+        self.index = Index_(root / "index")
+        self.settings = Settings.from_environment(
+            {"HOME": str(root), "PATH": os.defpath, "PIP_INDEX_URL": self.index.root.as_uri()}
+        )
+        self.store = Store(root / "store")
+        self.base = BASE
+        self.rules: tuple[Rule, ...] = ()
+        requirements = tuple(
+            Requirement(Component(name, name, "", ()), specifier, f"we need {name}", "pypi")
+            for name, specifier in sorted(wanted.items())
+        )
+        axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+        indexes = {"pypi": Index("pypi", None, "")}
+        inputs = {"base": "b" * 64}
+        self.cell = Cell("x-cpu-py311", "x", "", "", axes, _BASE, requirements, (), indexes, (), inputs)
+
+    def wheel(self, name: str, version: str, *requires: str, on: str = LONG_AGO, tag: str = "py3-none-any") -> None:
+        self.index.wheel(name, version, *requires, uploaded=on, tag=tag)
+
+    def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
+        return lock.make(
+            self.cell, previous=previous, upgrade=False, upgrade_packages=upgraded, as_of=as_of, bounds=bounds,
+            settings=self.settings, store=self.store, rules=self.rules, progress=Quiet(), chooser=Chooser(),
+        )  # fmt: skip
+
+    def first(self, as_of: str) -> Lock:
+        """The lock of a time, made without any search."""
+        empty = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, as_of, BASE, (), ())
+        return self.resolve(as_of, empty, (), {})
+
+    def propose(self, before: Lock | None, as_of: str) -> Proposal:
+        shelf = Shelf(as_of, self.settings, Chooser(), Quiet())
+        return propose(
+            self.cell, before, as_of, self.rules,
+            lambda previous, upgraded, bounds: self.resolve(as_of, previous, upgraded, dict(bounds)),
+            lambda: self.base, shelf.of,
+        )  # fmt: skip
+
+
+def versions(made: Lock) -> dict[str, str]:
+    return {each.name: each.version for each in made.packages}
+
+
+def with_deb(base: LockedBase, version: str) -> LockedBase:
+    return replace(base, debs=tuple(replace(deb, version=version, archive="debian-security") for deb in base.debs))

@@ -1,0 +1,171 @@
+"""What is proposed, where a resolver of a few lines stands in for uv: the newest of each, if bounds allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.errors import LockError
+from imagegen.lock.model import File, Lock, LockedWheel, Record
+from imagegen.matrix.model import Cell, Requirement
+from imagegen.nightly.propose import Proposal, propose
+from imagegen.nightly.releases import Release, Shelf
+from imagegen.progress import Quiet
+from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
+from tests.unit.test_lock_make import UV, Chooser
+
+RECORD = Record(1, "zstd", (), "sha256:" + "0" * 64)
+
+
+class Toy:
+    """Releases by package; `broken` are (package, version) that have no wheel."""
+
+    def __init__(self, root: Path, **wanted: str) -> None:
+        self.cell = replace(Week(root, wanted).cell)
+        self.releases: dict[str, list[str]] = {name: ["1"] for name in wanted}
+        self.broken: set[tuple[str, str]] = set()
+        self.rules: tuple[object, ...] = ()
+        self.base = BASE
+        self.asked = 0
+        start = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, day(1), BASE, (), ())
+        self.first = replace(self.resolve(start, sorted(wanted), {}), record=RECORD)
+
+    def resolve(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
+        assert previous
+        self.asked += 1
+        kept = {name: version for name, version in versions(previous).items() if name not in upgraded}
+        wanted = {each.component.package: each.specifier for each in self.cell.requirements}
+        chosen = {}
+        for name, known in self.releases.items():
+            asked = SpecifierSet(",".join(filter(None, [wanted.get(name), bounds.get(name)])))
+            allowed = sorted((version for version in known if version in asked), key=Version)
+            if not allowed:
+                raise LockError(f"there is no {name}{asked}")
+            chosen[name] = kept[name] if kept.get(name) in allowed else allowed[-1]
+            if (name, chosen[name]) in self.broken:
+                raise LockError(f"{name} {chosen[name]} has no wheel", why="its index offers only an sdist")
+        wheels = tuple(
+            LockedWheel(
+                name, version, File(f"{name}-{version}-py3-none-any.whl", "0" * 64, 1, "pypi"), (), f"we need {name}"
+            )
+            for name, version in sorted(chosen.items())
+        )
+        return replace(previous, wheels=wheels, as_of=day(9), record=None)
+
+    def shelf(self, asked: Requirement, cell: Cell, target: object) -> list[Release]:
+        return [Release(version) for version in sorted(self.releases[asked.component.package], key=Version)[::-1]]
+
+    def propose(self, before: Lock | None = None) -> Proposal:
+        return propose(
+            self.cell, before or self.first, day(9), self.rules, self.resolve, lambda: self.base, self.shelf  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def told(proposal: Proposal) -> dict[str, tuple[str, str, str]]:
+    return {held.name: (held.stays, held.newer, held.reason) for held in proposal.held}
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path, torch="", vllm="", peft="<5")
+
+
+def test_nothing_new_is_no_other_lock_and_one_resolution(toy: Toy) -> None:
+    toy.asked = 0
+    proposal = toy.propose()
+    assert (proposal.changed, proposal.after, proposal.held, toy.asked) == (False, toy.first, (), 1)
+
+
+def test_the_base_moves_alone_but_not_for_a_new_signature(toy: Toy) -> None:
+    toy.base = replace(BASE, archives={"debian/bookworm": day(2)})
+    assert toy.propose().after is toy.first
+    toy.base = with_deb(BASE, "3.11.2-6+deb12u7")
+    proposal = toy.propose()
+    assert proposal.changed
+    assert proposal.after.base.debs[0].version == "3.11.2-6+deb12u7"
+
+
+def test_of_a_broken_release_the_one_before_is_taken(toy: Toy) -> None:
+    toy.releases["peft"] += ["2", "3", "4", "5"]
+    toy.broken = {("peft", "4"), ("peft", "3")}
+    proposal = toy.propose()
+    assert versions(proposal.after) == {"torch": "1", "vllm": "1", "peft": "2"}
+    assert [(held.newer, held.reason) for held in proposal.held] == [
+        ("4", "peft 4 has no wheel: its index offers only an sdist"),
+        ("5", "the matrix asks for peft<5: we need peft"),
+    ]
+
+
+def test_all_broken_moves_nothing(toy: Toy) -> None:
+    toy.releases = {name: ["1", "2"] for name in toy.releases}
+    toy.broken = {(name, "2") for name in toy.releases}
+    proposal = toy.propose()
+    assert proposal.after is toy.first
+    assert {name: stays for name, (stays, _, _) in told(proposal).items()} == versions(toy.first)
+
+
+def test_where_two_do_not_go_together_torch_goes_first(toy: Toy) -> None:
+    toy.releases = {name: ["1", "2"] for name in toy.releases}
+    toy.rules = (rule("r", {"torch": ">=2", "vllm": ">=2"}, {"peft": "<1"}, "They crash."),)
+    proposal = toy.propose()
+    assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "2"}
+    assert told(proposal) == {"vllm": ("1", "2", "peft 2, torch 2, vllm 2: They crash. [r; its changelog, 2026-06-01]")}
+
+
+def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy) -> None:
+    toy.releases["light"] = ["1"]
+    before = toy.resolve(toy.first, ["light"], {})
+    before = replace(
+        before, wheels=tuple(replace(each, because=None) if each.name == "light" else each for each in before.wheels)
+    )
+    toy.releases["light"] += ["2"]
+    toy.releases["torch"] += ["2"]
+    toy.broken = {("light", "2")}
+    proposal = toy.propose(before)
+    assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "1", "light": "1"}
+    assert told(proposal) == {"light": ("1", "", "light 2 has no wheel: its index offers only an sdist")}
+
+
+def test_what_cannot_stay_is_an_error(toy: Toy) -> None:
+    toy.rules = (rule("never", {"vllm": ""}, {"peft": ">=9"}, "They are enemies."),)
+    toy.cell = replace(toy.cell, inputs={**toy.cell.inputs, "rules": "moved"})
+    with pytest.raises(LockError, match="x-cpu-py311 cannot be locked") as caught:
+        toy.propose()
+    assert "They are enemies." in str(caught.value.why)
+
+
+def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
+    week = Week(tmp_path, {"peft": ""})
+    week.wheel("peft", "1.0")
+    week.wheel("peft", "1.1", on=day(2, 9))
+    week.wheel("peft", "1.2", on=day(3, 23))
+    week.wheel("peft", "1.3", on=day(4, 0))
+    week.wheel("peft", "2.0rc1")
+    week.wheel("peft", "3.0", tag="cp311-cp311-win_amd64")
+    week.wheel("pefter", "9.0")
+    (asked,) = week.cell.requirements
+    from imagegen.lock.target import Target
+
+    target = Target("3.11.2", "x86_64", 36)
+    found = Shelf(day(3), week.settings, Chooser(), Quiet()).of(asked, week.cell, target)
+    lacks = "it has no wheel for Python 3.11.2 on x86_64-manylinux_2_36"
+    assert found == (Release("3.0", lacks), Release("1.2", today=True), Release("1.1"), Release("1.0"))
+
+
+def test_an_index_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    week = Week(tmp_path, {"peft": ""})
+    said: list[str] = []
+
+    class Told(Quiet):
+        say = staticmethod(said.append)
+
+    from imagegen.lock.target import Target
+
+    (asked,) = week.cell.requirements
+    assert Shelf(day(3), week.settings, Chooser(), Told()).of(asked, week.cell, Target("3.11.2", "x86_64", 36)) == ()
+    assert said[0].startswith("whether there is a newer peft is not known: ")

@@ -1,0 +1,176 @@
+"""A night over several cells: what is kept where, and that a failure stays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock
+from imagegen.errors import LockError, SmokeError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.nightly import changes, words
+from imagegen.nightly.changes import Section
+from imagegen.nightly.propose import Held, Proposal
+from imagegen.nightly.run import Desk, Outcome, Steps, run
+from tests.unit.test_nightly_propose import RECORD, Toy
+
+
+@dataclass(frozen=True)
+class Image:
+    digest: str
+
+
+class Night:
+    """Cells `a`, `b` and `c`; `b` has nothing new. `registry` holds what is published, `did` is what was done."""
+
+    def __init__(self, root: Path) -> None:
+        self.did: list[str] = []
+        self.registry: dict[str, str] = {}
+        self.fails: dict[str, str] = {}
+        self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
+        self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
+        self.desk = Desk(root / "locks", root / "candidates", words.sentences)
+        for name, toy in self.toys.items():
+            toy.cell = self.cells[name]
+            toy.first = replace(toy.first, cell=name)
+            lock.write(toy.first, root / "locks" / f"{name}.toml")
+            self.registry[name] = lock.inputs_hash(toy.first)
+        for name in "ac":
+            self.toys[name].releases["peft"].append("2")
+
+    def path(self, name: str) -> Path:
+        return self.desk.locks / f"{name}.toml"
+
+    def propose(self, cell: Cell) -> Proposal:
+        self._do("propose", cell)
+        return self.toys[cell.id].propose(lock.read(self.path(cell.id)))
+
+    def published(self, cell: Cell, made: Lock) -> bool:
+        return self.registry.get(cell.id) == lock.inputs_hash(made)
+
+    def record(self, cell: Cell, made: Lock) -> Lock:
+        self._do("record", cell)
+        return replace(made, record=RECORD)
+
+    def publish(self, cell: Cell, made: Lock) -> Image:
+        assert made.record
+        self._do("publish", cell)
+        self.registry[cell.id] = lock.inputs_hash(made)
+        return Image("sha256:" + "1" * 64)
+
+    def _do(self, step: str, cell: Cell) -> None:
+        self.did.append(f"{step} {cell.id}")
+        if self.fails.get(cell.id) == step:
+            raise SmokeError(f"{step} of {cell.id} failed", fix="look at it")
+
+    def run(self, *, propose_only: bool = False) -> dict[str, Outcome]:
+        self.did.clear()
+        steps = Steps(self.propose, self.published, self.record, self.publish)
+        found = run(self.cells.values(), steps, self.desk, propose_only=propose_only)
+        return {each.cell: each for each in found}
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path)
+
+
+def results(found: dict[str, Outcome]) -> dict[str, str]:
+    return {name: each.result for name, each in found.items()}
+
+
+def test_what_changed_is_published_and_the_same_again_does_nothing(night: Night) -> None:
+    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+    assert night.did == ["propose a", "record a", "publish a", "propose b", "propose c", "record c", "publish c"]
+    assert lock.read(night.path("a")).record == RECORD
+    assert [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())] == ["a", "c"]
+    before = {path: path.read_bytes() for path in night.desk.locks.iterdir()}
+    again = night.run()
+    assert results(again) == dict.fromkeys("abc", "unchanged")
+    assert again["a"].digest == RECORD.digest
+    assert night.did == ["propose a", "propose b", "propose c"]
+    assert {path: path.read_bytes() for path in night.desk.locks.iterdir()} == before
+
+
+@pytest.mark.parametrize("step", ["record", "publish"])
+def test_a_candidate_that_fails_takes_nobodys_place(night: Night, step: str) -> None:
+    night.fails["a"] = step
+    before = night.path("a").read_bytes()
+    found = night.run()
+    assert results(found) == {"a": "failed", "b": "unchanged", "c": "published"}
+    assert night.path("a").read_bytes() == before
+    candidate = found["a"].candidate
+    assert candidate and not candidate.is_relative_to(night.desk.locks)
+    assert {each.name: each.version for each in lock.read(candidate).packages} == {"peft": "2", "torch": "1"}
+    assert [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())] == ["c"]
+    night.fails.clear()
+    assert results(night.run())["a"] == "published"
+    assert not candidate.exists()
+
+
+def test_a_cell_of_which_nothing_can_be_proposed_is_told(night: Night) -> None:
+    night.fails["a"] = "propose"
+    found = night.run()
+    assert (found["a"].result, found["a"].proposal, found["a"].candidate) == ("failed", None, None)
+    assert str(found["a"].error) == "propose of a failed\n  fix: look at it"
+
+
+def test_unchanged_but_not_published_is_published(night: Night) -> None:
+    del night.registry["b"]
+    lock.write(replace(lock.read(night.path("b")), record=None), night.path("b"))
+    assert results(night.run())["b"] == "published"
+    assert lock.read(night.path("b")).record == RECORD
+    assert "b" not in [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())]
+
+
+def test_a_proposal_alone_builds_nothing(night: Night) -> None:
+    assert results(night.run(propose_only=True)) == {"a": "proposed", "b": "unchanged", "c": "proposed"}
+    assert night.did == ["propose a", "propose b", "propose c"]
+    assert lock.read(night.path("a")).record is None
+    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+
+
+def test_a_bug_is_not_taken_for_a_failed_cell(night: Night) -> None:
+    night.toys.clear()
+    with pytest.raises(KeyError):
+        night.run()
+
+
+def step(start: str, end: str, *lines: str, date: str = "2026-06-02", cell: str = "x") -> Section:
+    return Section(date, cell, start, end, lines)
+
+
+def test_a_run_of_the_same_day_replaces_its_section_and_a_further_step_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / changes.FILE
+    changes.add(path, step("1", "2", "a 1 -> 2", date="2026-06-01"))
+    changes.add(path, step("2", "3", "a 2 -> 3", "b stays 1"))
+    changes.add(path, step("2", "4", "a 2 -> 4"))
+    changes.add(path, step("4", "5", "a 4 -> 5"))
+    changes.add(path, step("7", "8", "c", cell="w"))
+    assert changes.read(path.read_text()) == (
+        step("7", "8", "c", cell="w"),
+        step("2", "5", "a 4 -> 5", "a 2 -> 4"),
+        step("1", "2", "a 1 -> 2", date="2026-06-01"),
+    )
+
+
+def test_markup_of_others_stays_text(night: Night) -> None:
+    held = Held("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
+    proposal = replace(night.propose(night.cells["b"]), held=(held,))
+    (line,) = changes.section(proposal, []).lines
+    assert line == "peft stays 1, not 2: \\<img src=x> \\*and\\* \\`more\\` lines \\[a](b)"
+
+
+def test_a_file_of_another_form_is_not_touched(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    path = tmp_path / changes.FILE
+    text = changes.dumps([step("1", "2", "a 1 -> 2")]) + "\nby hand\n"
+    path.write_text(text)
+    with pytest.raises(LockError, match="the changes are not as imagegen writes them") as caught:
+        changes.add(path, step("2", "3"))
+    assert str(caught.value.where).endswith("CHANGES.md:11")
+    assert path.read_text() == text
+    golden("nightly-changes.md", changes.dumps([step("1", "2", "a 1 -> 2"), step("2", "3", "b", date="2026-06-03")]))
