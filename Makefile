@@ -70,10 +70,13 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff and mypy; of the workflows zizmor and their schema
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/zizmor --offline --quiet .github
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions .github/actions/*/action.yml
 
 engine-up: setup  ## a private Docker engine, unless one that will do answers
 	@$(BIN)/imagegen engine up --if-needed >/dev/null
