@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,7 @@ def command(
     no_test: bool,
     key: str | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
 
     Of the cells that match GLOB, else of all that are locked. A cell that fails leaves its lock and its tags as they
@@ -71,7 +72,7 @@ def command(
     failed = [each.cell for each in outcomes if each.result == "failed"]
     if failed:
         app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
-    return 1 if failed else 0
+    sys.exit(1 if failed else 0)
 
 
 def _locked(app: App) -> tuple[Cell, ...]:
@@ -97,6 +98,8 @@ def _record(app: App, cell: Cell, made: Lock) -> Lock:
 def _propose(app: App, time: str, cell: Cell) -> Proposal:
     settings = app.sources(cell)
     chooser = places(app, cell)
+    shelf = Shelf(time, settings, chooser, app.progress)
+    shelf.fetch(cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         return lock.make(
@@ -120,7 +123,7 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
         app.matrix.rules,
         resolve,
         lambda: base.resolve(cell.base, settings, app.progress),
-        Shelf(time, settings, chooser, app.progress).of,
+        shelf.of,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -19,6 +20,8 @@ from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement
 from imagegen.net import Client
 from imagegen.progress import Progress
+
+_THREADS = 8  # pages at once
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,12 @@ class Shelf:
         self._progress = progress
         self._links: dict[tuple[str, str], tuple[Link, ...]] = {}
 
+    def fetch(self, cell: Cell) -> None:
+        """Ask for all of the cell's components at once."""
+        asked = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda each: self._project(each.index, each.component.package), asked))
+
     def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
         """Of a commit none.
 
@@ -58,15 +67,18 @@ class Shelf:
 
     def _project(self, alias: str, package: str) -> tuple[Link, ...]:
         if (alias, package) not in self._links:
-            self._links[alias, package] = ()
-            url = indexes.url_of(alias, self._settings)
-            try:
-                with Client(self._settings) as client:
-                    links = indexes.project(client.impatient(), url, package) if url else []
-                self._links[alias, package] = tuple(each for each in links if _is_of(each.filename, package))
-            except FetchError as error:
-                self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
+            self._links[alias, package] = self._ask(alias, package)
         return self._links[alias, package]
+
+    def _ask(self, alias: str, package: str) -> tuple[Link, ...]:
+        url = indexes.url_of(alias, self._settings)
+        try:
+            with Client(self._settings) as client:
+                links = indexes.project(client.impatient(), url, package) if url else []
+        except FetchError as error:
+            self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
+            return ()
+        return tuple(each for each in links if _is_of(each.filename, package))
 
 
 def _releases(links: Iterable[Link], until: dt.date, target: Target) -> Iterator[Release]:

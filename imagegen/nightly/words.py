@@ -25,7 +25,7 @@ def sentences(before: Lock | None, after: Lock) -> list[str]:
     keys = {each.key for each in before.builds}
     return [
         *(moved[name] for name in own),
-        *([f"with them {', '.join([*rest[:_NAMED], *more])}"] if rest else []),
+        *([f"{'with them ' if own else ''}{', '.join([*rest[:_NAMED], *more])}"] if rest else []),
         *(f"{each.name} {each.version} must be compiled anew" for each in after.builds if each.key not in keys),
         *_base(before, after),
         *_bytes(before, after),

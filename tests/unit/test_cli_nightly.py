@@ -1,0 +1,121 @@
+"""`imagegen nightly`: what it prints, and what it answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from imagegen import lock
+from imagegen.cli import nightly_command
+from imagegen.cli.app import App
+from imagegen.errors import FetchError, LockError, UsageError
+from imagegen.matrix.model import Cell
+from imagegen.nightly import changes
+from imagegen.nightly.propose import Proposal
+from tests.unit.test_cli_wheels_share import Machine
+from tests.unit.test_nightly_propose import Toy
+
+
+class House(Machine):
+    """A project with two locked cells of one image, and one that is not locked; `toys` say what is new for each."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, "")
+        self.toys = {name: Toy(root / f"toy-{name}", torch="", peft="<3") for name in ("a", "b", "c")}
+        for name, toy in self.toys.items():
+            toy.cell = replace(toy.cell, id=name)
+            toy.first = replace(toy.first, cell=name)
+        for name in ("a", "b"):
+            lock.write(self.toys[name].first, root / "locks" / f"{name}.toml")
+        self.toys["a"].releases["peft"] += ["2", "3"]
+
+    def app_with_cells(self) -> App:
+        app = self.app
+        cells = tuple(toy.cell for toy in self.toys.values())
+        app.matrix = SimpleNamespace(  # type: ignore[assignment]
+            cells=lambda: cells, select=lambda pattern: [each for each in cells if each.id == pattern]
+        )
+        return app
+
+    def nightly(self, *arguments: str) -> tuple[int, str, str]:
+        return self.run(nightly_command.command, *arguments, app=self.app_with_cells())
+
+    def version(self, name: str) -> str:
+        locked = lock.read(self.root / "locks" / f"{name}.toml")
+        return next(each.version for each in locked.packages if each.name == "peft")
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    house = House(tmp_path)
+
+    def propose(app: App, time: str, cell: Cell) -> Proposal:
+        if cell.id == "b" and not house.toys["b"].releases:
+            raise FetchError("an index does not answer", fix="try again")
+        return replace(house.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
+
+    monkeypatch.setattr(nightly_command, "_propose", propose)
+    return house
+
+
+def test_what_moved_is_told_and_written(house: House) -> None:
+    code, out, _ = house.nightly("--propose-only", "--as-of", "2026-06-09")
+    assert code == 0
+    head, _, table = out.partition("\n\ncell ")
+    written = (house.root / "locks" / changes.FILE).read_text()
+    assert head.strip() in written
+    assert "## 2026-06-09 a\n" in written
+    assert "- peft 1 -> 2\n" in written
+    assert "- peft stays 2, not 3: the matrix asks for peft\\<3: we need peft\n" in written
+    assert [line.split()[:2] for line in table.splitlines()[1:]] == [["a", "proposed"], ["b", "unchanged"]]
+    assert house.version("a") == "2"
+
+
+def test_the_same_again_leaves_everything(house: House) -> None:
+    house.nightly("--propose-only", "--as-of", "2026-06-09")
+    before = {path: path.read_bytes() for path in (house.root / "locks").iterdir()}
+    code, out, _ = house.nightly("a", "--propose-only", "--as-of", "2026-06-09", "--json")
+    (told,) = json.loads(out)
+    assert (code, told["result"], told["proposal"]["changed"], told["proposal"]["moved"]) == (0, "unchanged", False, [])
+    assert told["proposal"]["held"][0]["newer"] == "3"
+    assert {path: path.read_bytes() for path in (house.root / "locks").iterdir()} == before
+
+
+def test_a_cell_that_fails_is_named_and_the_others_go_on(house: House) -> None:
+    house.toys["b"].releases = {}
+    code, out, said = house.nightly("--propose-only", "--json", "--as-of", "2026-06-09")
+    assert code == 1, said
+    told = {each["cell"]: each for each in json.loads(out)}
+    assert {name: each["result"] for name, each in told.items()} == {"a": "proposed", "b": "failed"}
+    assert told["b"]["error"] == {"what": "an index does not answer", "why": None, "fix": "try again"}
+    assert "1 of 2 failed: b" in said
+    code, out, said = house.nightly("--propose-only", "--as-of", "2026-06-09")
+    assert "b     failed" in out
+    assert "b: an index does not answer\n  fix: try again" in said
+
+
+@pytest.mark.parametrize("option", [["--no-test"], ["--require-gpu"], ["--to", "ghcr.io/acme/rl"], ["--key", "k"]])
+def test_a_proposal_alone_takes_no_word_about_publishing(house: House, option: list[str]) -> None:
+    with pytest.raises(UsageError, match="--propose-only publishes nothing"):
+        house.nightly("--propose-only", *option)
+
+
+def test_a_time_that_has_not_come(house: House) -> None:
+    with pytest.raises(LockError, match="2999-01-01 has not come yet"):
+        house.nightly("--propose-only", "--as-of", "2999-01-01")
+
+
+def test_gpus_cannot_be_required_of_no_checks(house: House) -> None:
+    with pytest.raises(UsageError, match="--require-gpu is about the checks"):
+        house.nightly("--no-test", "--require-gpu")
+
+
+def test_where_nothing_is_locked(house: House) -> None:
+    for path in (house.root / "locks").iterdir():
+        path.unlink()
+    with pytest.raises(UsageError, match="no cell is locked here"):
+        house.nightly("--propose-only")
