@@ -100,6 +100,7 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
     chooser = places(app, cell)
     shelf = Shelf(time, settings, chooser, app.progress)
     shelf.fetch(cell)
+    before = app.find_lock(cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         return lock.make(
@@ -114,11 +115,12 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
             progress=app.progress,
             chooser=chooser,
             bounds=bounds,
+            believe=bool(before and previous and previous.base == before.base),
         )
 
     return propose(
         cell,
-        app.find_lock(cell),
+        before,
         time,
         app.matrix.rules,
         resolve,

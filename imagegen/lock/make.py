@@ -65,11 +65,13 @@ def make(
     chooser: Chooser,
     upgrade_base: bool = False,
     bounds: Mapping[str, str] | None = None,
+    believe: bool = False,
 ) -> Lock:
     """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
 
     `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here. `bounds`
-    are specifiers by package that hold for this resolution besides what the matrix asks.
+    are specifiers by package that hold for this resolution besides what the matrix asks. With `believe`, a wheel that
+    `previous` has of the same sdist on the same base is not made again to be sure: whatever builds the lock checks it.
 
     Raises LockError when there is no answer, FetchError when an index fails, BuildError for what cannot be compiled,
     and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be had.
@@ -89,7 +91,9 @@ def make(
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
         parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
-        maker = _Maker(cell, target, locked_base, compiled, parts, time, settings, store, progress, _sizes(previous))
+        made_before = _made_before(previous, locked_base) if previous and believe else {}
+        sizes = _sizes(previous)
+        maker = _Maker(cell, target, locked_base, compiled, parts, time, settings, store, progress, sizes, made_before)
         bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
         found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
         wheels = maker.wheels(found)
@@ -195,6 +199,13 @@ def _sizes(previous: Lock | None) -> dict[str, int]:
     return {file.sha256: file.size for file in files}
 
 
+def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str], LockedWheel]:
+    """Wheels made from sdists, by name and version, as far as this base would make them."""
+    if base.key(previous.base) != base.key(locked_base):
+        return {}
+    return {(wheel.name, wheel.version): wheel for wheel in previous.wheels if wheel.sdist}
+
+
 @dataclass(frozen=True)
 class _Maker:
     cell: Cell
@@ -207,6 +218,7 @@ class _Maker:
     store: Store
     progress: Progress
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
+    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, what is believed of sdists' wheels
 
     def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
@@ -315,6 +327,9 @@ class _Maker:
 
     def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:
         """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
+        before = self.made_before.get((locked.name, locked.version))
+        if before and before.sdist == source:
+            return replace(locked, file=before.file, sdist=source)
         parts = [*own, *(Wanted(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.size for part in parts)
         label = f"fetching what {source.file.filename} is built with"

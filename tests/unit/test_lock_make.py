@@ -230,6 +230,13 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     assert built == [["/backend-1.0-py3-none-any.whl", "/runtime-4.9.3.tar.gz"]] * 2
     house.make()
     assert len(built) == 2
+    house.store = Store(tmp_path / "empty")
+    assert house.make(lock, as_of=lock.as_of, upgrade_packages=["peft"], believe=True) is lock
+    assert len(built) == 2, "whoever builds the lock makes it and compares"
+    other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
+    monkeypatch.setattr("imagegen.base.resolve", lambda *args: other)
+    house.make(lock, upgrade_base=True, believe=True)
+    assert len(built) == 4, "another base may give another wheel"
 
 
 @pytest.mark.parametrize("how", ["checksum", "encrypted", "lzma"])
