@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,16 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from imagegen import base, layers, lock, pipeline
+from imagegen import base, lock
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.cli.compiling import places
 from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.nightly import changes, words
 from imagegen.nightly.propose import Proposal, propose
 from imagegen.nightly.releases import Shelf
-from imagegen.nightly.run import Desk, Outcome, Published, Steps, run
+from imagegen.nightly.run import Desk, Outcome, Steps, run
 from imagegen.text import shown
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
@@ -63,7 +62,9 @@ def command(
     time = lock.moment(as_of)
     cells = app.matrix.select(pattern) if pattern else _locked(app)
     desk = Desk(app.project / "locks", _room(app), words.sentences)
-    steps = Steps(partial(_propose, app, time), partial(_published, app), partial(_record, app), partial(_publish, app))
+    if not propose_only:  # until publishing is there
+        raise UsageError("nothing can be published yet", fix="--propose-only")
+    steps = Steps(partial(_propose, app, time))
     outcomes = run(cells, steps, desk, propose_only=propose_only)
     if as_json:
         app.json([_as_dict(each) for each in outcomes])
@@ -86,13 +87,6 @@ def _room(app: App) -> Path:
     """Beside the store, one for each project."""
     name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
     return app.settings.store.parent / "nightly" / name
-
-
-def _record(app: App, cell: Cell, made: Lock) -> Lock:
-    """The lock with what its build gives; AuditError where its files would fail on the GPU."""
-    whole = realised(app, cell, made, with_engine(app, cell))
-    pipeline.audited(whole, cell, app.store, app.sources(cell), app.progress)
-    return replace(made, record=layers.record_of(layers.assemble(whole, app.store, app.sources(cell), app.progress)))
 
 
 def _propose(app: App, time: str, cell: Cell) -> Proposal:
@@ -127,14 +121,6 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
         lambda: base.resolve(cell.base, settings, app.progress),
         shelf.of,
     )
-
-
-def _published(app: App, cell: Cell, made: Lock) -> bool:
-    raise NotImplementedError  # connected with publish
-
-
-def _publish(app: App, cell: Cell, made: Lock) -> Published:
-    raise NotImplementedError  # connected with publish
 
 
 def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from imagegen import lock
 from imagegen.errors import ImagegenError
@@ -30,14 +30,18 @@ class Published(Protocol):
     def digest(self) -> str: ...
 
 
+def _nobody(cell: Cell, made: Lock) -> NoReturn:
+    raise AssertionError(f"{cell.id} is only proposed ({made.as_of})")
+
+
 @dataclass(frozen=True)
 class Steps:
-    """What is done for a cell; each raises ImagegenErrors."""
+    """What is done for a cell; each raises ImagegenErrors. To propose takes the first alone."""
 
     propose: Callable[[Cell], Proposal]
-    published: Callable[[Cell, Lock], bool]  # whether the registry has it, under all tags that are asked for
-    record: Callable[[Cell, Lock], Lock]  # compiles and builds: the lock with the promise of what came out
-    publish: Callable[[Cell, Lock], Published]  # pushes and proves, then moves the tags
+    published: Callable[[Cell, Lock], bool] = _nobody  # whether the registry has it, under all tags that are asked for
+    record: Callable[[Cell, Lock], Lock] = _nobody  # compiles and builds: the lock with the promise of what came out
+    publish: Callable[[Cell, Lock], Published] = _nobody  # pushes and proves, then moves the tags
 
 
 @dataclass(frozen=True)
