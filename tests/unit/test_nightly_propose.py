@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,12 @@ from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.unit.test_lock_make import UV, Chooser
 
 RECORD = Record(1, "zstd", (), "sha256:" + "0" * 64)
+
+
+def _wheel(name: str, version: str) -> LockedWheel:
+    digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
+    file = File(f"{name}-{version}-py3-none-any.whl", digest, 1, "pypi")
+    return LockedWheel(name, version, file, (), f"we need {name}")
 
 
 class Toy:
@@ -49,12 +56,7 @@ class Toy:
             chosen[name] = kept[name] if kept.get(name) in allowed else allowed[-1]
             if (name, chosen[name]) in self.broken:
                 raise LockError(f"{name} {chosen[name]} has no wheel", why="its index offers only an sdist")
-        wheels = tuple(
-            LockedWheel(
-                name, version, File(f"{name}-{version}-py3-none-any.whl", "0" * 64, 1, "pypi"), (), f"we need {name}"
-            )
-            for name, version in sorted(chosen.items())
-        )
+        wheels = tuple(_wheel(name, version) for name, version in sorted(chosen.items()))
         return replace(previous, wheels=wheels, as_of=day(9), record=None)
 
     def shelf(self, asked: Requirement, cell: Cell, target: object) -> list[Release]:
