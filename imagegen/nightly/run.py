@@ -90,30 +90,33 @@ def _timed(cell: Cell, steps: Steps, desk: Desk, *, propose_only: bool, clock: C
     proposal: Proposal | None = None
     try:
         proposal = steps.propose(cell)
-        result, digest = _move(cell, proposal, steps, desk, propose_only=propose_only)
+        result, digest, proposal = _move(cell, proposal, steps, desk, propose_only=propose_only)
         return Outcome(cell.id, result, clock() - start, proposal, digest)
     except ImagegenError as error:
         candidate = desk.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
         return Outcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
 
 
-def _move(cell: Cell, proposal: Proposal, steps: Steps, desk: Desk, *, propose_only: bool) -> tuple[Result, str | None]:
-    """How far it came, and the digest of the image that is in the registry."""
+def _move(
+    cell: Cell, proposal: Proposal, steps: Steps, desk: Desk, *, propose_only: bool
+) -> tuple[Result, str | None, Proposal]:
+    """How far it came, the digest of the image that is in the registry, and the proposal as it was kept."""
     made = proposal.after
     if propose_only:
         if proposal.changed:
             desk.keep(proposal)
-        return ("proposed" if proposal.changed else "unchanged"), None
+        return ("proposed" if proposal.changed else "unchanged"), None, proposal
     if not proposal.changed and made.record and steps.published(cell, made):
-        return "unchanged", made.record.digest
+        return "unchanged", made.record.digest, proposal
     if proposal.changed:
         desk.lay(made)
     if made.record is None:
         made = steps.record(cell, made)
     digest = steps.publish(cell, made).digest
+    kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made is not proposal.before:
-        desk.keep(replace(proposal, after=made) if proposal.changed else _recorded(proposal, made))
-    return "published", digest
+        desk.keep(kept)
+    return "published", digest, kept
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:

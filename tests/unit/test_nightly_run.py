@@ -84,7 +84,9 @@ def results(found: dict[str, Outcome]) -> dict[str, str]:
 
 
 def test_what_changed_is_published_and_the_same_again_does_nothing(night: Night) -> None:
-    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+    found = night.run()
+    assert results(found) == {"a": "published", "b": "unchanged", "c": "published"}
+    assert found["a"].proposal and found["a"].proposal.after == lock.read(night.path("a")), "what is told is kept"
     assert night.did == ["propose a", "record a", "publish a", "propose b", "propose c", "record c", "publish c"]
     assert lock.read(night.path("a")).record == RECORD
     assert [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())] == ["a", "c"]
