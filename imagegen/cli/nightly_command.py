@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from imagegen import base, lock
+from imagegen import base, layers, lock, pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import places
+from imagegen.cli.comparing import known
+from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
+from imagegen.cli.report import print_report
 from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
+from imagegen.net import Client
 from imagegen.nightly import changes, words
 from imagegen.nightly.propose import Proposal, propose
 from imagegen.nightly.releases import Shelf
@@ -35,7 +40,12 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 @click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks: the tags that move stay where they are.")
-@click.option("--key", metavar="FILE", help="Sign with this private key (IMAGEGEN_SIGNING_KEY).")
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell what moved, what did not and why.")
 @pass_app
 def command(
@@ -47,7 +57,7 @@ def command(
     propose_only: bool,
     require_gpu: bool,
     no_test: bool,
-    key: str | None,
+    key: Path | None,
     as_json: bool,
 ) -> None:
     """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
@@ -61,19 +71,26 @@ def command(
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     time = lock.moment(as_of)
     cells = app.matrix.select(pattern) if pattern else _locked(app)
-    desk = Desk(app.project / "locks", _room(app), words.sentences)
-    if not propose_only:  # until publishing is there
-        raise UsageError("nothing can be published yet", fix="--propose-only")
-    steps = Steps(partial(_propose, app, time))
-    outcomes = run(cells, steps, desk, propose_only=propose_only)
+    desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
+    wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", key=key)
+    publisher = None if propose_only else Publisher(app, to, wishes)
+    outcomes = run(cells, _steps(app, time, publisher), desk, propose_only=propose_only)
     if as_json:
-        app.json([_as_dict(each) for each in outcomes])
+        app.json([_as_dict(app, each) for each in outcomes])
     else:
         _print(app, outcomes)
     failed = [each.cell for each in outcomes if each.result == "failed"]
     if failed:
         app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
     sys.exit(1 if failed else 0)
+
+
+def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
+    """Without a publisher, nothing that would need one is asked for."""
+    propose = partial(_propose, app, time)
+    if publisher is None:
+        return Steps(propose)
+    return Steps(propose, partial(_published, app, publisher), partial(_record, app), publisher.publish)
 
 
 def _locked(app: App) -> tuple[Cell, ...]:
@@ -87,6 +104,13 @@ def _room(app: App) -> Path:
     """Beside the store, one for each project."""
     name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
     return app.settings.store.parent / "nightly" / name
+
+
+def _record(app: App, cell: Cell, made: Lock) -> Lock:
+    """The lock with what its build gives; AuditError where its files would fail on the GPU."""
+    whole = realised(app, cell, made, with_engine(app, cell))
+    pipeline.audited(whole, cell, app.store, app.sources(cell), app.progress)
+    return replace(made, record=layers.record_of(layers.assemble(whole, app.store, app.sources(cell), app.progress)))
 
 
 def _propose(app: App, time: str, cell: Cell) -> Proposal:
@@ -123,17 +147,28 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
     )
 
 
+def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
+    """Whether all tags that this run would set stand for the image that the lock promises."""
+    tags = publisher.tags(cell, made)
+    wanted = (tags.fixed, *(tags.moving if publisher.wishes.test else ()))
+    with Client(app.settings) as client:
+        place = publisher.place(client, publisher.reference(cell.image))
+        return all(made.record and place.standing(tag) == made.record.digest for tag in wanted)
+
+
 def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
     """What moved and what did not, as locks/CHANGES.md has it; then a row per cell."""
     for each in outcomes:
         if each.proposal and (each.proposal.changed or each.proposal.held):
-            click.echo(str(changes.section(each.proposal, _moved(each.proposal))))
+            click.echo(str(changes.section(each.proposal, _moved(app, each.proposal))))
     table = Table("cell", "result", "time", "", box=None, pad_edge=False)
     for each in outcomes:
         result = Text(each.result, style=_COLOUR.get(each.result, "green"))
         table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
     app.out.print(table)
     for each in outcomes:
+        if isinstance(each.error, pipeline.SmokeFailed):
+            print_report(app.console, each.error.report)
         if each.error:
             app.progress.say(f"{each.cell}: {each.error}")
 
@@ -145,11 +180,11 @@ def _remark(outcome: Outcome) -> str:
     return outcome.digest or ""
 
 
-def _moved(proposal: Proposal) -> list[str]:
-    return words.sentences(proposal.before, proposal.after) if proposal.changed else []
+def _moved(app: App, proposal: Proposal) -> list[str]:
+    return words.sentences(proposal.before, proposal.after, known(app)) if proposal.changed else []
 
 
-def _as_dict(outcome: Outcome) -> dict[str, Any]:
+def _as_dict(app: App, outcome: Outcome) -> dict[str, Any]:
     proposal, error = outcome.proposal, outcome.error
     return {
         "cell": outcome.cell,
@@ -158,5 +193,5 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         "digest": outcome.digest,
         "candidate": str(outcome.candidate) if outcome.candidate else None,
         "error": {"what": error.what, "why": error.why, "fix": error.fix} if error else None,
-        "proposal": changes.as_dict(proposal, _moved(proposal)) if proposal else None,
+        "proposal": changes.as_dict(proposal, _moved(app, proposal)) if proposal else None,
     }

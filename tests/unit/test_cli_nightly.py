@@ -119,3 +119,28 @@ def test_where_nothing_is_locked(house: House) -> None:
         path.unlink()
     with pytest.raises(UsageError, match="no cell is locked here"):
         house.nightly("--propose-only")
+
+
+@pytest.mark.parametrize(
+    ("standing", "test", "answer"),
+    [
+        ({"fixed": 1, "nightly": 1}, True, True),
+        ({"fixed": 1, "nightly": 0}, True, False),
+        ({"fixed": 1, "nightly": 0}, False, True),
+        ({"fixed": None}, False, False),
+    ],
+)
+def test_published_is_what_all_tags_of_the_run_stand_for(
+    house: House, standing: dict[str, int | None], test: bool, answer: bool
+) -> None:
+    made = house.toys["a"].first
+    assert made.record
+    digests = {1: made.record.digest, 0: "sha256:" + "9" * 64, None: None}
+    publisher = SimpleNamespace(
+        wishes=SimpleNamespace(test=test),
+        tags=lambda *_: SimpleNamespace(fixed="fixed", moving=("nightly",)),
+        reference=lambda image: image,
+        place=lambda *_: SimpleNamespace(standing=lambda tag: digests[standing[tag]]),
+    )
+    found = nightly_command._published(house.app, publisher, house.toys["a"].cell, made)  # type: ignore[arg-type]
+    assert found is answer
