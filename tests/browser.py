@@ -5,7 +5,6 @@ Source: Chrome DevTools Protocol; --remote-debugging-pipe: JSON messages that en
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -15,7 +14,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 _PATIENCE = 120  # seconds for one answer: machines are shared
@@ -62,7 +60,7 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._process.terminate()
         self._process.wait(30)
         os.close(self._in)
@@ -71,7 +69,9 @@ class Browser:
 
     def look(self, *, width: int, height: int = 844, dark: bool = False, scripts: bool = True) -> None:
         """From now on pages are seen so."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -90,12 +90,9 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
-
-    def pdf(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", preferCSSPageSize=True)["data"]))
+    def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Tab": 9}[key])
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

@@ -21,7 +21,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.command("report")
 @click.argument("pattern", metavar="[GLOB]", default="*")
-@click.option("-o", "--output", type=_FOLDER, metavar="DIR", required=True, help="Where; an earlier report is replaced.")
+@click.option(
+    "-o", "--output", type=_FOLDER, metavar="DIR", required=True, help="Where; an earlier report is replaced."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the index, and the page of each cell.")
 @pass_app
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
@@ -45,7 +47,12 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     site.replace(output, files)
     first = str(output / "index.html")
     if as_json:
-        app.json({"index": first, "cells": {sheet.cell.id: str(output / site.href(sheet.cell.id)) for sheet in report.sheets}})
+        app.json(
+            {
+                "index": first,
+                "cells": {sheet.cell.id: str(output / site.href(sheet.cell.id)) for sheet in report.sheets},
+            }
+        )
         return
     app.progress.say(f"{counted(len(report.rows), 'cell')}, {len(report.sheets)} of them with a page of their own")
     click.echo(first)
@@ -91,7 +98,7 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     if path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
     try:
-        return site.history(path, locked, _sentences, {}, app.env)
+        return site.history_of(path, locked, _sentences, {}, app.env)
     except FetchError as error:
         app.progress.say(f"the history of {cell.id} is left out: {error.what}")
         return site.History()
@@ -100,7 +107,5 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
 def _sentences(before: Lock, after: Lock) -> Sequence[str]:
     """Versions of the main components alone."""
     old, new = main_versions(before), main_versions(after)
-    moved = [
-        f"{name} {old[name]} -> {new[name]}" for name in old.keys() & new.keys() if old[name] != new[name]
-    ]
+    moved = [f"{name} {old[name]} -> {new[name]}" for name in old.keys() & new.keys() if old[name] != new[name]]
     return sorted(moved) or ["the same versions of the main components"]

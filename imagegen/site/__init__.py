@@ -1,7 +1,7 @@
 """The matrix and its images as static pages."""
 
 from imagegen.site.folder import replace, require_own
-from imagegen.site.history import History, Step, history
+from imagegen.site.history import History, Step, history_of
 from imagegen.site.model import Report, Sheet, Smoke
 from imagegen.site.pages import render
 from imagegen.site.view import href
@@ -12,7 +12,7 @@ __all__ = [
     "Sheet",
     "Smoke",
     "Step",
-    "history",
+    "history_of",
     "href",
     "render",
     "replace",

@@ -47,7 +47,7 @@ class History:
     older: bool = False
 
 
-def history(path: Path, now: Lock, sentences: Sentences, notes: Notes, env: Mapping[str, str]) -> History:
+def history_of(path: Path, now: Lock, sentences: Sentences, notes: Notes, env: Mapping[str, str]) -> History:
     """The history of the lock file at `path`, which holds `now`. Raises FetchError where git cannot run."""
     commits = _commits(path, env)
     if not commits:

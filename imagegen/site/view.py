@@ -92,6 +92,7 @@ class SheetView:
     layers: tuple[LayerView, ...]
     packed: int | None
     unpacked: int | None
+    sized: bool  # of some layer it is known what it takes on a disk
     heaviest: int
     common: tuple[Common, ...]
     audit: Told | None
@@ -114,7 +115,7 @@ def href(cell: str) -> str:
 
 def index(report: Report) -> Index:
     """The whole report as it is shown."""
-    counts = Counter(row.standing.answer for row in report.rows)
+    counts: Counter[str] = Counter(row.standing.answer for row in report.rows)
     locked = {sheet.cell.id for sheet in report.sheets}
     groups = [
         Group(image, report.descriptions.get(image, ""), tuple(_row(row, report, locked) for row in rows))
@@ -172,6 +173,7 @@ def _sheets(report: Report) -> Iterable[SheetView]:
             layers=_layers(sheet, others),
             packed=_total(size.packed for size in sheet.layers),
             unpacked=_total(size.unpacked for size in sheet.layers),
+            sized=any(size.unpacked is not None for size in sheet.layers),
             heaviest=max((size.packed or 0 for size in sheet.layers), default=0),
             common=_common(sheet.lock, others, pages),
             audit=None if sheet.audit is None else _audit(sheet.audit),
@@ -248,4 +250,3 @@ def _smoke(report: Smoke) -> Told:
 def _note(check: Mapping[str, Any]) -> str:
     note = check["details"].get("note")
     return note if isinstance(note, str) else ""
-
