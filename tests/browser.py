@@ -1,6 +1,7 @@
 """A real headless Chromium (Debian's package), driven through its own protocol over two pipes.
 
-Source: Chrome DevTools Protocol; --remote-debugging-pipe: JSON messages that end with NUL, in by descriptor 3, out by 4.
+Source: Chrome DevTools Protocol; --remote-debugging-pipe: messages in JSON, each ends with NUL, in by descriptor 3 and
+out by 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A report -> files: pages that stand alone. The same report, the same bytes.
 
 What a matrix, a lock or a repository says is text on a page and nothing else: the templates escape all of it, and
-characters that would not be seen for what they are stand as Python writes them. The pages allow no script but their own.
+characters that would not be seen for what they are stand as Python writes them. Pages allow no script but their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imagegen.data import shipped
 from imagegen.progress import human
 from imagegen.site import view
 from imagegen.site.model import Report
-from imagegen.text import shown
+from imagegen.text import counted, shown
 
 SECTIONS = {
     "run": "How to run it",
@@ -53,6 +53,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         finalize=_finalize,
     )
     environment.filters["human"] = human
+    environment.filters["counted"] = counted
     return environment
 
 

@@ -52,7 +52,7 @@ def cell(folder: Any, **changes: Any) -> Cell:
 
 
 def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.Report:
-    """Three cells: one with a GPU and all that can be known, one for the CPU that is locked alone, one that cannot work."""
+    """Three cells: one with a GPU and all that can be known, one that is locked and no more, one that cannot work."""
     axes = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64"}
     base = cell(folder)
     gpu = replace(base, id="tiny-gpu", image="tiny", purpose="To see <all> of a page.", axes=axes, gpus=(GPU,))
