@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from imagegen import builds, compat, layers, lock, pipeline, site
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import FetchError, LockError
+from imagegen.cli.comparing import known
+from imagegen.compare import words
+from imagegen.compare.difference import Known, difference
+from imagegen.compare.side import of_lock
+from imagegen.errors import FetchError, LockError, PublishError
 from imagegen.lock.model import Lock
-from imagegen.lock.title import main_versions
 from imagegen.matrix.model import Cell
+from imagegen.publish import proof
+from imagegen.publish.tags import Subject, tags
 from imagegen.text import counted
 from imagegen.trust import project
 
@@ -76,20 +82,41 @@ def _descriptions(app: App) -> Mapping[str, str]:
 
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
-    known, lacking = builds.here(locked, app.store)
-    tag = pipeline.tags(locked)[0]
-    to = project.load(app.project).to
+    whole, lacking = builds.here(locked, app.store)
     return site.Sheet(
         cell=cell,
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),
-        layers=layers.layer_sizes(known, app.store, whole=not lacking),
+        layers=layers.layer_sizes(whole, app.store, whole=not lacking),
         history=_history(app, cell, locked),
-        smoke=None,
-        audit=pipeline.audit_report(known, cell, app.store),
-        tag=tag,
-        remote=f"{to}/{locked.image}:{tag.partition(':')[2]}" if to else None,
+        smoke=_smoke(app, cell, whole),
+        audit=pipeline.audit_report(whole, cell, app.store),
+        tag=pipeline.tags(locked)[0],
+        remote=_remote(app, cell, locked),
     )
+
+
+def _smoke(app: App, cell: Cell, whole: Lock) -> site.Smoke | None:
+    """What a publish proved of the image, with these checks; one that a GPU took part in comes first."""
+    digest = layers.made_here(whole, app.store) or (whole.record.digest if whole.record else None)
+    if digest is None:
+        return None
+    found = proof.recall(app.store, proof.Wanted.of(digest, whole, app.imports(cell), require_gpu=False))
+    return found.report if found else None
+
+
+def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
+    to = project.load(app.project).to
+    if to is None:
+        return ()
+    (default,) = app.matrix.select(cell.image)
+    try:
+        named = tags(Subject.of(locked, default.axes))
+    except PublishError as error:
+        app.progress.say(str(error))
+        return ()
+    repository = f"{to.rstrip('/')}/{cell.image}"
+    return f"{repository}:{named.moving[0]}", f"{repository}:{named.fixed}"
 
 
 def _history(app: App, cell: Cell, locked: Lock) -> site.History:
@@ -98,14 +125,13 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     if path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
     try:
-        return site.history_of(path, locked, _sentences, {}, app.env)
+        return site.history_of(path, locked, partial(_sentences, app), {}, app.env)
     except FetchError as error:
         app.progress.say(f"the history of {cell.id} is left out: {error.what}")
         return site.History()
 
 
-def _sentences(before: Lock, after: Lock) -> Sequence[str]:
-    """Versions of the main components alone."""
-    old, new = main_versions(before), main_versions(after)
-    moved = [f"{name} {old[name]} -> {new[name]}" for name in old.keys() & new.keys() if old[name] != new[name]]
-    return sorted(moved) or ["the same versions of the main components"]
+def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
+    """What the later lock has otherwise; the same on every machine, so not what this one would have to compile."""
+    old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
+    return words.sentences(difference(old, new, Known(requires=known(app).requires)))

@@ -28,7 +28,7 @@ class Sheet:
     smoke: Smoke | None
     audit: Audit | None
     tag: str  # what a build here calls it
-    remote: str | None  # where it is published, with a tag that moves; None: the project names no place
+    remote: tuple[str, ...] = ()  # where it is published: by the first tag that moves, and by the one that never does
 
 
 @dataclass(frozen=True)

@@ -192,11 +192,12 @@ def _commands(sheet: Sheet) -> tuple[tuple[str, str], ...]:
     options = ["--gpus", "all", "--ipc=host"] if sheet.cell.gpus else []
     run = "A shell in it, with all GPUs and the host's shared memory:" if options else "A shell in it:"
     if sheet.remote:
-        first = ("From the registry:", shlex.join(["docker", "pull", sheet.remote]))
+        texts = ("From the registry, the newest:", "Exactly the image of this page, today and later:")
+        first = [(text, shlex.join(["docker", "pull", name])) for text, name in zip(texts, sheet.remote, strict=True)]
     else:
-        first = ("Build it, prove it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))
-    name = sheet.remote or sheet.tag
-    return first, (run, shlex.join(["docker", "run", "--rm", "-it", *options, name, "bash"]))
+        first = [("Build it, prove it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))]
+    name = sheet.remote[0] if sheet.remote else sheet.tag
+    return *first, (run, shlex.join(["docker", "run", "--rm", "-it", *options, name, "bash"]))
 
 
 def _layers(sheet: Sheet, others: Sequence[Lock]) -> tuple[LayerView, ...]:

@@ -76,7 +76,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         smoke=SMOKE.as_dict(),
         audit=AUDIT.as_dict(),
         tag="imagegen/tiny:gpu",
-        remote="ghcr.io/acme/rl/tiny:gpu",
+        remote=("ghcr.io/acme/rl/tiny:latest", "ghcr.io/acme/rl/tiny:2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d"),
     )
     alone = site.Sheet(
         cell=cpu,
@@ -87,7 +87,6 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         smoke=None,
         audit=None,
         tag="imagegen/tiny:cpu-py311",
-        remote=None,
     )
     return site.Report(
         rows=(

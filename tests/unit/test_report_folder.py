@@ -134,8 +134,8 @@ def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: P
     committed("version = 0\n", "2026-11-21")
     committed(LOCK, "2026-11-22")
     (_, _, (new,)), (_, _, (old,)) = told(tmp_path, LOCK)
-    assert new.startswith("locked anew; before it was an older form")
-    assert old.startswith("an older form of the lock")
+    assert new.startswith("locked anew; before there was no lock, or one of a form")
+    assert old.startswith("no lock, or one of a form")
 
 
 def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +145,14 @@ def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monk
     found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], {}, os.environ)
     assert [step.date for step in found.steps] == ["2026-11-28"]
     assert found.older
+
+
+def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_path: Path) -> None:
+    committed(LOCK, "2026-11-21")
+    committed(NEXT, "2026-11-28")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{tmp_path}", str(clone)], check=True)
+    assert told(clone, NEXT) == [("2026-11-28", True, ("what it was before is not in this shallow clone",))]
 
 
 def test_no_repository_has_no_history(tmp_path: Path) -> None:
