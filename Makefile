@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow faults findings bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -51,8 +51,15 @@ test: setup lint  ## all tests but the slow ones
 test-unit: setup  ## the tests that need no engine and no network: seconds
 	@$(BIN)/pytest tests/unit
 
-test-slow: setup  ## the slow tests: several GB, many minutes
+test-slow: setup chromium  ## the slow tests: several GB, many minutes
 	@$(call with_engine,$(BIN)/pytest -m slow)
+
+test-browser: setup chromium  ## the slow tests of the report's pages in a real browser: a minute
+	@$(BIN)/pytest tests/integration/test_report_browser.py
+
+chromium:
+	@command -v chromium >/dev/null || { $(SUDO) apt-get -qq update; \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
 faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
 	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadgroup -m "fault and not slow" --fault-table=docs/faults.md)
@@ -66,6 +73,9 @@ fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECON
 bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
+
+tables: setup  ## write README's table of images from matrix and locks
+	@$(BIN)/pytest -q tests/unit/test_readme.py --update-golden
 
 findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden

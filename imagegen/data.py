@@ -12,7 +12,7 @@ _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
 
 
 def shipped(name: str) -> Path:
-    """The folder of shipped data called `name`: "matrices", "wheels", "dockerfiles" or "locks"."""
+    """The folder of shipped data called `name`: "matrices", "wheels", "dockerfiles", "locks" or "pages"."""
     package = Path(__file__).parent
     installed = package / "_data" / name
     return installed if installed.is_dir() else package.parent / name

@@ -2,6 +2,6 @@
 
 from imagegen.builds.bench import Bench
 from imagegen.builds.compile import compile_all
-from imagegen.builds.realise import Compiling, pulled, realise, unbuilt
+from imagegen.builds.realise import Compiling, here, pulled, realise, unbuilt
 
-__all__ = ["Bench", "Compiling", "compile_all", "pulled", "realise", "unbuilt"]
+__all__ = ["Bench", "Compiling", "compile_all", "here", "pulled", "realise", "unbuilt"]

@@ -64,6 +64,12 @@ def unbuilt(lock: Lock, store: Store) -> list[LockedBuild]:
     return [build for build in lock.builds if build.name not in known]
 
 
+def here(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]]:
+    """The lock with the wheels of its builds, and nothing; where the wheelhouse lacks some, as it is, and those."""
+    lacking = unbuilt(lock, store)
+    return (lock if lacking or not lock.builds else builds.realised(lock, _known(lock, store))), lacking
+
+
 def _known(lock: Lock, store: Store) -> dict[str, BuiltWheel]:
     found = {build.name: wheelhouse.known(store, build.key) for build in lock.builds}
     return {name: wheel for name, wheel in found.items() if wheel}

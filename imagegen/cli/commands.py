@@ -30,6 +30,7 @@ COMMANDS = {
     "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
     "verify": "Is an image what its lock says: bytes, lock, signature, SBOM, reports; with --rebuild, made again.",
     "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
+    "report": "The matrix and its locked images as static web pages.",
     "mirror": "Copy all that locks name to a directory or registry of your own, for builds from there alone.",
     "doctor": "Would an image run here, and what is wrong with a container.",
     "store": "Check, clean and measure the store.",

@@ -18,7 +18,6 @@ from imagegen.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.recipe import reason
-from imagegen.store import Store
 
 
 @click.command("show")
@@ -79,17 +78,9 @@ def _weight(app: App, lock: Lock) -> Weight:
         except LockError:
             continue  # `imagegen list` tells of broken locks
         others += [found] if found else []
-    lacking = builds.unbuilt(lock, app.store)
-    known = lock if lacking else builds.realise(lock, app.store, app.settings, app.progress, None)
+    known, lacking = builds.here(lock, app.store)
     packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
-    return Weight(lock.cell, _layers(known, app.store, whole=not lacking), packages, shared(lock, others))
-
-
-def _layers(lock: Lock, store: Store, *, whole: bool) -> tuple[Size, ...]:
-    """Of a lock whose compiled wheels are not there, what its record says."""
-    if whole or lock.record is None:
-        return layer_sizes(lock, store)
-    return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
+    return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
 
 
 def _show_weight(app: App, weight: Weight) -> None:

@@ -1,6 +1,7 @@
-"""A file of the project as a commit has it, read by the system's git: nothing of the repository is run.
+"""A file of the project as commits have it, read by the system's git: nothing of the repository is run.
 
-Sources: gitrevisions(7) for what a revision may be called and for REV:./PATH; git-rev-parse(1), git-cat-file(1).
+Sources: gitrevisions(7) for what a revision may be called and for REV:./PATH; git-rev-parse(1), git-cat-file(1),
+git-rev-list(1).
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from pathlib import Path
 from imagegen.git import command
 from imagegen.git.command import FailedError
 
-_CONFIGURATION = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
+_CONFIGURATION = {
+    "safe.directory": "*",  # in a container the checkout is often somebody else's
+    "protocol.allow": "never",
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+}
 
 
 def commit_of(project: Path, revision: str, env: Mapping[str, str]) -> str | None:
@@ -22,6 +28,27 @@ def commit_of(project: Path, revision: str, env: Mapping[str, str]) -> str | Non
     if not revision or revision.startswith("-"):
         return None
     return _parsed(project, f"{revision}^{{commit}}", env)
+
+
+def commits(project: Path, path: str, most: int, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Commit and day ("2026-11-20") of each change of a file below `project`, newest first; `most` of them.
+
+    Empty where there is no repository, or nothing is committed. Raises FetchError where git cannot run.
+    """
+    arguments = ["rev-list", f"--max-count={most}", "--format=%cs", "HEAD", "--", f"./{path}"]
+    try:
+        lines = command.run(project, _environment(env), arguments).splitlines()
+    except FailedError:
+        return []
+    return [(head.removeprefix("commit "), day) for head, day in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def shallow(project: Path, env: Mapping[str, str]) -> bool:
+    """Whether the repository around `project` was cloned without all of its history."""
+    try:
+        return command.run(project, _environment(env), ["rev-parse", "--is-shallow-repository"]).strip() == "true"
+    except FailedError:
+        return False
 
 
 def file_at(project: Path, commit: str, path: str, env: Mapping[str, str]) -> str | None:

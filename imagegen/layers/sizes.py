@@ -24,8 +24,13 @@ class Size:
     unpacked: int | None
 
 
-def layer_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
-    """The image's layers from the bottom up: what the store has made, else what the lock records."""
+def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, ...]:
+    """The image's layers from the bottom up: what the store has made, else what the lock records.
+
+    Not `whole`: compiled wheels are not there, and only a record knows the layers that they are in.
+    """
+    if lock.record and not whole:
+        return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
     sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in below.taken(lock)]
     keys = ({} if sizes else {"base": base.key(lock.base)}) | {part.name: part.key for part in plan(lock)}

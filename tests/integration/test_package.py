@@ -24,7 +24,7 @@ def test_the_wheel_holds_code_and_data_and_nothing_else(tmp_path: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     tracked = [name for name in listed.split("\0") if name and not name.endswith(".gitkeep")]
     code = {name for name in tracked if name.startswith("imagegen/")}
-    folders = ("matrices/", "wheels/", "dockerfiles/", "locks/")
+    folders = ("matrices/", "wheels/", "dockerfiles/", "locks/", "pages/")
     data = {f"imagegen/_data/{name}" for name in tracked if name.startswith(folders)}
     assert data
     assert "imagegen/py.typed" in names

@@ -12,6 +12,7 @@ import pytest
 from imagegen import matrix
 from imagegen.cli.commands import cli
 from imagegen.data import shipped
+from tests.unit.matrix_samples import shipped_matrix
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,6 +40,33 @@ def test_commands_and_options_exist(line: str, text: str) -> None:
     known = {option for parameter in parameters for option in parameter.opts}
     used = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", f"{line} {text}"))
     assert used <= known
+
+
+_FAMILIES = ("ampere", "ada", "hopper", "blackwell")
+_BLOCK = re.compile(r"(<!-- images: .*? -->\n)(.*?)(<!-- /images -->)", re.DOTALL)
+
+
+def test_the_table_of_images_is_what_matrix_and_locks_say(request: pytest.FixtureRequest) -> None:
+    rows = "".join(map(_row, shipped_matrix().defaults))
+    table = f"| image | what it is | GPUs | CUDA | Python | locked |\n|---|---|---|---|---|---|\n{rows}"
+    if request.config.getoption("--update-golden"):
+        (ROOT / "README.md").write_text(_BLOCK.sub(lambda found: found[1] + table + found[3], README))
+    found = _BLOCK.search((ROOT / "README.md").read_text())
+    assert found and found[2] == table, "`make tables` rewrites it; read the diff"
+
+
+def _row(image: str) -> str:
+    """An image's default cell, and whether some cell of it is locked."""
+    loaded = shipped_matrix()
+    (cell,) = loaded.select(image)
+    families = {gpu.family for gpu in cell.gpus}
+    gpus = ", ".join(family.capitalize() for family in _FAMILIES if family in families)
+    assert not families - set(_FAMILIES)
+    locked = [
+        each for each in loaded.all_cells if each.image == image and (shipped("locks") / f"{each.id}.toml").exists()
+    ]
+    columns = (f"`{image}`", cell.description, gpus or "none", cell.cuda_version or "none", cell.python)
+    return f"| {' | '.join(columns)} | {'yes' if locked else ''} |\n"
 
 
 def test_every_command_is_in_the_table() -> None:

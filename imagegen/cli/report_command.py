@@ -1,0 +1,137 @@
+"""imagegen report: the matrix and its locked images as static pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from imagegen import builds, compat, layers, lock, pipeline, site
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.comparing import known
+from imagegen.compare import words
+from imagegen.compare.difference import Known, difference
+from imagegen.compare.side import of_lock
+from imagegen.errors import FetchError, LockError, PublishError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.publish import proof
+from imagegen.publish.tags import Subject, tags
+from imagegen.text import counted
+from imagegen.trust import project
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command("report")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.option(
+    "-o", "--output", type=_FOLDER, metavar="DIR", required=True, help="Where; an earlier report is replaced."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the index, and the page of each cell.")
+@pass_app
+def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
+    """Write web pages about the cells that match GLOB: which work, and of each that is locked what is in it.
+
+    How to run it, what it needs, what it weighs, what the audit and the smoke checks said here, and its history in git.
+    The pages need no server and fetch nothing from elsewhere. Prints the path of the first.
+    """
+    site.require_own(output)
+    cells = app.matrix.select(pattern)
+    locks, broken = _locks(app)
+    chosen = [cell for cell in cells if cell.id in locks]
+    report = site.Report(
+        rows=compat.survey(cells, app.matrix.rules, app.library),
+        sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
+        others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
+        broken=broken,
+        descriptions=_descriptions(app),
+    )
+    files = site.render(report)
+    site.replace(output, files)
+    first = str(output / "index.html")
+    if as_json:
+        app.json(
+            {
+                "index": first,
+                "cells": {sheet.cell.id: str(output / site.href(sheet.cell.id)) for sheet in report.sheets},
+            }
+        )
+        return
+    app.progress.say(f"{counted(len(report.rows), 'cell')}, {len(report.sheets)} of them with a page of their own")
+    click.echo(first)
+
+
+def _locks(app: App) -> tuple[dict[str, Lock], dict[str, str]]:
+    """Those of all cells, and of each that cannot be read why."""
+    found, broken = {}, {}
+    for cell in app.matrix.cells():
+        try:
+            if each := app.find_lock(cell):
+                found[cell.id] = each
+        except LockError as error:  # one broken lock must not hide the other cells
+            app.progress.say(str(error))
+            broken[cell.id] = f"its lock cannot be read: {error.what}"
+    return found, broken
+
+
+def _descriptions(app: App) -> Mapping[str, str]:
+    return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
+
+
+def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
+    whole, lacking = builds.here(locked, app.store)
+    return site.Sheet(
+        cell=cell,
+        lock=locked,
+        stale=tuple(lock.stale(locked, cell)),
+        layers=layers.layer_sizes(whole, app.store, whole=not lacking),
+        history=_history(app, cell, locked),
+        smoke=_smoke(app, cell, whole),
+        audit=pipeline.audit_report(whole, cell, app.store),
+        tag=pipeline.tags(locked)[0],
+        remote=_remote(app, cell, locked),
+    )
+
+
+def _smoke(app: App, cell: Cell, whole: Lock) -> site.Smoke | None:
+    """What a publish proved of the image, with these checks; one that a GPU took part in comes first."""
+    digest = layers.made_here(whole, app.store) or (whole.record.digest if whole.record else None)
+    if digest is None:
+        return None
+    found = proof.recall(app.store, proof.Wanted.of(digest, whole, app.imports(cell), require_gpu=False))
+    return found.report if found else None
+
+
+def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
+    to = project.load(app.project).to
+    if to is None:
+        return ()
+    (default,) = app.matrix.select(cell.image)
+    try:
+        named = tags(Subject.of(locked, default.axes))
+    except PublishError as error:
+        app.progress.say(str(error))
+        return ()
+    repository = f"{to.rstrip('/')}/{cell.image}"
+    return f"{repository}:{named.moving[0]}", f"{repository}:{named.fixed}"
+
+
+def _history(app: App, cell: Cell, locked: Lock) -> site.History:
+    """Of a lock of the project; those that are shipped have theirs elsewhere."""
+    path = app.lock_path(cell)
+    if path.parent.resolve() != (app.project / "locks").resolve():
+        return site.History()
+    try:
+        return site.history_of(path, locked, partial(_sentences, app), {}, app.env)
+    except FetchError as error:
+        app.progress.say(f"the history of {cell.id} is left out: {error.what}")
+        return site.History()
+
+
+def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
+    """What the later lock has otherwise; the same on every machine, so not what this one would have to compile."""
+    old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
+    return words.sentences(difference(old, new, Known(requires=known(app).requires)))

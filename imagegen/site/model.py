@@ -1,0 +1,45 @@
+"""What a report tells: what was gathered of each cell, before it becomes pages. Nothing here reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagegen.compat import Row
+from imagegen.layers import Size
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.site.history import History
+
+Smoke = Mapping[str, Any]  # as smoke.Report.as_dict has it
+Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that is known of a cell with a lock. `smoke` and `audit` are None where nobody ran them here."""
+
+    cell: Cell
+    lock: Lock
+    stale: tuple[str, ...]  # inputs that moved since the lock was made
+    layers: tuple[Size, ...]
+    history: History
+    smoke: Smoke | None
+    audit: Audit | None
+    tag: str  # what a build here calls it
+    remote: tuple[str, ...] = ()  # where it is published: by the first tag that moves, and by the one that never does
+
+
+@dataclass(frozen=True)
+class Report:
+    """`rows` are the cells in the matrix's order; `broken` says of a cell why its lock cannot be read.
+
+    `others` are locks of cells that the report leaves out: their images may share layers with these.
+    """
+
+    rows: tuple[Row, ...]
+    sheets: tuple[Sheet, ...]
+    others: tuple[Lock, ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead

@@ -1,0 +1,108 @@
+"""The report's pages in a real browser: on a phone and on a desk, with scripts and without, and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagegen import site
+from tests.browser import Browser
+from tests.unit import report_samples
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+SHOWN = (
+    "[...document.querySelectorAll('tr[data-works]')].filter(e => e.checkVisibility()).map(e => e.cells[0].innerText)"
+)
+OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => e.checkVisibility({visibilityProperty: true})
+    && !e.closest('.jump, .hidden, thead'))
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < 0)
+    .map(e => e.outerHTML.slice(0, 80))"""
+EVERY = ["tiny-gpu", "tiny-cpu-py311", "worse-cpu"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    long = "x" * 300 + " </script><script>document.title = 'taken'</script><img src=https://example.org/x>"
+    site.replace(root / "site", site.render(report_samples.report(root / "matrix", long)))
+    return root / "site"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"])
+def test_a_page_fits_and_asks_nobody_else(browser: Browser, pages: Path, page: str, width: int, *, dark: bool) -> None:
+    browser.look(width=width, dark=dark)
+    browser.open(pages / page)
+    browser.value("document.querySelectorAll('details').forEach(e => e.open = true)")
+    assert browser.value("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert browser.value(OVERFLOWING) == []
+    folder = pages.resolve().as_uri()
+    assert len(browser.requests) >= 2  # itself and its style
+    assert all(request.startswith(folder) for request in browser.requests), browser.requests
+    assert browser.said == []
+    assert browser.value("document.title") != "taken"
+    assert browser.value("getComputedStyle(document.body).maxWidth") != "none"  # the style is in force
+
+
+def test_without_scripts_all_is_there_to_read(browser: Browser, pages: Path) -> None:
+    browser.look(width=390, scripts=False)
+    browser.open(pages / "index.html", "?filter=gpu")
+    assert browser.value(SHOWN) == EVERY
+    assert not browser.value("document.getElementById('filter').checkVisibility()")
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ("", EVERY),
+        ("?filter=tiny+GPU", ["tiny-gpu"]),
+        ("?works=incompatible", ["worse-cpu"]),
+        ("?filter=tiny&works=unknown", ["tiny-cpu-py311"]),
+        ("?filter=none+such", []),
+        ("?works=constructor", EVERY),
+    ],
+)
+def test_the_filter_takes_an_address(browser: Browser, pages: Path, query: str, left: list[str]) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "index.html", query)
+    assert browser.value(SHOWN) == left
+    assert browser.value("document.querySelector('output').value") == f"{len(left)} of 3 cells"
+
+
+def test_the_filter_hears_the_keyboard(browser: Browser, pages: Path) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "index.html")
+    focus = "document.activeElement.tagName + '.' + (document.activeElement.name || document.activeElement.className)"
+    seen = []
+    for _ in range(8):
+        browser.press("Tab")
+        seen.append(browser.value(focus))
+        if seen[-1] == "INPUT.filter":
+            break
+    assert seen[0] == "A.jump"
+    assert seen[-1] == "INPUT.filter"
+    browser.call("Input.insertText", text="worse")
+    assert browser.value(SHOWN) == ["worse-cpu"]
+    assert browser.value("location.search") == "?filter=worse"
+
+
+def test_on_paper_there_is_no_navigation_and_what_is_folded_is_seen(browser: Browser, pages: Path) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "cells" / "tiny-gpu.html")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert not browser.value("[...document.querySelectorAll('nav, footer')].some(e => e.checkVisibility())")
+    assert browser.value(
+        "document.querySelector('details.printed table').checkVisibility({contentVisibilityAuto: true})"
+    )
+    assert browser.call("Page.printToPDF")["data"]
+    browser.call("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,184 @@
+"""The report's pages: valid, complete, the same each time, and no more than text where others wrote the words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from imagegen import site
+from imagegen.data import shipped
+from tests.unit import report_samples
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&lt;{{ 7 * 7 }}{% raw %}'
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> site.Report:
+    return report_samples.report(tmp_path_factory.mktemp("matrix") / "m")
+
+
+@pytest.fixture(scope="module")
+def files(report: site.Report) -> dict[str, bytes]:
+    return site.render(report)
+
+
+def parsed(page: bytes) -> Element:
+    """The page's tree; an error where it is not valid HTML as far as the standard's parser says."""
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
+    tree: Element = parser.parse(page, transport_encoding="utf-8")
+    return tree
+
+
+def text(element: Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def pages(files: dict[str, bytes]) -> Iterator[tuple[str, Element]]:
+    return ((name, parsed(data)) for name, data in files.items() if name.endswith(".html"))
+
+
+def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) -> None:
+    golden("report-index.html", files["index.html"].decode())
+    golden("report-cell.html", files["cells/tiny-gpu.html"].decode())
+    assert set(files) == {"index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "style.css", "filter.js"}
+
+
+def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
+    said = text(parsed(files["cells/tiny-cpu-py311.html"]))
+    assert said.count("Not run here.") == 2
+    assert "Not known here: this project's locks are not in a git repository." in said
+    assert "Compressednot known here" in said
+    assert "imagegen build tiny-cpu-py311" in said
+    assert "docker run --rm -it imagegen/tiny:cpu-py311 bash" in said
+
+
+def test_pages_are_well_made(files: dict[str, bytes]) -> None:
+    for name, page in pages(files):
+        assert page.find("head/title") is not None
+        assert len(page.findall(".//h1")) == len(page.findall(".//main")) == 1, name
+        ids = Counter(each.get("id") for each in page.iter() if each.get("id"))
+        assert not [each for each, count in ids.items() if count > 1], name
+        for each in page.iter():
+            if label := each.get("aria-labelledby"):
+                assert label in ids, (name, label)
+            assert not [attribute for attribute in each.attrib if attribute.startswith("on") or attribute == "style"]
+        for table in page.findall(".//table"):
+            assert table[0].tag == "caption", name
+            assert text(table[0])
+            assert all(each.get("scope") for each in table.findall(".//th")), name
+        levels = [int(each.tag[1]) for each in page.iter() if re.fullmatch("h[1-6]", str(each.tag))]
+        assert all(after - before <= 1 for before, after in pairwise(levels)), (name, levels)
+
+
+def test_links_lead_somewhere_and_nothing_comes_from_outside(files: dict[str, bytes]) -> None:
+    ids = {name: {each.get("id") for each in page.iter()} for name, page in pages(files)}
+    for name, page in pages(files):
+        for each in page.iter():
+            for link in filter(None, (each.get("href"), each.get("src"))):
+                if link == "data:,":
+                    continue
+                path, _, fragment = link.partition("#")
+                target = _resolved(PurePosixPath(name).parent / path) if path else name
+                assert target in files, (name, link)
+                assert not fragment or fragment in ids[target], (name, link)
+    assert not re.search(rb"url\(|@import|https?:", files["style.css"] + files["filter.js"])
+
+
+def _resolved(path: PurePosixPath) -> str:
+    parts: list[str] = []
+    for part in path.parts:
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+@settings(max_examples=15)
+@example(HOSTILE)
+@example("\x1b[2J \u202egnihtyna \ud800 \0 https://user:secret@host/x")
+@given(st.text(max_size=60))
+def test_what_others_wrote_is_text_and_nothing_else(report: site.Report, words: str) -> None:
+    made, plain = (site.render(_saying(each, report)) for each in (words, "words"))
+    for name, page in pages(made):
+        assert _shape(page) == _shape(parsed(plain[name])), name
+    assert b"secret" not in b"".join(made.values())
+    if words == HOSTILE:
+        assert text(parsed(made["index.html"])).count(HOSTILE) == 4
+
+
+def _saying(words: str, report: site.Report) -> site.Report:
+    """The report with these words wherever a matrix, a repository or a check has the word."""
+    first = report.sheets[0]
+    steps = tuple(replace(step, lines=(words,)) for step in first.history.steps)
+    sheet = replace(
+        first,
+        cell=replace(first.cell, purpose=words),
+        history=replace(first.history, steps=steps),
+        stale=(words,),
+        smoke=_smoke(words),
+    )
+    return replace(
+        report,
+        rows=tuple(replace(row, standing=replace(row.standing, reason=words)) for row in report.rows),
+        sheets=(sheet, *report.sheets[1:]),
+        descriptions={"tiny": words},
+    )
+
+
+def _smoke(words: str) -> dict[str, Any]:
+    report = report_samples.SMOKE.as_dict()
+    return report | {"checks": [check | {"reason": words} for check in report["checks"]]}
+
+
+def _shape(page: Element) -> list[str]:
+    """Elements in their order; what says something or nothing, as a reason does, aside."""
+    return [str(each.tag) for each in page.iter() if each.tag != "br" and each.get("class") != "reason"]
+
+
+def test_the_same_report_gives_the_same_bytes(report: site.Report, files: dict[str, bytes]) -> None:
+    assert site.render(report) == files
+
+
+def test_colours_can_be_told_from_what_is_below_them() -> None:
+    """4.5 to 1 for text, light and dark: WCAG 2.2, 1.4.3."""
+    style = (shipped("pages") / "style.css").read_text()
+    light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in _themes(style))
+    for theme in (light, dark):
+        pairs = [(ink, paper) for ink in ("text", "quiet", "link") for paper in ("page", "raised")]
+        pairs += [(ink, paper) for ink in ("good", "bad", "open") for paper in (f"{ink}-below", "raised")]
+        for ink, paper in [*pairs, ("text", "open-below")]:
+            assert contrast(theme[ink], theme[paper]) >= 4.5, (ink, paper, theme)
+
+
+def _themes(style: str) -> tuple[str, str]:
+    light, rest = style.split("@media (prefers-color-scheme: dark)", 1)
+    return light, rest.split("}", 1)[0]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    """Source: WCAG 2.2, "relative luminance"."""
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
+    for name, page in pages(files):
+        scripts = [each.get("src") for each in page.iter("script")]
+        assert scripts == (["filter.js"] if name == "index.html" else [])
+        policy = next(each.get("content") for each in page.iter("meta") if each.get("http-equiv"))
+        assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
