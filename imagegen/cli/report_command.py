@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from imagegen import builds, compat, layers, lock, pipeline, site
+from imagegen import builds, compat, data, layers, lock, pipeline, site
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.compare import words
@@ -17,6 +17,7 @@ from imagegen.compare.side import of_lock
 from imagegen.errors import FetchError, LockError, PublishError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
+from imagegen.nightly import changes
 from imagegen.publish import proof
 from imagegen.publish.tags import Subject, tags
 from imagegen.text import counted
@@ -125,10 +126,22 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     if path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
     try:
-        return site.history_of(path, locked, partial(_sentences, app), {}, app.env)
+        return site.history_of(path, locked, partial(_sentences, app), _sections(app, cell), app.env)
     except FetchError as error:
         app.progress.say(f"the history of {cell.id} is left out: {error.what}")
         return site.History()
+
+
+def _sections(app: App, cell: Cell) -> list[changes.Section]:
+    """What nights have told of the cell, newest first."""
+    path = app.project / "locks" / changes.FILE
+    try:
+        return [each for each in changes.read(data.read(path).decode(), path) if each.cell == cell.id]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, LockError) as error:
+        app.progress.say(f"{path} is left out: {error}")
+        return []
 
 
 def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:

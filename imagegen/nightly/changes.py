@@ -49,6 +49,11 @@ def section(proposal: Proposal, moved: Sequence[str]) -> Section:
     return Section(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
 
 
+def plain(line: str) -> str:
+    """A line of a section as it was before it became Markdown."""
+    return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
+
+
 def told(held: Held) -> str:
     """Why a release is not taken."""
     newer = f", not {held.newer}" if held.newer else ""

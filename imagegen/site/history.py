@@ -1,4 +1,4 @@
-"""What became of a lock over time, as the repository around the project has it."""
+"""What became of a lock over time: as the repository around the project has it, and as a night has told it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from imagegen.compare import revision
 from imagegen.errors import LockError
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
+from imagegen.nightly import changes
+from imagegen.nightly.changes import Section
 
 LONGEST = 12  # steps on a page: three months of weekly locks
 _UNREAD = "no lock, or one of a form that this imagegen does not read"
 
 Sentences = Callable[[Lock, Lock], Sequence[str]]  # what the second has otherwise than the first
-Notes = Mapping[str, Sequence[str]]  # first 8 hex digits of a lock's inputs -> what was said when it was made
 
 
 @dataclass(frozen=True)
 class Step:
-    """One change of a lock. `commit` is None for what nobody has committed yet."""
+    """One change of a lock. `commit` is None where no repository is known; `pending`: nobody has committed it yet."""
 
     date: str  # "2026-11-20"
     commit: str | None
     lines: tuple[str, ...]
+    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,30 @@ class History:
     older: bool = False
 
 
-def history_of(path: Path, now: Lock, sentences: Sentences, notes: Notes, env: Mapping[str, str]) -> History:
-    """The history of the lock file at `path`, which holds `now`. Raises FetchError where git cannot run."""
+def history_of(
+    path: Path, now: Lock, sentences: Sentences, sections: Sequence[Section], env: Mapping[str, str]
+) -> History:
+    """The history of the lock file at `path`, which holds `now`; `sections` are those of locks/CHANGES.md about it.
+
+    What they say is taken for the lock that they lead to; without a repository they are all that is known. Raises
+    FetchError where git cannot run.
+    """
     commits = revision.commits(path.parent, path.name, LONGEST + 2, env)
     if not commits:
-        return History()
-    versions = [_Version.of(path, commit, date, env) for commit, date in commits]
-    if versions[0].lock != now:
-        versions.insert(0, _Version(None, now.as_of[:10], now))
-    cut = revision.shallow(path.parent, env)
-    pairs = zip(versions, [*versions[1:], None], strict=True)
-    steps = [Step(new.date, new.commit, tuple(_told(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
+        steps = [Step(each.date, None, _said(each)) for each in sections]
+    else:
+        versions = [_Version.of(path, commit, date, env) for commit, date in commits]
+        if versions[0].lock != now:
+            versions.insert(0, _Version(None, now.as_of[:10], now))
+        notes = {each.end: _said(each) for each in reversed(sections)}
+        cut = revision.shallow(path.parent, env)
+        pairs = zip(versions, [*versions[1:], None], strict=True)
+        steps = [new.step(tuple(_told(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
     return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
+
+
+def _said(section: Section) -> tuple[str, ...]:
+    return tuple(map(changes.plain, section.lines))
 
 
 @dataclass(frozen=True)
@@ -66,8 +80,13 @@ class _Version:
         except LockError:
             return cls(commit, date, None)
 
+    def step(self, lines: tuple[str, ...]) -> Step:
+        return Step(self.date, self.commit, lines, pending=self.commit is None)
 
-def _told(old: _Version | None, new: Lock | None, sentences: Sentences, notes: Notes, *, cut: bool) -> Sequence[str]:
+
+def _told(
+    old: _Version | None, new: Lock | None, sentences: Sentences, notes: Mapping[str, Sequence[str]], *, cut: bool
+) -> Sequence[str]:
     if new is None:
         return [_UNREAD]
     if said := notes.get(lock.inputs_hash(new).removeprefix("sha256:")[:8]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_a_page_fits_and_asks_nobody_else(browser: Browser, pages: Path, page: s
     assert browser.said == []
     assert browser.value("document.title") != "taken"
     assert browser.value("getComputedStyle(document.body).maxWidth") != "none"  # the style is in force
+
+
+@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html"])
+def test_tables_stay_tables_on_a_phone_for_who_hears_them(browser: Browser, pages: Path, page: str) -> None:
+    heard = []
+    for width in (390, 1280):
+        browser.look(width=width)
+        browser.open(pages / page)
+        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+        roles = Counter(each["role"]["value"] for each in nodes if not each["ignored"])
+        heard.append({role: roles[role] for role in ("table", "row", "rowheader", "columnheader", "caption")})
+    phone, desk = heard
+    assert phone == desk
+    assert all(phone.values())
 
 
 def test_without_scripts_all_is_there_to_read(browser: Browser, pages: Path) -> None:

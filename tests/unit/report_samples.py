@@ -63,7 +63,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
     steps = (
-        Step("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull")),
+        Step("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull"), pending=True),
         Step("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
     )
     sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)

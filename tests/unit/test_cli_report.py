@@ -16,6 +16,7 @@ from imagegen import lock, pipeline, site
 from imagegen.cli.app import App
 from imagegen.cli.commands import cli
 from imagegen.data import shipped
+from imagegen.nightly import changes
 from imagegen.publish import proof
 from imagegen.store import Store
 from tests.unit.matrix_samples import shipped_matrix
@@ -96,3 +97,13 @@ def test_history_is_told_in_the_words_of_a_difference(run: Run, tmp_path: Path) 
     page = (tmp_path / "site" / site.href(CELL)).read_text()
     assert f"<li>numpy 2.4.5 -&gt; {numpy.version}</li>" in page
     assert page.index("-&gt;") < page.index("locked for the first time")
+
+    name = lock.inputs_hash(now).removeprefix("sha256:")[:8]
+    section = changes.Section("2026-11-20", CELL, "00000000", name, ("numpy 2.4.5 -> 2.4.6", "torch stays: \\<why>"))
+    (project / "locks" / changes.FILE).write_text(changes.dumps([section]))
+    assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
+    assert "<li>torch stays: &lt;why&gt;</li>" in (tmp_path / "site" / site.href(CELL)).read_text()
+    (project / "locks" / changes.FILE).write_text("mine\n")
+    made = run("-o", str(tmp_path / "site"), CELL)
+    assert made.exit_code == 0
+    assert "CHANGES.md is left out: " in made.stderr

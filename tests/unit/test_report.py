@@ -57,7 +57,7 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
 def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     said = text(parsed(files["cells/tiny-cpu-py311.html"]))
     assert said.count("Not run here.") == 2
-    assert "Not known here: this project's locks are not in a git repository." in said
+    assert "Not known here: the lock is in no git repository." in said
     assert "Compressednot known here" in said
     assert "imagegen build tiny-cpu-py311" in said
     assert "docker run --rm -it imagegen/tiny:cpu-py311 bash" in said

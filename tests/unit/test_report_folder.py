@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagegen import lock, site
 from imagegen.errors import StoreError
 from imagegen.lock.model import Lock
+from imagegen.nightly import changes
+from imagegen.nightly.changes import Section
 from imagegen.site import folder, history
 from tests.unit.test_recipe import LOCK
 
@@ -111,9 +115,9 @@ def path(root: Path) -> Path:
     return root / "locks" / "tiny-cpu-py311.toml"
 
 
-def told(root: Path, now: Lock, notes: dict[str, list[str]] | None = None) -> list[tuple[str, bool, tuple[str, ...]]]:
+def told(root: Path, now: Lock, *sections: Section) -> list[tuple[str, bool, tuple[str, ...]]]:
     found = site.history_of(
-        path(root), now, lambda old, new: [f"{old.as_of[:10]} {new.as_of[:10]}"], notes or {}, os.environ
+        path(root), now, lambda old, new: [f"{old.as_of[:10]} {new.as_of[:10]}"], sections, os.environ
     )
     return [(step.date, step.commit is not None, step.lines) for step in found.steps]
 
@@ -127,7 +131,8 @@ def test_history_is_what_git_has_and_what_is_not_committed(committed: Commit, tm
     committed(NEXT, "2026-11-28")
     assert told(tmp_path, NEXT) == [("2026-11-28", True, later), first]
     name = lock.inputs_hash(NEXT).removeprefix("sha256:")[:8]
-    assert told(tmp_path, NEXT, {name: ["it moved"]}) == [("2026-11-28", True, ("it moved",)), first]
+    section = Section("2026-11-27", "tiny-cpu-py311", "00000000", name, ("it \\<moved\\> \\*",))
+    assert told(tmp_path, NEXT, section) == [("2026-11-28", True, ("it <moved\\> *",)), first]
 
 
 def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: Path) -> None:
@@ -142,7 +147,7 @@ def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monk
     monkeypatch.setattr(history, "LONGEST", 1)
     committed(LOCK, "2026-11-21")
     committed(NEXT, "2026-11-28")
-    found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], {}, os.environ)
+    found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], (), os.environ)
     assert [step.date for step in found.steps] == ["2026-11-28"]
     assert found.older
 
@@ -158,6 +163,8 @@ def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_pat
 def test_no_repository_has_no_history(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     assert told(tmp_path, LOCK) == []
+    section = Section("2026-11-27", "tiny-cpu-py311", "00000000", "11111111", ("torch is newer",))
+    assert told(tmp_path, LOCK, section) == [("2026-11-27", False, ("torch is newer",))]
 
 
 def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
@@ -175,3 +182,8 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
 def test_the_mark_names_the_files(tmp_path: Path) -> None:
     site.replace(tmp_path / "site", ONE)
     assert json.loads((tmp_path / "site" / folder.MARK).read_bytes())["files"] == sorted(ONE)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_what_a_night_told_is_read_as_it_was_before_it_became_markdown(words: str) -> None:
+    assert changes.plain(changes._MARKUP.sub(r"\\\1", words)) == words
