@@ -29,6 +29,7 @@ from pypi_simple import PyPISimple
 
 from imagegen import base, layers, lock
 from imagegen.cli.app import App
+from imagegen.data import shipped
 from imagegen.engine import Engine
 from imagegen.layers.layer import known
 from imagegen.lock.model import File, Lock, LockedWheel
@@ -104,7 +105,7 @@ class Bench:
 
     def _project(self, kind: str, wanted: Lock) -> Path:
         project = self.room / kind
-        if self.matrices.is_dir():
+        if self.matrices.is_dir() and self.matrices.resolve() != shipped("matrices").resolve():
             shutil.copytree(self.matrices, project / "matrices")
         lock.write(wanted, project / "locks" / f"{self.cell.id}.toml")
         return project
