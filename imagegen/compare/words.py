@@ -155,7 +155,7 @@ def _surroundings(difference: Difference) -> Iterator[str]:
 
 
 def _to_pull(pull: Pull) -> str:
-    if not pull.new:
+    if not pull.size and not pull.unknown:
         return "nothing to pull"
     size = f"{'' if pull.exact else 'about '}{amount(pull.size)} to pull"
     if not pull.unknown:

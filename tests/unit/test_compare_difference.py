@@ -287,3 +287,12 @@ def test_which_version_is_older() -> None:
     assert goes_back("1.10", "1.9")
     assert not goes_back("2.0", "2.0.post1")
     assert not goes_back("1.0", "no version")
+
+
+def test_layers_that_weigh_nothing_are_nothing_to_pull() -> None:
+    """A guess from the wheels' sizes knows none of the layer that imagegen adds."""
+    changed = difference(side(BEFORE), side(AFTER))
+    assert changed.pull
+    light = replace(changed, pull=replace(changed.pull, size=0, exact=False, unknown=()))
+    assert light.pull and light.pull.new
+    assert words.sentences(light)[-1] == "nothing to pull"
