@@ -1,6 +1,7 @@
 """Where a project's files come from: the repository, the commit, and whether something was changed since.
 
-Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs of pip's and SPDX's form "git+https://...".
+Nothing that the repository names is run. Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs of pip's
+and SPDX's form "git+https://...".
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from urllib.parse import urlsplit
 from imagegen.errors import FetchError
 from imagegen.git import command
 
-_CONFIGURATION = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": os.devnull}
+_CONFIGURATION = {
+    "safe.directory": "*",
+    "safe.bareRepository": "explicit",  # a folder of the project's that looks like one brings its own configuration
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+}
+_STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
 
 
@@ -36,10 +43,27 @@ def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source 
     alone = command.alone(env, os.devnull, _CONFIGURATION)
     try:
         commit = command.run(project, alone, ["rev-parse", "--verify", "HEAD"]).strip()
-        changed = command.run(project, alone, ["status", "--porcelain", "--untracked-files=normal", "--", "."])
+        unfiltered = command.alone(env, os.devnull, _CONFIGURATION | _no_filters(project, alone))
+        changed = command.run(project, unfiltered, _STATUS)
     except (command.FailedError, FetchError):
         return None
     return Source(url or _remote(project, alone), commit, bool(changed.strip()))
+
+
+def _no_filters(project: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """What turns off the programs that a repository lets loose on its files when they are compared (gitattributes(5)).
+
+    Where such a filter is needed to see that a file is the commit's, the file counts as changed.
+    """
+    try:
+        named = command.run(project, env, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
+    except command.FailedError:
+        return {}  # there is none
+    drivers = {name.rpartition(".")[0] for name in named.split("\0") if name}
+    # An empty `process` takes the place of `clean`, too.
+    return {
+        f"{each}.{key}": value for each in sorted(drivers) for key, value in (("process", ""), ("required", "false"))
+    }
 
 
 def _remote(project: Path, env: Mapping[str, str]) -> str | None:

@@ -128,6 +128,29 @@ def test_a_projects_origin_is_its_commit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("kind", "bare"), [("clean", False), ("process", False), ("clean", True)])
+def test_a_repository_runs_no_filter(tmp_path: Path, kind: str, *, bare: bool) -> None:
+    """Neither one that its configuration names, nor one of a bare repository that lies among a project's files."""
+    project = tmp_path / "project"
+    project.mkdir()
+    git(project, "init", "--quiet")
+    (project / "publish.yaml").write_text("publish: {}\n")
+    (project / ".gitattributes").write_text("*.yaml filter=hostile\n")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "--message=one")
+    git(project, "config", f"filter.hostile.{kind}", f"touch {tmp_path}/ran; false")
+    git(project, "config", "filter.hostile.required", "true")
+    (project / "publish.yaml").write_text("publish: []\n")  # as long as before: git has to read it
+    if bare:
+        git(project, "config", "core.worktree", str(project))
+        for each in (project / ".git").iterdir():
+            each.rename(project / each.name)
+        (project / ".git").rmdir()
+    found = origin.of(project, os.environ)
+    assert (found is None) if bare else (found and found.dirty)
+    assert not (tmp_path / "ran").exists()
+
+
 ADDRESSES = {
     "https://token@example.org/a/b.git": "https://example.org/a/b.git",
     "https://example.org:8443/a/b?token=x#y": "https://example.org:8443/a/b",
