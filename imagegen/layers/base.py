@@ -28,9 +28,12 @@ def known_layers(lock: Lock, store: Store) -> list[Layer]:
 
 
 def named(lock: Lock, elsewhere: Mapping[str, Layer]) -> list[Layer]:
-    """Those `elsewhere`; of a registry's image, as the lock has them."""
+    """Those `elsewhere`; of a registry's image, those that are there as the lock has them.
+
+    Their key says what they unpack to, and not that the lock's digest is of a blob that does.
+    """
     if own := taken(lock):
-        return [layer for layer in own if layer.key in elsewhere]
+        return [layer for layer in own if layer.key in elsewhere and elsewhere[layer.key].digest == layer.digest]
     key = base.key(lock.base)
     return [replace(elsewhere[key], name="base", key=key)] if key in elsewhere else []
 

@@ -16,6 +16,7 @@ from imagegen.config import Settings
 from imagegen.errors import StoreError
 from imagegen.inventory import carried
 from imagegen.layers import Image, Layer, bytecode, describe, ownership, reuse
+from imagegen.layers import base as below
 from imagegen.layers.ownership import OwnershipErrors
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.progress import Quiet
@@ -187,20 +188,38 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
     assert assembling.made_here(lock, store) == published.digest
 
 
-def test_the_layers_of_a_registrys_image_are_vouched_for_once_they_were_seen(
-    store: Store, wheels: tuple[LockedWheel, ...]
-) -> None:
+def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
     layers = tuple(
         registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
         for n in "12"
     )
     content = registry.Image(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", layers, registry.Config((), (), (), "", ""))
     lock = lock_of(*wheels)
-    lock = replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
+    return replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
+
+
+def test_the_layers_of_a_registrys_image_are_vouched_for_once_they_were_seen(
+    store: Store, wheels: tuple[LockedWheel, ...]
+) -> None:
+    lock = on_a_registrys_image(*wheels)
+    layers = lock.base.content.layers if lock.base.content else ()
     assert reuse.remembered(lock, store) == {}
     store.remember("diff-id", layers[1].digest, {"diff_id": layers[1].diff_id})
     (found,) = reuse.remembered(lock, store).values()
     assert (found.name, found.digest) == ("base-2", layers[1].digest)
+
+
+def test_nobody_vouches_for_another_blob_of_a_registrys_image() -> None:
+    """A lock with another layer's digest beside an honest diff_id has the key of the honest layer."""
+    honest = on_a_registrys_image()
+    content = honest.base.content
+    assert content
+    elsewhere = {layer.key: layer for layer in below.taken(honest)}
+    assert below.named(honest, elsewhere) == list(elsewhere.values())
+    foreign = replace(content.layers[1], digest=f"sha256:{'e' * 64}")
+    swapped = replace(honest, base=replace(honest.base, content=replace(content, layers=(content.layers[0], foreign))))
+    assert below.keys(swapped) == below.keys(honest)
+    assert [layer.name for layer in below.named(swapped, elsewhere)] == ["base-1"]
 
 
 def test_the_bases_tree_comes_from_its_layer(
