@@ -24,11 +24,21 @@ from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.net import NotFoundError, UnreachableError
 from imagegen.progress import Progress
-from imagegen.registry.image import Config, Descriptor, Layer, Manifest, Platform, read_config, read_document
+from imagegen.registry.image import (
+    Config,
+    Descriptor,
+    Layer,
+    Manifest,
+    Platform,
+    entries_of,
+    read_config,
+    read_document,
+)
 from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.text import counted
 
 _CHUNK = 1 << 20
+_NAMED = 3  # other images of an index
 _ANY = Platform("linux", "amd64")  # which of an index is meant
 
 
@@ -58,7 +68,9 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
     try:
         digest, data, kind = source.manifest(asked)
         read = read_document(data, kind, _ANY, where)
+        index: list[Step] = []
         if isinstance(read, Descriptor):
+            index = _others(data, read.digest, where)
             digest, data, kind = source.manifest(read.digest, read.size)
             read = read_document(data, kind, _ANY, where)
     except (UnreachableError, NotFoundError):
@@ -67,18 +79,33 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
         return None, [failed("manifest", _why(error))]
     if not isinstance(read, Manifest):
         return None, [failed("manifest", f"an index names {digest}, another index")]
-    first = passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")
+    first = [*index, passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
     try:
         raw = source.document(read.config)
         if len(raw) != read.config.size:
             why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
-            return None, [first, failed("config", why)]
+            return None, [*first, failed("config", why)]
         config, parts = read_config(raw, read, platform_of(raw), where)
     except FetchError as error:
-        return None, [first, failed("config", _why(error))]
+        return None, [*first, failed("config", _why(error))]
     step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
     found = Found(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts)))
-    return found, [first, step]
+    return found, [*first, step]
+
+
+def _others(index: bytes, chosen: str, where: str) -> list[Step]:
+    """What is wrong with an index: a machine may get another image of it than the one that is looked at."""
+    others = []
+    for entry in entries_of(index, where):
+        platform = entry.get("platform") if isinstance(entry, dict) else None
+        told = platform if isinstance(platform, dict) else {}
+        nowhere = "unknown" in (told.get("os"), told.get("architecture"))  # so BuildKit marks attestations
+        if not nowhere and isinstance(entry, dict) and entry.get("digest") != chosen:
+            others.append(str(entry.get("digest")))
+    if not others:
+        return []
+    why = f"it leads to {', '.join(others[:_NAMED])} too, and only {chosen} was looked at: name that digest"
+    return [failed("index", why)]
 
 
 def _names(config: bytes, count: int) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
 from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.progress import Quiet
+from imagegen.registry.referrers import INDEX_TYPE
 from imagegen.store import Store, refs
+from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.trust import statement
 from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
 from imagegen.trust.keys import KeySigner
@@ -339,6 +341,25 @@ def test_compiled_wheels_have_hashes_of_their_own(tmp_path: Path) -> None:
                 each["hashes"] = [{"alg": "SHA-256", "content": "9" * 64}]
         world.attach(SBOM, json.dumps(content).encode(), by=world.signer)
         assert world.verify(layers=False).good
+
+
+def test_an_index_is_no_image_that_anybody_signed(world: World) -> None:
+    """It says which image a machine gets: what is not looked at must not pass along with what is."""
+    published, digest = world.published, world.published.image.digest
+    own = {"mediaType": MANIFEST_TYPE, "digest": digest, "size": len(published.image.manifest)}
+    amd64, other = {"os": "linux", "architecture": "amd64"}, {**own, "digest": "sha256:" + "9" * 64}
+    attestation = {**other, "platform": {"os": "unknown", "architecture": "unknown"}}  # as BuildKit lists them
+
+    def wrong(*entries: dict[str, Any]) -> set[str]:
+        index = json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries}).encode()
+        published.registry.documents[published.manifest("1")] = (INDEX_TYPE, index)
+        return {step.name for step in world.verify(layers=False).wrong}
+
+    honest = own | {"platform": amd64}
+    assert wrong(honest, attestation) == set()
+    assert wrong(honest, other | {"platform": {**amd64, "variant": "v3"}}) == {"index"}
+    assert wrong(other | {"platform": {"os": "linux", "architecture": "arm64"}}, honest) == {"index"}
+    assert wrong(honest, other) == {"index"}
 
 
 def test_an_image_that_is_not_there(world: World) -> None:
