@@ -8,9 +8,11 @@ Sources: OCI image-spec v1.1 (image-layout.md, manifest.md), distribution-spec v
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
+from imagegen import data
 from imagegen.config import MIRROR_VARIABLE, Settings
 from imagegen.errors import FetchError, StoreError, UsageError
 from imagegen.net import Client, NotFoundError
@@ -18,11 +20,12 @@ from imagegen.progress import Meter
 from imagegen.registry.image import Artifact, read_artifact
 from imagegen.registry.pull import Repository
 from imagegen.registry.reference import Reference, parse
-from imagegen.store import Store
+from imagegen.store import Store, digest_of
 from imagegen.store.layout import MANIFEST_TYPE, is_digest
 from imagegen.store.refs import REF_NAME
 
 _CHUNK = 1 << 20
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def place(text: str, said: str) -> Path | Reference:
@@ -31,7 +34,10 @@ def place(text: str, said: str) -> Path | Reference:
     `said` is where the text was written, for the error.
     """
     if text.startswith(("/", "./", "../", "~")) or text in {".", ".."}:
-        return Path(text).expanduser()
+        try:
+            return Path(text).expanduser()
+        except RuntimeError as error:
+            raise UsageError(f"{said} names no mirror", why=f"{text}: there is no such user here") from error
     fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
     try:
         found = parse(text)
@@ -65,7 +71,7 @@ class Mirror:
         Raises FetchError, StoreError.
         """
         if self._repository is None:
-            return self._copy(digest, store, meter)
+            return self._copy(digest, size, store, meter)
         self._reach(self._repository)
         try:
             self._repository.download(digest, size, store, meter)
@@ -79,10 +85,10 @@ class Mirror:
             return self._named(name)
         self._reach(self._repository)
         try:
-            _, data, kind = self._repository.manifest(name)
+            _, manifest, kind = self._repository.manifest(name)
         except NotFoundError:
             return None
-        return read_artifact(data, kind, f"{self}: {name}")
+        return read_artifact(manifest, kind, f"{self}: {name}")
 
     def _reach(self, repository: Repository) -> None:
         """Once: else every file would wait for a host that does not answer."""
@@ -96,11 +102,14 @@ class Mirror:
         if isinstance(self._reached, FetchError):
             raise self._reached
 
-    def _copy(self, digest: str, store: Store, meter: Meter) -> bool:
+    def _copy(self, digest: str, size: int, store: Store, meter: Meter) -> bool:
         path = _blob(Path(str(self._at)), digest)
         try:
-            with path.open("rb") as source, store.writer() as writer:
-                while chunk := source.read(_CHUNK):
+            # What never ends, and a pipe of that name, must keep nobody waiting.
+            with open(os.open(path, _READING), "rb") as source, store.writer() as writer:
+                while chunk := source.read(min(_CHUNK, size - writer.size + 1)):
+                    if writer.size + len(chunk) > size:
+                        raise self._damaged(path, f"it has more than {size} bytes")
                     writer.write(chunk)
                     meter.advance(len(chunk))
                 if writer.commit() != digest:
@@ -112,20 +121,23 @@ class Mirror:
         return True
 
     def _named(self, name: str) -> Artifact | None:
-        index = Path(str(self._at)) / "index.json"
+        path = Path(str(self._at)) / "index.json"
         try:
-            entries = json.loads(index.read_bytes())["manifests"]
+            entries = json.loads(data.read(path))["manifests"]
             found = [each for each in entries if (each.get("annotations") or {}).get(REF_NAME) == name]
             if not found:
                 return None
-            path = _blob(index.parent, found[0]["digest"])
-            return read_artifact(path.read_bytes(), MANIFEST_TYPE, f"{path}")
+            path = _blob(path.parent, found[0]["digest"])
+            manifest = data.read(path)
+            if digest_of(manifest) != found[0]["digest"]:
+                raise self._damaged(path, "its bytes have another sha256")
+            return read_artifact(manifest, MANIFEST_TYPE, f"{path}")
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FetchError(f"{self} cannot be read", where=str(index), why=error.strerror) from error
+            raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError) as error:
-            raise self._damaged(index, str(error)) from error
+            raise self._damaged(path, str(error)) from error
 
     def _damaged(self, path: Path, why: str) -> FetchError:
         return FetchError(f"{self} is damaged", where=str(path), why=why, fix="fill it again: `imagegen mirror`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,6 +136,43 @@ def test_a_damaged_file_is_not_taken(tmp_path: Path) -> None:
         wheel_from(at, there)
 
 
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _longer(path: Path) -> None:
+    path.write_bytes(PACKAGE + bytes(1 << 22))
+
+
+@pytest.mark.parametrize("put", [_endless, os.mkfifo, _longer])
+def test_what_does_not_end_is_not_read(put: Callable[[Path], None], tmp_path: Path) -> None:
+    """Who may write to a shared directory must not fill others' disks, nor keep their builds waiting."""
+    at = tmp_path / "mirror"
+    filled(str(at), ONE, Store(tmp_path / "here"))
+    there = Store(tmp_path / "there")
+    deb = at / "blobs/sha256" / ONE.base.debs[0].sha256
+    deb.unlink()
+    put(deb)
+    with pytest.raises(FetchError, match=r"the mirror .* is damaged"):
+        debs_from(str(at), ONE, there)
+    assert sum(path.stat().st_size for path in there.root.rglob("*") if path.is_file()) < 1 << 20
+    index = at / "index.json"
+    index.unlink()
+    put(index)
+    with pytest.raises(FetchError, match=r"the mirror .* (is damaged|cannot be read)"):
+        debs_from(str(at), ONE, there)
+
+
+def test_a_listing_is_the_one_that_the_index_names(tmp_path: Path) -> None:
+    at = tmp_path / "mirror"
+    filled(str(at), ONE, Store(tmp_path / "here"))
+    for entry in json.loads((at / "index.json").read_text())["manifests"]:
+        path = at / "blobs/sha256" / entry["digest"].removeprefix("sha256:")
+        path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(FetchError, match=r"the mirror .* is damaged"):
+        debs_from(str(at), ONE, Store(tmp_path / "there"))
+
+
 @pytest.mark.parametrize("index", ["", "[]", '{"manifests": [1]}', '{"manifests": [{"annotations": {}}]}'])
 def test_somebody_elses_layout_is_left_as_it_is(tmp_path: Path, index: str) -> None:
     at = tmp_path / "mirror"
@@ -162,7 +199,7 @@ def test_a_mirror_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:
         assert errors[0] is errors[1]
 
 
-@pytest.mark.parametrize("text", ["a//b", "registry.example.com/team/mirror:1", "a@sha256:0"])
+@pytest.mark.parametrize("text", ["a//b", "registry.example.com/team/mirror:1", "a@sha256:0", "~nobody-of-this-name/m"])
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(UsageError, match="--to names no mirror"):
         place(text, "--to")
