@@ -53,7 +53,7 @@ def parse(text: str) -> Reference:
         raise _no_name(text, "it is an address", f"leave {text.partition('://')[0]}:// out")
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise _no_name(text, "what follows the @ is no digest (sha256: and 64 lower-case hex digits)")
+        raise _no_digest(text, digest)
     head, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         head, tag = rest, ""
@@ -85,6 +85,13 @@ def why_no_tag(text: str) -> str:
     if len(text) > _LONGEST_TAG:
         return f"a tag has at most {_LONGEST_TAG} characters, and this one {len(text)}"
     return "a tag is letters, digits, and . _ - after the first of them"
+
+
+def _no_digest(text: str, digest: str) -> FetchError:
+    if set(digest) & set("./"):  # a host follows the @, and a password may come before it
+        fix = "leave that out: `docker login` keeps credentials"
+        return _no_name(f"***@{text.rpartition('@')[2]}", "it begins with a user", fix)
+    return _no_name(text, "what follows the @ is no digest (sha256: and 64 lower-case hex digits)")
 
 
 def _no_name(text: str, why: str, fix: str = "write docker.io/library/debian:12, say") -> FetchError:

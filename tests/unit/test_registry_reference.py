@@ -54,6 +54,13 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("text", ["u:sec@x.io/a", "u:s@sec@x.io/a:1", f"u:sec@x.io/a@{DIGEST}", "sec@x.io/a"])
+def test_a_password_before_a_name_is_not_told(text: str) -> None:
+    with pytest.raises(FetchError, match="it begins with a user") as caught:
+        parse(text)
+    assert "sec" not in str(caught.value)
+
+
 @given(
     registries, st.lists(part, min_size=1, max_size=3), st.none() | st.from_regex(r"[\w][\w.-]{0,9}", fullmatch=True)
 )
