@@ -64,8 +64,8 @@ def _known(layer: Layer, store: Store, elsewhere: Mapping[str, Layer]) -> Layer 
     record = store.recall(_RECORD, _key(layer))
     if record and store.has(record["digest"], record["size"]):
         return replace(layer, **record, media_type=GZIP_TYPE)
-    if layer.key in elsewhere:
-        theirs = elsewhere[layer.key]
+    theirs = elsewhere.get(layer.key)
+    if theirs and theirs.diff_id == layer.diff_id:
         return replace(layer, digest=theirs.digest, size=theirs.size, media_type=GZIP_TYPE)
     return None
 

@@ -59,7 +59,7 @@ def find(
             with suppress(FetchError):  # what may not be read is made here
                 for described in _attested(lock, said(place, digest), store):
                     layers = described.elsewhere | layers
-                    packed |= described.packed
+                    packed |= _fitting(described.packed, layers)
             if (packed if compression == "gzip" else layers).keys() >= missing:
                 break
     wanted = packed if compression == "gzip" else layers
@@ -69,6 +69,11 @@ def find(
     if compression == "gzip":
         return Elsewhere({key: layers[key] for key in there}, {key: packed[key] for key in there})
     return Elsewhere({key: layers[key] for key in there})
+
+
+def _fitting(packed: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """The gzip layers of the very contents that are taken: somebody else's may have come out otherwise."""
+    return {key: layer for key, layer in packed.items() if key in layers and layers[key].diff_id == layer.diff_id}
 
 
 def _missing(lock: Lock, store: Store) -> frozenset[str]:

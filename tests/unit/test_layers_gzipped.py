@@ -136,6 +136,17 @@ def test_gzip_layers_elsewhere_need_no_layers_here(store: Store, tmp_path: Path)
     assert gzipped(LOCK, before, Store(tmp_path / "empty"), Quiet(), said.packed) == after
 
 
+def test_a_gzip_layer_of_other_contents_is_not_taken(store: Store) -> None:
+    """Under the key of a layer that came out otherwise there, it is not what the config names."""
+    before = built(store, LARGE)
+    after = gzipped(LOCK, before, store, Quiet())
+    (mine,) = before.layers
+    theirs = replace(mine, diff_id=digest_of(b"other"), digest=digest_of(b"packed"), media_type=GZIP_TYPE)
+    for digest in store.keys("gzip"):
+        store.forget("gzip", digest)
+    assert gzipped(LOCK, before, store, Quiet(), {mine.key: theirs}) == after
+
+
 def test_a_layer_that_is_not_what_was_said_is_refused(store: Store) -> None:
     true = layer(store, "one", LARGE)
     lie = image(LOCK, [replace(true, diff_id=digest_of(b"other"))])

@@ -1,0 +1,88 @@
+"""Whose word is taken about layers: that of the project's signers alone, and only as far as it fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from imagegen.layers import Image, Layer, describe, image
+from imagegen.layers import base as below
+from imagegen.layers.codec import GZIP_TYPE
+from imagegen.layers.plan import plan
+from imagegen.progress import Quiet
+from imagegen.publish.elsewhere import Elsewhere, find
+from imagegen.publish.journal import Place
+from imagegen.publish.tags import Compression
+from imagegen.store import Store, digest_of
+from imagegen.trust.documents import LAYERS, Attached, Document
+from tests.unit.test_layers_assemble import lock_of
+
+LOCK = lock_of()
+KEYS = {below.keys(LOCK)[0]: "base"} | {part.key: part.name for part in plan(LOCK)}
+
+
+class Full:
+    """A repository that has every blob; `latest` stands for one image."""
+
+    name = "registry.example/acme/rl"
+
+    @property
+    def target(self) -> Full:
+        return self
+
+    def standing(self, tag: str) -> str | None:
+        return digest_of(b"the image") if tag == "latest" else None
+
+    def present(self, blobs: Iterable[Any]) -> frozenset[str]:
+        return frozenset(blob.digest for blob in blobs)
+
+
+def built(word: str) -> Image:
+    """An image of the lock whose layers are of this word."""
+    layers = [
+        Layer(name, key, digest_of(f"{word} {name}".encode()), digest_of(f"zstd {word} {name}".encode()), 9, 9)
+        for key, name in KEYS.items()
+    ]
+    return image(LOCK, layers)
+
+
+def packed(plain: Image) -> Image:
+    return image(
+        LOCK, [replace(each, digest=digest_of(each.digest.encode()), media_type=GZIP_TYPE) for each in plain.layers]
+    )
+
+
+def found(store: Store, compression: Compression, *said: tuple[Image, str | None]) -> Elsewhere:
+    documents = [
+        Attached(Document(LAYERS, describe.described(LOCK, each, {}, packed(each))), digest_of(b"artifact"), signer)
+        for each, signer in said
+    ]
+
+    def attached(_: Place, digest: str) -> Sequence[Attached]:
+        assert digest == digest_of(b"the image")
+        return documents
+
+    return find(LOCK, compression, [cast("Place", Full())], ["latest"], attached, store, Quiet())
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip"])
+def test_the_word_of_strangers_is_not_taken(tmp_path: Path, compression: Compression) -> None:
+    honest, foreign = built("honest"), built("foreign")
+    assert found(Store(tmp_path), compression, (foreign, None)) == Elsewhere()
+    taken = found(Store(tmp_path), compression, (foreign, None), (honest, "release"))
+    assert set(taken.layers.values()) == set(honest.layers)
+
+
+def test_a_gzip_layer_is_taken_only_with_the_layer_that_it_unpacks_to(tmp_path: Path) -> None:
+    """One layer may have come out in two ways: the config must not name one, and the manifest the other."""
+    one, other = built("one"), built("other")
+    first = found(Store(tmp_path), "gzip", (one, "release"))
+    assert {each.diff_id for each in first.packed.values()} == {each.diff_id for each in one.layers}
+    both = found(Store(tmp_path), "gzip", (one, "release"), (other, "release"))
+    assert {key: each.diff_id for key, each in both.packed.items()} == {
+        key: each.diff_id for key, each in both.layers.items()
+    }
