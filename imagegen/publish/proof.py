@@ -108,7 +108,8 @@ def _read(content: bytes) -> Proof | None:
         own = told["imagegen"]
         proof = Proof(own["image"], own["suite"], own["gpu"] is True, own["report"])
         passed = told["result"] == "PASSED" and own["report"]["passed"] is True
-    except (ValueError, KeyError, TypeError, RecursionError):
+        document(proof)  # which it becomes again where it is taken
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return proof if passed else None
 

@@ -77,6 +77,13 @@ def test_who_is_trusted_to_have_run_them() -> None:
     assert found(Document(SMOKE, b"{"), "release", wanted()) is None
 
 
+@pytest.mark.parametrize("report", [{"passed": True}, {"passed": True, "checks": [1]}, {"passed": True, "checks": 1}])
+def test_a_report_that_nobody_could_attach_again_proves_nothing(report: object) -> None:
+    own = {"image": IMAGE, "suite": wanted().suite, "gpu": True, "report": report}
+    content = json.dumps({"result": "PASSED", "imagegen": own}).encode()
+    assert proof.attested([Attached(Document(SMOKE, content), "sha256:a", "release")], wanted()) is None
+
+
 def test_the_document_is_a_test_result() -> None:
     """Its form is in-toto's test-result v0.1: result and configuration are required."""
     told = json.loads(proof.document(proven(gpu=False)).content)
