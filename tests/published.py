@@ -47,14 +47,14 @@ def _layer(store: Store, name: str, key: str, content: bytes) -> layers.Layer:
 
 @dataclass
 class Published:
-    """In a stand-in, under `repository`:1. `attached` maps what an artifact is called to its digest and its blob's."""
+    """In a stand-in, under `repository`:1. `attached` maps what an artifact is called to its digest and its blobs'."""
 
     registry: StandIn
     lock: Lock
     image: layers.Image
     store: Store
     repository: str = "acme/rl/tiny"
-    attached: dict[str, tuple[str, str]] = field(default_factory=dict)
+    attached: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blobs = json.loads(self.image.manifest)
@@ -75,21 +75,28 @@ class Published:
 
     def attach(self, name: str, kind: str, content: bytes, annotations: Mapping[str, str] | None = None) -> None:
         """Put an artifact there that refers to the image, in place of the one of this name."""
+        self.attach_all(name, kind, {"": content}, annotations)
+
+    def attach_all(
+        self, name: str, kind: str, contents: Mapping[str, bytes], annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """As `attach`, of contents by their titles."""
         image = Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
-        blob = Descriptor(kind, digest_of(content), len(content))
-        manifest = artifact(kind, [(None, blob)], annotations or {}, image)
+        blobs = {title: Descriptor(kind, digest_of(content), len(content)) for title, content in contents.items()}
+        manifest = artifact(kind, blobs.items(), annotations or {}, image)
         self.registry.blob(self.repository, NOTHING, EMPTY.media_type)
-        self.registry.blob(self.repository, content, kind)
+        for content in contents.values():
+            self.registry.blob(self.repository, content, kind)
         digest = digest_of(manifest)
         self.registry.documents[self.manifest(digest)] = (MANIFEST_TYPE, manifest)
-        entries = [each for each in self._listed() if each["digest"] != self.attached.get(name, ("", ""))[0]]
+        entries = [each for each in self._listed() if each["digest"] != self.attached.get(name, ("",))[0]]
         entry = described(Descriptor(MANIFEST_TYPE, digest, len(manifest)))
         self._list([*entries, entry | {"artifactType": kind, "annotations": dict(annotations or {})}])
-        self.attached[name] = (digest, digest_of(content))
+        self.attached[name] = (digest, *(digest_of(content) for content in contents.values()))
 
     def drop(self, name: str) -> None:
         """Take an artifact away, from the list alone."""
-        digest, _ = self.attached.pop(name)
+        digest = self.attached.pop(name)[0]
         self._list([each for each in self._listed() if each["digest"] != digest])
 
     def flip(self, path: str) -> None:

@@ -56,7 +56,8 @@ def testimony(source: Source, project: Project) -> Callable[[str], Said]:
     repository = cast("Repository", source)  # a layout answers as one
 
     def said(digest: str) -> Said:
-        return Said(repository.referrers(digest), gather(repository, digest, trust), trust.anybody)
+        there = gather(repository, digest, trust)
+        return Said(repository.referrers(digest), repository.artifact, there, trust.anybody)
 
     return said
 

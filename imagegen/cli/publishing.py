@@ -13,6 +13,7 @@ from imagegen.cli.compiling import realised, with_engine
 from imagegen.cli.gate import gate
 from imagegen.engine import Engine
 from imagegen.errors import FetchError, UsageError
+from imagegen.inventory import carried
 from imagegen.layers import Image, gzipped
 from imagegen.layers.codec import CODEC
 from imagegen.layers.plan import LAYER_FORMAT
@@ -34,7 +35,7 @@ from imagegen.store import Store
 from imagegen.text import counted
 from imagegen.trust import keys, known, licences, origin, provenance
 from imagegen.trust.attach import Testimony, attach, gather
-from imagegen.trust.documents import Attached, Document
+from imagegen.trust.documents import FACT, FACTS, LAYERS, Attached, Document
 from imagegen.trust.keyless import keyless
 from imagegen.trust.project import Project
 from imagegen.trust.project import load as load_project
@@ -148,6 +149,7 @@ class _Hands:
         self._publisher, self._app, self._wishes = publisher, publisher.app, publisher.wishes
         self._cell, self._lock, self._place = cell, lock, place
         self._licences: Known | None = None
+        self._facts: dict[str, bytes] = {}
         self._said: dict[tuple[str, str], Testimony] = {}
 
     def hands(self) -> Hands:
@@ -198,13 +200,15 @@ class _Hands:
 
     def documents(self, lock: Lock, made: Made) -> Sequence[Document]:
         app = self._app
+        audit = pipeline.audit_report(lock, self._cell, app.store) if self._wishes.audit else None
+        self._facts = carried.known(lock, app.store)
         return papers.documents(
             lock,
             made.image,
             made.plain,
-            app.store,
+            self._facts,
             known=self._known(lock),
-            audit=pipeline.audit_report(lock, self._cell, app.store) if self._wishes.audit else None,
+            audit=audit,
             source=self._publisher.source,
             builder=provenance.builder(app.env),
         )
@@ -213,6 +217,8 @@ class _Hands:
         publisher, there = self._publisher, self._testimony(place, subject.digest)
         signer = publisher.signer
         new = papers.news(documents, there.documents, signs=signer is not None)
+        if any(document.kind is LAYERS for document in new):  # before it names them
+            place.target.refer_all(subject, FACTS, self._facts, FACT, {})
         if new or (signer and not there.signers):
             told = papers.origin_of(publisher.source)
             attach(place.target, place.repository, subject, new, signer, told, publisher.trust)

@@ -15,7 +15,7 @@ from typing import Any
 from imagegen import data
 from imagegen.errors import FetchError
 from imagegen.net import Growing, NotFoundError
-from imagegen.registry import read_artifact
+from imagegen.registry import Artifact, read_artifact
 from imagegen.registry.image import Descriptor
 from imagegen.registry.referrers import Content, Referrer, fallback_tag
 from imagegen.store import digest_of
@@ -80,13 +80,20 @@ class Layout:
                 found[each] = Referrer(each, len(body), str(kind), plain, digest)
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
-    def content(self, referrer: Referrer) -> Content:
-        """As `Repository.content`."""
+    def artifact(self, referrer: Referrer) -> Artifact:
+        """As `Repository.artifact`."""
         where = f"{self._name}@{referrer.digest}"
         _, data, kind = self.manifest(referrer.digest, referrer.size)
         artifact = read_artifact(data, kind, where)
-        if artifact.subject != referrer.subject or len(artifact.parts) != 1:
-            raise FetchError(f"{where} is no document about {referrer.subject}")
+        if artifact.subject != referrer.subject:
+            raise FetchError(f"{where} does not refer to {referrer.subject}")
+        return artifact
+
+    def content(self, referrer: Referrer) -> Content:
+        """As `Repository.content`."""
+        artifact = self.artifact(referrer)
+        if len(artifact.parts) != 1:
+            raise FetchError(f"{self._name}@{referrer.digest} is no single document")
         ((_, blob),) = artifact.parts
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob))
 

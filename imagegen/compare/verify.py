@@ -7,21 +7,26 @@ attached to it: the lock, the bill of materials, the provenance, the reports, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from imagegen.compare import contents, papers
 from imagegen.compare.contents import Found
 from imagegen.compare.sides import Source
 from imagegen.compare.verdict import Outcome, Step, Verdict, failed, passed
+from imagegen.errors import FetchError, TrustError
+from imagegen.layers import describe
 from imagegen.lock.model import Lock
+from imagegen.net import UnreachableError
 from imagegen.progress import Progress
-from imagegen.registry.referrers import Referrer
+from imagegen.registry import Artifact, Referrer
 from imagegen.store import digest_of
 from imagegen.text import counted
 from imagegen.trust.attach import Testimony
 from imagegen.trust.documents import (
     AUDIT,
     BUNDLE,
+    FACTS,
     KINDS,
     LAYERS,
     LOCK,
@@ -53,6 +58,7 @@ class Said:
     """What a registry has about an image: the artifacts that it lists, and what they say."""
 
     referrers: Sequence[Referrer]
+    artifact: Callable[[Referrer], Artifact]  # its manifest
     testimony: Testimony
     demanded: bool  # whether the project, or the user, names anybody who has to sign
 
@@ -106,7 +112,37 @@ def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
             steps.append(_attested(papers.step(title, each.document, found, lock, texts), each, said))
         if not by_kind[kind] and not any(step.name == title for step in steps):
             steps.append(Step(title, Outcome.ABSENT, "none is attached"))
+    steps += _facts(said, by_kind[LAYERS])
     return lock, steps
+
+
+def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
+    """Whether the layers' list and what keeps the facts that it names agree on their digests. None of them is read."""
+    named: dict[str, str] = {}
+    for each in layers:
+        if each.signer or not said.demanded:
+            with suppress(TrustError):  # whoever believes this list, reads it; others do not know the form
+                named |= describe.read(each.document.content).facts
+    artifacts = [each for each in said.referrers if each.artifact_type == FACTS]
+    kept: set[str] = set()
+    for referrer in artifacts:
+        try:
+            listed = {key: blob.digest for key, blob in said.artifact(referrer).parts}
+        except UnreachableError:
+            raise
+        except FetchError as error:
+            yield _fault(referrer.digest, error.what, error.why, said.referrers)
+            return
+        if others := sorted(key for key in named.keys() & listed.keys() if named[key] != listed[key]):
+            why = f"under {others[0]} it keeps {listed[others[0]]}, and the layers' list names {named[others[0]]}"
+            yield failed("facts", f"{referrer.digest}: {why}")
+            return
+        kept |= listed.keys()
+    if lost := sorted(named.keys() - kept):
+        outcome = Outcome.FAIL if artifacts else Outcome.ABSENT
+        yield Step("facts", outcome, f"{len(lost)} of the {len(named)} that the layers' list names are not attached")
+    elif artifacts:
+        yield passed("facts", f"{len(named)}, attached with the digests that the layers' list names")
 
 
 def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referrer]) -> Step:
@@ -124,7 +160,8 @@ def _title(referrer: Referrer) -> str:
             return "signature"
         about = next((title for kind, title in _TITLES.items() if kind.predicate == predicate), "something")
         return f"attestation of the {about}"
-    return next((title for kind, title in _TITLES.items() if kind.media_type == referrer.artifact_type), "attachments")
+    titles = {kind.media_type: title for kind, title in _TITLES.items()} | {FACTS: "facts"}
+    return titles.get(referrer.artifact_type, "attachments")
 
 
 def _attested(step: Step, attached: Attached, said: Said) -> Step:

@@ -17,13 +17,16 @@ from imagegen.layers import base as below
 from imagegen.layers.layer import known
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock
+from imagegen.net import NotFoundError
 from imagegen.progress import Progress
 from imagegen.publish.journal import Place
 from imagegen.publish.tags import Compression
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store
 from imagegen.text import counted
-from imagegen.trust.documents import FACTS, LAYERS, Attached
+from imagegen.trust.documents import FACT, LAYERS, Attached
+
+_MAX_FACT = 64 << 20  # bytes; nobody says how many one has
 
 Said = Callable[[Place, str], Sequence[Attached]]  # what is said of an image, by its digest
 
@@ -54,18 +57,21 @@ def find(
         return Elsewhere()
     layers: dict[str, Layer] = dict(reuse.remembered(lock, store))
     packed: dict[str, Layer] = {}
+    facts: dict[str, tuple[Place, str]] = {}
     if compression == "gzip" or not layers.keys() >= missing:
         for place, digest in _standing(places, tags):
             with suppress(FetchError):  # what may not be read is made here
-                for described in _attested(lock, said(place, digest), store):
+                for described in _attested(said(place, digest)):
                     layers = described.elsewhere | layers
                     packed |= _fitting(described.packed, layers)
+                    facts = {key: (place, fact) for key, fact in described.facts.items()} | facts
             if (packed if compression == "gzip" else layers).keys() >= missing:
                 break
     wanted = packed if compression == "gzip" else layers
     there = _there(places[0], {key: layer for key, layer in wanted.items() if key in missing & layers.keys()})
     if there:
         progress.say(f"{places[0].name} has {len(there)} of {counted(len(missing), 'layer')} that this store has not")
+        _learn(lock, facts, store, progress)
     if compression == "gzip":
         return Elsewhere({key: layers[key] for key in there}, {key: packed[key] for key in there})
     return Elsewhere({key: layers[key] for key in there})
@@ -96,19 +102,27 @@ def _standing(places: Sequence[Place], tags: Iterable[str]) -> Iterator[tuple[Pl
         yield from ((place, digest) for digest in found)
 
 
-def _attested(lock: Lock, documents: Sequence[Attached], store: Store) -> Iterator[describe.Described]:
-    """What somebody trusted says of an image's layers. What they say of its wheels, the store knows from now on."""
-    archives = [each.document.content for each in documents if each.document.kind is FACTS]
+def _attested(documents: Sequence[Attached]) -> Iterator[describe.Described]:
+    """What somebody trusted says of an image's layers."""
     for each in documents:
-        if each.document.kind is not LAYERS or each.signer is None:
-            continue
-        with suppress(TrustError):  # of a newer imagegen: then its layers are made here
-            described = describe.read(each.document.content)
-            for archive in archives:
-                with suppress(TrustError):  # that of another document
-                    carried.take(lock, store, carried.Facts(described.facts, archive))
-                    break
-            yield described
+        if each.document.kind is LAYERS and each.signer is not None:
+            with suppress(TrustError):  # of a newer imagegen: then its layers are made here
+                yield describe.read(each.document.content)
+
+
+def _learn(lock: Lock, facts: Mapping[str, tuple[Place, str]], store: Store, progress: Progress) -> None:
+    """Let the store know what somebody trusted knows of the lock's wheels: by its key, where it is and its digest."""
+
+    def bring(key: str) -> bytes | None:
+        place, digest = facts[key]
+        with suppress(NotFoundError):
+            return place.repository.document(Descriptor(FACT, digest, _MAX_FACT), _MAX_FACT)
+        return None
+
+    try:
+        carried.take(lock, store, facts, bring)
+    except FetchError as error:
+        progress.say(f"note: what is known of the wheels is learned from them: {error}")
 
 
 def _there(place: Place, layers: Mapping[str, Layer]) -> frozenset[str]:

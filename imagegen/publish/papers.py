@@ -8,40 +8,41 @@ from dataclasses import replace
 from typing import Any
 
 from imagegen import layers
-from imagegen.inventory import carried
 from imagegen.layers import Image, describe
 from imagegen.lock import dumps
 from imagegen.lock.model import Lock
-from imagegen.store import Store
+from imagegen.store import digest_of
 from imagegen.trust import provenance, sbom
-from imagegen.trust.documents import AUDIT, FACTS, LAYERS, LOCK, PROVENANCE, SBOM, Attached, Document
+from imagegen.trust.documents import AUDIT, LAYERS, LOCK, PROVENANCE, SBOM, Attached, Document
 from imagegen.trust.origin import Source
 from imagegen.trust.provenance import Builder
 
 # Said once of an image: what another machine would say later is as true, and no news.
-_ONCE = (LOCK, LAYERS, FACTS, SBOM, PROVENANCE)
+_ONCE = (LOCK, LAYERS, SBOM, PROVENANCE)
 
 
 def documents(
     lock: Lock,
     image: Image,
     plain: Image,
-    store: Store,
+    facts: Mapping[str, bytes],
     *,
     known: sbom.Known,
     audit: Mapping[str, Any] | None,
     source: Source | None,
     builder: Builder,
 ) -> tuple[Document, ...]:
-    """All but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit` what one found."""
+    """All but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit` what one found.
+
+    `facts` are of the lock's wheels and base, by their keys.
+    """
     recorded = replace(lock, record=layers.record_of(plain))
     text = dumps(recorded).encode()
-    facts = carried.packed(lock, store)
+    named = {key: digest_of(data) for key, data in facts.items()}
     gzip = image if image.digest != plain.digest else None
     found = {
         LOCK: text,
-        LAYERS: describe.described(recorded, plain, facts.named, gzip),
-        FACTS: facts.archive,
+        LAYERS: describe.described(recorded, plain, named, gzip),
         SBOM: sbom.sbom(lock, image.digest, known),
         PROVENANCE: provenance.provenance(lock, text, source, builder),
     }
@@ -57,8 +58,6 @@ def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool
     """
     counts = [each for each in said if each.signer is not None or not signs]
     there = {each.document.kind for each in counts}
-    if LAYERS in there:  # which names each of the facts
-        there |= {each.document.kind for each in said if each.document.kind is FACTS}
     same = [each.document for each in counts]
     return [
         document

@@ -20,6 +20,7 @@ from imagegen.registry.image import (
     ACCEPT,
     MAX_CONFIG,
     MAX_DOCUMENT,
+    Artifact,
     Descriptor,
     Image,
     Manifest,
@@ -145,8 +146,8 @@ class Repository:
         # Whether the registry has left out the others or not: it need not know the query.
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
-    def content(self, referrer: Referrer) -> Content:
-        """What the artifact carries: verified by digest, and seen to refer to whom the list says. Raises FetchError."""
+    def artifact(self, referrer: Referrer) -> Artifact:
+        """The artifact's manifest, verified by digest, and seen to refer to whom the list says. Raises FetchError."""
         where = f"{self._reference.name}@{referrer.digest}"
         _, data, kind = self.manifest(referrer.digest, referrer.size)
         artifact = read_artifact(data, kind, where)
@@ -156,7 +157,13 @@ class Repository:
                 why=f"it refers to {artifact.subject or 'nothing'}",
                 fix="do not trust it: whoever may write there can have changed the list",
             )
+        return artifact
+
+    def content(self, referrer: Referrer) -> Content:
+        """What the artifact carries, verified as `artifact` is. Raises FetchError."""
+        artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
+            where = f"{self._reference.name}@{referrer.digest}"
             raise FetchError(f"{where} is no single document", why=f"it has {len(artifact.parts)} parts")
         ((_, blob),) = artifact.parts
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))

@@ -145,7 +145,18 @@ class Target:
 
     def upload(self, blob: Descriptor, store: Store, meter: Meter) -> Way:
         """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
-        return self._upload(blob, store, meter)
+        if self.has(blob.digest, blob.size):
+            meter.advance(blob.size)
+            return "there"
+        found = self._mounts.find(lambda other: self._other_has(other, blob))
+        mount, sure = found or (None, False)
+        upload = Upload(blob, store, self._sender, f"{self._base}/blobs", mount, meter)
+        self._finish(upload, blob)
+        if mount and upload.mounted:
+            self._mounts.worked(mount)
+        elif sure:
+            self._mounts.give_up()
+        return "mounted" if upload.mounted else "sent"
 
     def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> Moved:
         """`upload` for each, several at once. The first error ends the rest and the client."""
@@ -183,10 +194,22 @@ class Target:
         The same again is the same artifact. A registry that keeps no lists of referrers gets one, as clients keep it.
         Raises PublishError.
         """
-        described = Descriptor(media_type, digest_of(blob), len(blob))
-        for part, data in ((EMPTY, NOTHING), (described, blob)):
-            self._upload(part, data, Quiet().meter("", part.size))
-        manifest, entry = referring(subject, artifact_type, described, annotations)
+        return self.refer_all(subject, artifact_type, {"": blob}, media_type, annotations)
+
+    def refer_all(
+        self,
+        subject: Descriptor,
+        artifact_type: str,
+        blobs: Mapping[str, bytes],
+        media_type: str,
+        annotations: Mapping[str, str],
+    ) -> str:
+        """As `refer`, of several documents by their titles, of which those are sent that are not there."""
+        named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
+        contents = {named[title]: blob for title, blob in blobs.items()}
+        self._send(EMPTY, NOTHING)
+        self._each(tuple(contents), _AT_ONCE, lambda part: self._send(part, contents[part]))
+        manifest, entry = referring(subject, artifact_type, named, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
         if reply.headers.get("OCI-Subject") != subject.digest:
             with self._listing:
@@ -242,23 +265,17 @@ class Target:
             if place.origin == parse_address(self._base).origin:  # our authorization is for nobody else
                 self._ask("DELETE", place.url)
 
-    def _upload(self, blob: Descriptor, source: Store | bytes, meter: Meter) -> Way:
-        if self.has(blob.digest, blob.size):
-            meter.advance(blob.size)
-            return "there"
-        found = self._mounts.find(lambda other: self._other_has(other, blob))
-        mount, sure = found or (None, False)
-        upload = Upload(blob, source, self._sender, f"{self._base}/blobs", mount, meter)
+    def _send(self, blob: Descriptor, data: bytes) -> None:
+        """Bring a document here, where it is not; to look for it in repositories beside would take longer."""
+        if not self.has(blob.digest, blob.size):
+            self._finish(Upload(blob, data, self._sender, f"{self._base}/blobs", None, Quiet().meter("", 0)), blob)
+
+    def _finish(self, upload: Upload, blob: Descriptor) -> None:
         with self._explained():
             while not upload.done:
                 reply = self._session.asking(upload.advance)
                 if reply is not None:
                     raise self._refusal(reply, f"blob {blob.digest}")
-        if mount and upload.mounted:
-            self._mounts.worked(mount)
-        elif sure:
-            self._mounts.give_up()
-        return "mounted" if upload.mounted else "sent"
 
     def _has(self, base: str, digest: str, size: int) -> bool | None:
         """None: the registry does not say. Raises FetchError, PublishError."""

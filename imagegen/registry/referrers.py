@@ -66,10 +66,13 @@ def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
 
 
 def referring(
-    subject: Descriptor, artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]
+    subject: Descriptor, artifact_type: str, blobs: Mapping[str, Descriptor], annotations: Mapping[str, str]
 ) -> tuple[bytes, dict[str, Any]]:
-    """The manifest of an artifact that refers to `subject`, and its entry in a list of referrers."""
-    data = artifact(artifact_type, [(None, blob)], annotations, subject)
+    """The manifest of an artifact that refers to `subject`, and its entry in a list of referrers.
+
+    `blobs` are by their titles; "" is none.
+    """
+    data = artifact(artifact_type, blobs.items(), annotations, subject)
     entry = described(Descriptor(MANIFEST_TYPE, digest_of(data), len(data)))
     return data, entry | {"artifactType": artifact_type, "annotations": dict(annotations)}
 

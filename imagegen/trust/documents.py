@@ -32,10 +32,14 @@ SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
 SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
 AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", "https://imagegen.dev/audit/v1")
-# What an audit knows of each wheel, so that an empty store need not fetch the wheel to learn it; LAYERS names digests.
-FACTS = Kind("facts", "application/vnd.imagegen.facts.v1+tar", None)
 
-KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, FACTS)}
+KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)}
+
+# What an audit knows of each wheel and of the base, so that an empty store need not fetch the wheel to learn it: no
+# document, but an artifact that keeps a blob for each, titled with its key. LAYERS names each, and who wants one asks
+# for it by that digest.
+FACTS = "application/vnd.imagegen.facts.v1"
+FACT = "application/vnd.imagegen.fact.v1+zstd"  # media type of one: JSON, compressed
 
 SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # predicate type of what `cosign sign` says: "this is mine"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a signed statement, Sigstore's bundle

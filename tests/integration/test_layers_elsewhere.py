@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     lock = read(site.project / "locks" / f"{CELL}.toml")
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
     built = layers.assemble(lock, full, settings, Quiet())
-    facts = carried.packed(lock, full)
-    told = describe.read(describe.described(lock, built, facts.named, gzipped(lock, built, full, Quiet())))
-    carried.take(lock, empty, replace(facts, named=told.facts))
+    facts = carried.known(lock, full)
+    told = describe.read(describe.described(lock, built, {}, gzipped(lock, built, full, Quiet())))
+    carried.take(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
     elsewhere = {key: layer for key, layer in told.elsewhere.items() if key != sourced.key}
     brought: list[str] = []

@@ -35,6 +35,7 @@ from imagegen.store.layout import MANIFEST_TYPE
 from tests.integration.hub import USER, Hub, serving
 from tests.integration.small_cell import CELL, Machine, Site
 from tests.integration.test_registry_push import login
+from tests.integration.wire import Wire
 from tests.loopback import Loopback
 from tests.tiny_image import tiny_image
 from tests.wheels import make_wheel
@@ -49,7 +50,7 @@ class Way(Loopback):
 
     def __init__(self, hub: Hub) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.sent = 0  # bytes that requests carried
+        self.wire = Wire()
         self.meet: Callable[[str, str], bool] = lambda *_: True
         way = self
 
@@ -57,7 +58,7 @@ class Way(Loopback):
             def do_GET(self) -> None:
                 way.asked.append((self.command, self.path))
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                way.sent += len(body)
+                way.wire.saw(self.command, self.path, body)
                 if not way.meet(self.command, self.path):
                     return
                 with closing(http.client.HTTPConnection(hub.host, timeout=60)) as line:
@@ -222,19 +223,28 @@ def bumped(site: Site, root: Path) -> Site:
 def test_one_new_wheel_is_what_goes_over_the_wire(site: Site, way: Way, tmp_path: Path) -> None:
     publishing = Publishing(site, tmp_path, way, "wire")
     publishing.run("--no-test")
-    first = way.sent
-    way.asked.clear()
-    way.sent = 0
+    first = way.wire.split()
+    way.wire = Wire()
     publishing.machine = replace(publishing.machine, site=bumped(site, tmp_path / "bumped"))
     out, _ = publishing.run("--no-test", "--json")
     (told,) = json.loads(out)
-    assert first > 11_000_000, "the heavy wheel alone"
-    moved = told["blobs"]
-    logging.getLogger(__name__).info("first %d bytes, then %d for %s", first, way.sent, moved)
-    assert moved["sent"]["blobs"] == 2, "the group with the new wheel, and the config"
-    assert moved["sent"]["size"] < 10_000
+    then = way.wire.split()
+    logging.getLogger(__name__).info("first %s, then %s", first, then)
+    assert first["image's layers"][1] > 11_000_000, "the heavy wheel alone"
+    assert first["facts"][0] == len(lock.read(site.project / "locks" / f"{CELL}.toml").wheels) + 1, "and of the base"
+    moved, documents = told["blobs"], ("lock", "layers", "sbom", "provenance")
+    assert moved["sent"] == {"blobs": 2, "size": then["image's layers"][1] + then["image's config"][1]}
     assert moved["there"]["size"] > 50_000_000
-    assert way.sent < 1_000_000, "documents and manifests too"
+    assert {kind: count for kind, (count, _) in then.items()} == {
+        "image's layers": 1,  # the group with the new wheel
+        "image's config": 1,
+        "image's manifest": 2,  # by its digest, and under its tag
+        "facts": 1,  # of the new wheel
+        **dict.fromkeys(documents, 1),  # the audit found the same
+        "documents' manifests": 6,
+        "lists of documents": 6,
+    }
+    assert sum(size for kind, (_, size) in then.items() if kind not in documents) < 30_000
 
 
 def test_an_engine_gets_from_the_registry_what_the_store_lacks(

@@ -22,7 +22,7 @@ from imagegen.registry.image import Descriptor
 from imagegen.store.layout import digest_of
 from imagegen.trust import attach, bundle, keys, statement
 from imagegen.trust.bundle import Bundle
-from imagegen.trust.documents import BUNDLE, FACTS, KINDS, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
+from imagegen.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
 from imagegen.trust.project import Key, Project
 from imagegen.trust.signers import Signer, Trust
 from tests.integration.hub import serving
@@ -42,7 +42,6 @@ DOCUMENTS = [
     Document(SBOM, BOM),
     Document(PROVENANCE, b'{"buildDefinition": {"buildType": "https://imagegen.dev/build/v1"}, "runDetails": {}}'),
     Document(SMOKE, b'{"result": "PASSED", "seconds": 12.0}'),
-    Document(FACTS, b"a tar"),
 ]
 TYPES = {"cyclonedx": SBOM, "slsaprovenance1": PROVENANCE, str(LAYERS.predicate): LAYERS, str(SMOKE.predicate): SMOKE}
 
@@ -130,9 +129,8 @@ def test_cosign_and_oras_read_what_is_attached(registry: Registry, key: Path, ot
     place.attach(DOCUMENTS, signer(key), trust)
     found = place.gather(trust)
     assert {each.document for each in found.documents} == set(DOCUMENTS)
-    assert {each.document.kind.name: each.signer for each in found.documents} == {
-        name: None if name == "facts" else "cosign" for name in KINDS if name != "audit"
-    }
+    names = KINDS.keys() - {"audit"}
+    assert {each.document.kind.name: each.signer for each in found.documents} == dict.fromkeys(names, "cosign")
     assert (found.signers, found.faults) == (("cosign",), ())
 
     done = sigstore.verify(key.with_suffix(".pub"), place.name)

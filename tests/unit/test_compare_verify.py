@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from imagegen import base as bases
 from imagegen import lock as locks
 from imagegen.audit.report import Report
 from imagegen.cli import comparing
@@ -26,6 +27,9 @@ from imagegen.compare.verdict import Outcome, Verdict
 from imagegen.compare.verify import verify
 from imagegen.config import Settings
 from imagegen.errors import TrustError
+from imagegen.layers import Layer, describe
+from imagegen.layers.codec import CODEC
+from imagegen.layers.describe import Described
 from imagegen.layers.image import image
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
@@ -35,7 +39,7 @@ from imagegen.registry.referrers import INDEX_TYPE
 from imagegen.store import Store, refs
 from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.trust import statement
-from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
+from imagegen.trust.documents import AUDIT, BUNDLE, FACTS, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
 from imagegen.trust.keys import KeySigner
 from imagegen.trust.project import Key, Project
 from imagegen.trust.provenance import Builder, provenance
@@ -98,15 +102,18 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     """What publish says of an image, in the forms that it has there."""
     text = lock_document(lock)
     rows = lock.record.layers if lock.record else ()
-    layers = [{"name": row.name, "diff_id": row.diff_id, "digest": row.digest} for row in rows]
-    listed = {"inputs": locks.inputs_hash(lock), "lock": digest_of(text), "image": digest, "layers": layers}
+    layers = tuple(Layer(row.name, row.key, row.diff_id, row.digest, row.size, None) for row in rows)
+    inputs, base = locks.inputs_hash(lock), bases.key(lock.base)
+    listed = Described(
+        inputs, digest_of(text), digest, CODEC, base, layers, {key: digest_of(KNOWN[key]) for key in KNOWN}
+    )
     tested = {
         "result": "PASSED", "passedTests": ["imports", "versions"], "failedTests": [], "warnedTests": [],
         "imagegen": {"image": digest, "suite": "sha256:" + "5" * 64, "gpu": False, "report": {"passed": True}},
     }  # fmt: skip
     return {
         LOCK: text,
-        LAYERS: json.dumps(listed).encode(),
+        LAYERS: describe.dump(listed),
         SBOM: sbom(lock, digest, Known()),
         PROVENANCE: provenance(lock, text, None, Builder("https://imagegen.dev/builder/local")),
         SMOKE: json.dumps(tested).encode(),
@@ -114,6 +121,7 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     }
 
 
+KNOWN = {f"sha256:{digit * 64}": f"what is known of {digit}".encode() for digit in "12"}
 REPORT = Report("", (), (), {}, packages=2, elf_files=3)
 
 
@@ -147,6 +155,7 @@ def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path) -> World:
     world = World(published, client, here, store, Project(keys=(Key("release", tmp_path / "key.pem"),)), key)
     for kind, content in documents(lock, built.digest).items():
         world.attach(kind, content, by=key)
+    world.published.attach_all("facts", FACTS, KNOWN)
     world.sign("signature", SIGNATURE, b"{}", key)
     return world
 
@@ -154,12 +163,14 @@ def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path) -> World:
 def test_an_image_that_is_what_its_lock_says(world: World) -> None:
     verdict = world.verify()
     assert {step.name: step.outcome for step in verdict.steps} == dict.fromkeys(
-        ("manifest", "config", "layers", "lock", "image", "signature", *map(NAMES.__getitem__, ORDER[1:])), Outcome.PASS
+        ("manifest", "config", "layers", "lock", "image", "signature", "facts", *map(NAMES.__getitem__, ORDER[1:])),
+        Outcome.PASS,
     )
     told = {step.name: step.evidence for step in verdict.steps}
     assert told["signature"] == "signed by release"
     assert told["SBOM"].endswith("what the lock gives; attested by release")
     assert told["lock"].endswith("attested by release")
+    assert told["facts"] == "2, attached with the digests that the layers' list names"
     assert verdict.sentence == f"{world.published.reference} is what its lock says"
 
 
@@ -176,9 +187,11 @@ def flips(world: World) -> dict[str, str]:
     names = [layer.name for layer in published.image.layers]
     found = {f"layer {name}": published.blob(layer["digest"]) for name, layer in zip(names, layers, strict=True)}
     found["config"] = published.blob(json.loads(published.image.manifest)["config"]["digest"])
-    for name, (manifest, blob) in published.attached.items():
+    for name, (manifest, *blobs) in published.attached.items():
         found[f"{name}, its manifest"] = published.manifest(manifest)
-        found[f"{name}, its content"] = published.blob(blob)
+        if name != "facts":  # which nobody fetches who does not want to know them
+            (blob,) = blobs
+            found[f"{name}, its content"] = published.blob(blob)
     return found
 
 
@@ -270,6 +283,9 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
     def replayed(world: World) -> None:
         world.sign("signature", SIGNATURE, b"{}", world.signer, "sha256:" + "7" * 64)
 
+    def facts(known: dict[str, bytes]) -> Callable[[World], None]:
+        return lambda world: world.published.attach_all("facts", FACTS, known)
+
     def unattested(world: World) -> None:
         world.published.drop("attestation of the smoke report")
 
@@ -288,6 +304,8 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
         "layers that lie": (another(LAYERS, lying, signed=True), "layers' list"),
         "an audit with errors": (another(AUDIT, found_wanting, signed=True), "audit"),
         "an audit of another cell": (another(AUDIT, lambda told: told | {"subject": "x"}, signed=True), "audit"),
+        "facts of other bytes": (facts(dict.fromkeys(KNOWN, b"other")), "facts"),
+        "facts that lack one": (facts(dict([*KNOWN.items()][1:])), "facts"),
         "no signature": (unsigned, "signature"),
         "a stranger's signature": (stranger, "signature"),
         "a signature of another image": (replayed, "signature"),

@@ -71,11 +71,10 @@ def build(lock: Lock, store: Store, settings: Settings, **more: Any) -> Image:
 
 
 def believed(lock: Lock, published: Image, store: Store, into: Store) -> dict[str, Layer]:
-    """What an empty store has from a registry: the LAYERS and the FACTS of an image."""
-    facts = carried.packed(lock, store)
-    said = describe.read(describe.described(lock, published, facts.named))
-    carried.take(lock, into, carried.Facts(said.facts, facts.archive))
-    return said.elsewhere
+    """What an empty store has from a registry: the LAYERS of an image, and the facts."""
+    facts = carried.known(lock, store)
+    carried.take(lock, into, facts, facts.get)
+    return describe.read(describe.described(lock, published, {})).elsewhere
 
 
 def wheels_of(store: Store) -> set[str]:
@@ -152,7 +151,8 @@ def test_what_is_known_by_facts_is_what_the_wheel_says(
 ) -> None:
     wheel = locked(store, tmp_path, "one", {"one.py": b"", "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
     build(lock_of(wheel), store, settings)
-    carried.take(lock_of(wheel), empty, carried.packed(lock_of(wheel), store))
+    facts = carried.known(lock_of(wheel), store)
+    carried.take(lock_of(wheel), empty, facts, facts.get)
     assert ownership.known(empty, wheel, "3.11") == ownership.table(store, wheel, "3.11")
     assert not wheels_of(empty)
 

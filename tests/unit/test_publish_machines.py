@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -23,13 +24,14 @@ from imagegen.base import BaseLayer
 from imagegen.cli import publishing
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes
-from imagegen.layers import bytecode
+from imagegen.inventory import carried
+from imagegen.layers import bytecode, watch
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.net import Client
 from imagegen.progress import Progress, Quiet
 from imagegen.publish.road import Published
-from imagegen.store import Store
+from imagegen.store import Store, digest_of
 from imagegen.trust.attach import attached
 from imagegen.trust.project import FILE
 from imagegen.trust.signers import Trust
@@ -137,6 +139,15 @@ class Team:
         base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
         return Lock(CELL.id, "demo", AXES, {}, uv, "2026-11-20T00:00:00Z", base, tuple(wheels), ())
 
+    def sent(self) -> set[str]:
+        """Digests of the blobs that the registry was given."""
+        ends = [urlsplit(path) for method, path in self.registry.asked if method == "PUT" and "/uploads/" in path]
+        return {parse_qs(end.query)["digest"][0] for end in ends}
+
+    def got(self) -> set[str]:
+        """Digests of what the registry was asked for."""
+        return {path.rpartition("/")[2] for method, path in self.registry.asked if method == "GET"}
+
     def machine(self, name: str, *locks: Lock) -> Machine:
         """With an empty store, but for the wheels of these locks."""
         machine = Machine(self, self.root / name)
@@ -185,12 +196,11 @@ def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) ->
     lock = team.lock(b"x = 1\n")
     machine = team.machine("one", lock)
     published = machine.publish(lock)
-    # Of the facts, each is named by the layers document; their archive is not.
-    assert machine.kinds(published.digest) == dict.fromkeys(SIGNED, "release") | {"facts": None}
+    assert machine.kinds(published.digest) == dict.fromkeys(SIGNED, "release")
     assert engines.got == [("store", published.digest)]
     other = team.machine("two", lock)
     other.publish(lock)
-    assert len(other.kinds(published.digest)) == len(SIGNED) + 1, "nothing is said twice"
+    assert len(other.kinds(published.digest)) == len(SIGNED), "nothing is said twice"
     assert len(engines.got) == 1, "and no check runs twice, since somebody trusted attests the report"
     team.registry.asked.clear()
     machine.publish(lock)
@@ -224,6 +234,55 @@ def test_one_new_wheel_is_one_new_layer(team: Team, engines: Engines) -> None:
     assert published.pushed.sent.blobs <= 3, "the new layer, the config, and what shares its group"
     assert engines.got[-1] == (f"{team.registry.host}/acme/rl/demo", published.digest)
     assert team.machine("three", bump).publish(bump, test=False).digest == published.digest, "as if made from nothing"
+
+
+def facts(machine: Machine, lock: Lock) -> set[str]:
+    return {digest_of(data) for data in carried.known(lock, machine.store).values()}
+
+
+def test_facts_travel_one_by_one_and_only_to_whom_lacks_them(team: Team, engines: Engines) -> None:
+    old = team.lock(b"x = 1\n", b"y = 1\n")
+    one = team.machine("one", old)
+    published = one.publish(old)
+    first = facts(one, old)
+    assert len(first) == 3, "two wheels and the base"
+    assert team.sent() >= first
+    one.kinds(published.digest)
+    assert not team.got() & first, "to look at what is attached takes none of them"
+    wheels = (old.wheels[0], team.lock(b"", b"y = 2\n").wheels[1])
+    new = replace(old, wheels=wheels, as_of="2026-11-21T00:00:00Z")
+    team.registry.asked.clear()
+    two = team.machine("two", new)
+    two.publish(new, test=False)
+    (fresh,) = facts(two, new) - first
+    assert team.sent() & (first | {fresh}) == {fresh}
+    assert team.got() & first == first & facts(two, new)
+    team.registry.asked.clear()
+    two.publish(old)
+    assert team.got() & first == first - facts(two, new), "what it has is not asked for again"
+    assert not team.sent() & first
+
+
+@pytest.mark.fault(
+    "Trust",
+    "what is attached of a wheel's contents is gone or altered, though the signed layers name it",
+    "it is not believed, and learned from the wheel",
+)
+@pytest.mark.parametrize("how", ["gone", "altered"])
+def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n", b"y = 1\n")
+    one = team.machine("one", lock)
+    published = one.publish(lock)
+    known = carried.known(lock, one.store)
+    path = f"/v2/acme/rl/demo/blobs/{digest_of(known[watch.key(lock.wheels[0], lock.python)])}"
+    media_type, data = team.registry.documents.pop(path)
+    if how == "altered":
+        team.registry.documents[path] = (media_type, data[:-1] + bytes([data[-1] ^ 1]))
+    two = team.machine("two", lock)
+    assert two.publish(lock, test=False).digest == published.digest
+    assert carried.known(lock, two.store) == known
+    warned = [line for line in two.said if "what is known of the wheels is learned from them" in line]
+    assert len(warned) == (how == "altered")
 
 
 def test_whom_nobody_trusts_is_not_believed(team: Team, engines: Engines) -> None:

@@ -72,6 +72,24 @@ def test_what_is_attached_is_found_and_read(either: Writable) -> None:
     assert (f"/v2/a/b/manifests/{TAG}" in either.documents) != either.referrers
 
 
+def test_of_many_documents_those_are_sent_that_are_not_there(either: Writable) -> None:
+    target, repository = both(either)
+    many = {f"{number}": b"%d" % (number // 2) for number in range(40)}  # two by two the same
+    first = target.refer_all(SUBJECT, NOTE, many, NOTE, {})
+    either.asked.clear()
+    second = target.refer_all(SUBJECT, NOTE, many | {"40": b"new"}, NOTE, {})
+    assert len([path for method, path in either.asked if method == "PUT" and "/uploads/" in path]) == 1
+    found = {each.digest: repository.artifact(each) for each in repository.referrers(SUBJECT.digest)}
+    assert found.keys() == {first, second}
+    assert {title: blob.digest for title, blob in found[first].parts} == {
+        title: digest_of(data) for title, data in many.items()
+    }
+    assert [title for title, _ in found[second].parts] == [*many, "40"]
+    (one, _) = repository.referrers(SUBJECT.digest)
+    with pytest.raises(FetchError, match="no single document"):
+        repository.content(one)
+
+
 def test_the_same_again_is_the_same(either: Writable) -> None:
     target, repository = both(either)
     first = target.refer(SUBJECT, SBOM, b"{}", SBOM, {"a": "b"})
@@ -284,7 +302,7 @@ def test_a_list_only_grows(steps: list[dict[str, dict[str, object]]]) -> None:
 def test_whatever_a_list_holds(entry: object) -> None:
     data = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
     assert listed(data, "s", "x") == ()
-    mine, own = referring(SUBJECT, SBOM, SUBJECT, {})
+    mine, own = referring(SUBJECT, SBOM, {"": SUBJECT}, {})
     longer = extended(data, {own["digest"]: own}, "x")
     assert longer and json.loads(longer)["manifests"] == [entry, own]
     assert listed(longer, "s", "x") == (Referrer(digest_of(mine), len(mine), SBOM, {}, "s"),)

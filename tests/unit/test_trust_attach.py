@@ -17,7 +17,7 @@ from imagegen.registry.referrers import referring
 from imagegen.store.layout import digest_of
 from imagegen.trust import attach, bundle, statement
 from imagegen.trust.bundle import Bundle
-from imagegen.trust.documents import AUDIT, BUNDLE, FACTS, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
+from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
 from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
 
@@ -40,7 +40,7 @@ class Registry:
         self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
     ) -> str:
         described = Descriptor(media_type, digest_of(blob), len(blob))
-        manifest, _ = referring(subject, artifact_type, described, annotations)
+        manifest, _ = referring(subject, artifact_type, {"": described}, annotations)
         digest = digest_of(manifest)
         referrer = Referrer(digest, len(manifest), artifact_type, annotations, subject.digest)
         self.artifacts[digest] = (referrer, Content(artifact_type, annotations, media_type, blob))
@@ -207,8 +207,8 @@ def test_an_exchanged_document_is_named_and_the_signed_one_counts() -> None:
 
 def test_a_lock_is_attested_by_the_layers_that_name_it() -> None:
     registry = Registry()
-    bring(registry, LOCKED, MADE, Document(FACTS, b"tar"))
-    assert said(gathered(registry)) == {"lock": "release", "layers": "release", "facts": None}
+    bring(registry, LOCKED, MADE)
+    assert said(gathered(registry)) == {"lock": "release", "layers": "release"}
     other = replace(LOCKED, content=b"[other]\n")
     registry.add(other)
     locks = {each.document.content: each.signer for each in gathered(registry).documents if each.document.kind is LOCK}
