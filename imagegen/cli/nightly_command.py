@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from imagegen import base, layers, lock, pipeline
+from imagegen import base, lock, pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
-from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.cli.compiling import places
 from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
 from imagegen.cli.report import print_report
 from imagegen.errors import UsageError
@@ -90,7 +89,7 @@ def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
     propose = partial(_propose, app, time)
     if publisher is None:
         return Steps(propose)
-    return Steps(propose, partial(_published, app, publisher), partial(_record, app), publisher.publish)
+    return Steps(propose, partial(_published, app, publisher), publisher.publish)
 
 
 def _locked(app: App) -> tuple[Cell, ...]:
@@ -104,13 +103,6 @@ def _room(app: App) -> Path:
     """Beside the store, one for each project."""
     name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
     return app.settings.store.parent / "nightly" / name
-
-
-def _record(app: App, cell: Cell, made: Lock) -> Lock:
-    """The lock with what its build gives; AuditError where its files would fail on the GPU."""
-    whole = realised(app, cell, made, with_engine(app, cell))
-    pipeline.audited(whole, cell, app.store, app.sources(cell), app.progress)
-    return replace(made, record=layers.record_of(layers.assemble(whole, app.store, app.sources(cell), app.progress)))
 
 
 def _propose(app: App, time: str, cell: Cell) -> Proposal:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from imagegen import smoke
+from imagegen import layers, smoke
 from imagegen.errors import PublishError
 from imagegen.layers import Image
-from imagegen.lock.model import Lock
+from imagegen.lock.model import Lock, Record
 from imagegen.pipeline import SmokeFailed
 from imagegen.progress import Progress
 from imagegen.publish import elsewhere, journal, proof
@@ -76,11 +77,15 @@ class Hands:
 
 @dataclass(frozen=True)
 class Published:
-    """`moved` are the tags that moved, and what each stood for; `proven` says where the proof comes from."""
+    """`moved` are the tags that moved, and what each stood for; `proven` says where the proof comes from.
+
+    `record` is what the lock may promise from now on: of the image with its layers as imagegen makes them.
+    """
 
     cell: str
     repository: str
     digest: str
+    record: Record
     fixed: str
     moved: Mapping[str, str | None]
     pushed: Moved
@@ -123,12 +128,14 @@ def publish(
         subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
         hands.attach(place, subject, hands.documents(lock, made))
         _set_fixed(job, place, image)
+        record = layers.record_of(made.plain)
+        done = partial(Published, job.lock.cell, place.name, image.digest, record, job.tags.fixed)
         if not job.test:
-            return Published(job.lock.cell, place.name, image.digest, job.tags.fixed, {}, pushed, None, "")
+            return done({}, pushed, None, "")
         proven, source = _prove(job, lock, hands, place, image, store, progress)
         hands.attach(place, subject, [proof.document(proven)])
         moved = journal.move(place, store, Manifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress.say)
-        return Published(job.lock.cell, place.name, image.digest, job.tags.fixed, moved, pushed, proven, source)
+        return done(moved, pushed, proven, source)
 
 
 def _require_ready(job: Job, place: Place) -> None:
