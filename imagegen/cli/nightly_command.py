@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagegen import base, lock, pipeline
+from imagegen.base import LockedBase
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.cli.compiling import places
@@ -86,7 +87,7 @@ def command(
 
 def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
     """Without a publisher, nothing that would need one is asked for."""
-    propose = partial(_propose, app, time)
+    propose = partial(_propose, app, time, {})
     if publisher is None:
         return Steps(propose)
     return Steps(propose, partial(_published, app, publisher), publisher.publish)
@@ -105,11 +106,11 @@ def _room(app: App) -> Path:
     return app.settings.store.parent / "nightly" / name
 
 
-def _propose(app: App, time: str, cell: Cell) -> Proposal:
+def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
+    """`bases` are those of today by name: each is resolved once in a night."""
     settings = app.sources(cell)
     chooser = places(app, cell)
     shelf = Shelf(time, settings, chooser, app.progress)
-    shelf.fetch(cell)
     before = app.find_lock(cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
@@ -128,15 +129,13 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
             believe=bool(before and previous and previous.base == before.base),
         )
 
-    return propose(
-        cell,
-        before,
-        time,
-        app.matrix.rules,
-        resolve,
-        lambda: base.resolve(cell.base, settings, app.progress),
-        shelf.of,
-    )
+    def today() -> LockedBase:
+        name = cell.base.name
+        if name not in bases:
+            bases[name] = base.resolve(cell.base, settings, app.progress)
+        return bases[name]
+
+    return propose(cell, before, time, app.matrix.rules, resolve, today, shelf.of)
 
 
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:

@@ -34,7 +34,7 @@ from imagegen.publish.elsewhere import Elsewhere, Said
 from imagegen.publish.journal import Manifest, Place
 from imagegen.publish.proof import Proof, Wanted
 from imagegen.publish.push import push, told
-from imagegen.publish.tags import CHANNELS, Compression, Tags
+from imagegen.publish.tags import Compression, Tags
 from imagegen.registry.image import Descriptor
 from imagegen.registry.push import Moved
 from imagegen.store import Store
@@ -118,8 +118,7 @@ def publish(
         _require_ready(job, place)
         journal.settle(place, store, progress.say)
         lock = hands.realise()
-        near = (job.tags.fixed, *job.tags.moving, *CHANNELS)
-        found = elsewhere.find(lock, job.compression, (place, *beside), near, hands.said, store, progress)
+        found = elsewhere.find(lock, job.compression, (place, *beside), job.tags, hands.said, store, progress)
         made = hands.make(lock, found)
         image = made.image
         _require_free(job, place, image.digest)
