@@ -155,7 +155,7 @@ def test_each_day_what_came_is_published_and_the_same_day_again_sends_nothing(we
     second = week.night(2)
     assert (second["result"], week.stands()) == ("published", second["digest"])
     assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.1"}
-    assert second["proposal"]["moved"] == ["1 package changes"]
+    assert second["proposal"]["moved"][0] == "light 1.0 -> 1.1"
     assert len(week.layers(second["digest"]) - week.layers(first["digest"])) == 2, "its group, and what the support has"
 
     for number, machine in ((2, "one"), (3, "one"), (3, "empty")):
