@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from imagegen import base, layers, lock, pipeline
+from imagegen import base, lock, pipeline
+from imagegen.base import LockedBase
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
-from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.cli.compiling import places
 from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
 from imagegen.cli.report import print_report
 from imagegen.errors import UsageError
@@ -87,10 +87,10 @@ def command(
 
 def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
     """Without a publisher, nothing that would need one is asked for."""
-    propose = partial(_propose, app, time)
+    propose = partial(_propose, app, time, {})
     if publisher is None:
         return Steps(propose)
-    return Steps(propose, partial(_published, app, publisher), partial(_record, app), publisher.publish)
+    return Steps(propose, partial(_published, app, publisher), publisher.publish)
 
 
 def _locked(app: App) -> tuple[Cell, ...]:
@@ -106,18 +106,11 @@ def _room(app: App) -> Path:
     return app.settings.store.parent / "nightly" / name
 
 
-def _record(app: App, cell: Cell, made: Lock) -> Lock:
-    """The lock with what its build gives; AuditError where its files would fail on the GPU."""
-    whole = realised(app, cell, made, with_engine(app, cell))
-    pipeline.audited(whole, cell, app.store, app.sources(cell), app.progress)
-    return replace(made, record=layers.record_of(layers.assemble(whole, app.store, app.sources(cell), app.progress)))
-
-
-def _propose(app: App, time: str, cell: Cell) -> Proposal:
+def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
+    """`bases` are those of today by name: each is resolved once in a night."""
     settings = app.sources(cell)
     chooser = places(app, cell)
     shelf = Shelf(time, settings, chooser, app.progress)
-    shelf.fetch(cell)
     before = app.find_lock(cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
@@ -136,15 +129,13 @@ def _propose(app: App, time: str, cell: Cell) -> Proposal:
             believe=bool(before and previous and previous.base == before.base),
         )
 
-    return propose(
-        cell,
-        before,
-        time,
-        app.matrix.rules,
-        resolve,
-        lambda: base.resolve(cell.base, settings, app.progress),
-        shelf.of,
-    )
+    def today() -> LockedBase:
+        name = cell.base.name
+        if name not in bases:
+            bases[name] = base.resolve(cell.base, settings, app.progress)
+        return bases[name]
+
+    return propose(cell, before, time, app.matrix.rules, resolve, today, shelf.of)
 
 
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:

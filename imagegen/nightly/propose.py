@@ -6,6 +6,7 @@ Nothing is written, and nothing goes back: a component is as new as it was, or n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -79,11 +80,16 @@ def propose(
     others by name, then what these need. Raises LockError and IncompatibleError where even what is locked cannot stay,
     and what `base` and an index that fails raise.
     """
+
+    def search(previous: Lock | None) -> _Search:
+        return _Search(cell, previous, rules, resolve, releases)
+
     if before is None:
-        first = _Search(cell, None, rules, resolve, releases).floor()
-        return Proposal(cell, as_of, None, first)
-    search = _Search(cell, _on(before, base(), cell), rules, resolve, releases)
-    after, held = search.run()
+        return Proposal(cell, as_of, None, search(None).floor())
+    with ThreadPoolExecutor(1, thread_name_prefix="search") as side:
+        ahead = side.submit(lambda: search(before).run())  # on the base that seldom moves, while that is asked for
+        previous = _on(before, base(), cell)
+    after, held = ahead.result() if previous is before else search(previous).run()
     return Proposal(cell, as_of, before, before if _same(before, after) else after, held)
 
 

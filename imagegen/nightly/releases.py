@@ -45,9 +45,11 @@ class Shelf:
         self._chooser = chooser
         self._progress = progress
         self._links: dict[tuple[str, str], tuple[Link, ...]] = {}
+        self._fetched: set[str] = set()  # cells of which all is known
 
-    def fetch(self, cell: Cell) -> None:
+    def _fetch(self, cell: Cell) -> None:
         """Ask for all of the cell's components at once."""
+        self._fetched.add(cell.id)
         asked = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(lambda each: self._project(each.index, each.component.package), asked))
@@ -60,6 +62,8 @@ class Shelf:
         package = asked.component.package
         if asked.git:
             return ()
+        if cell.id not in self._fetched:
+            self._fetch(cell)
         if recipe := cell.recipes.get(package):
             known = {*recipe.releases, *(() if asked.from_source else self._chooser.versions(package))}
             return tuple(Release(version) for version in sorted(known, key=Version, reverse=True))

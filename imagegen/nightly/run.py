@@ -14,7 +14,7 @@ from typing import Literal, NoReturn, Protocol
 
 from imagegen import lock
 from imagegen.errors import ImagegenError
-from imagegen.lock.model import Lock
+from imagegen.lock.model import Lock, Record
 from imagegen.matrix.model import Cell
 from imagegen.nightly import changes
 from imagegen.nightly.propose import Proposal
@@ -29,6 +29,9 @@ class Published(Protocol):
     @property
     def digest(self) -> str: ...
 
+    @property
+    def record(self) -> Record: ...
+
 
 def _nobody(cell: Cell, made: Lock) -> NoReturn:
     raise AssertionError(f"{cell.id} is only proposed ({made.as_of})")
@@ -40,8 +43,7 @@ class Steps:
 
     propose: Callable[[Cell], Proposal]
     published: Callable[[Cell, Lock], bool] = _nobody  # whether the registry has it, under all tags that are asked for
-    record: Callable[[Cell, Lock], Lock] = _nobody  # compiles and builds: the lock with the promise of what came out
-    publish: Callable[[Cell, Lock], Published] = _nobody  # pushes and proves, then moves the tags
+    publish: Callable[[Cell, Lock], Published] = _nobody  # builds, audits, pushes and proves, then moves the tags
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,12 @@ def _move(
         return "unchanged", made.record.digest, proposal
     if proposal.changed:
         desk.lay(made)
-    if made.record is None:
-        made = steps.record(cell, made)
-    digest = steps.publish(cell, made).digest
+    published = steps.publish(cell, made)
+    made = replace(made, record=published.record)
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
-    if made is not proposal.before:
+    if made != proposal.before:
         desk.keep(kept)
-    return "published", digest, kept
+    return "published", published.digest, kept
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:

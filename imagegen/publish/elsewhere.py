@@ -6,7 +6,7 @@ put another layer's digest under the hash of an honest wheel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from imagegen.lock.model import Lock
 from imagegen.net import NotFoundError
 from imagegen.progress import Progress
 from imagegen.publish.journal import Place
-from imagegen.publish.tags import Compression
+from imagegen.publish.tags import CHANNELS, Compression, Tags, akin
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store
 from imagegen.text import counted
@@ -43,14 +43,15 @@ def find(
     lock: Lock,
     compression: Compression,
     places: Sequence[Place],
-    tags: Iterable[str],
+    tags: Tags,
     said: Said,
     store: Store,
     progress: Progress,
 ) -> Elsewhere:
     """Of the layers that are not in the store, those that somebody believed knows and the first of `places` has.
 
-    The others of `places` lie beside it: what they have is linked. `tags` name images whose layers may be the same.
+    The others of `places` lie beside it: what they have is linked. The image's `tags`, and those of others
+    like it, name images whose layers may be the same.
     """
     missing = _missing(lock, store)
     if not missing:
@@ -90,13 +91,17 @@ def _missing(lock: Lock, store: Store) -> frozenset[str]:
     return frozenset([*below.keys(lock), *(part.key for part in parts)]) - here
 
 
-def _standing(places: Sequence[Place], tags: Iterable[str]) -> Iterator[tuple[Place, str]]:
-    """The images that the tags name in each of the places, each once. A place that may not be read has none."""
-    wanted = tuple(dict.fromkeys(tags))
+def _standing(places: Sequence[Place], tags: Tags) -> Iterator[tuple[Place, str]]:
+    """The images that the tags name in each of the places, each once. A place that may not be read has none.
+
+    In the image's own place there may be a newer one, most like it, to which no tag has moved.
+    """
+    wanted = tuple(dict.fromkeys((tags.fixed, *tags.moving, *CHANNELS)))
     for place in places:
         found: dict[str, None] = {}
         with suppress(FetchError, PublishError):
-            for tag in wanted:
+            near = akin(tags.fixed, place.repository.tags()) if place is places[0] else None
+            for tag in (*wanted, *filter(None, [near])):
                 if digest := place.standing(tag):
                     found[digest] = None
         yield from ((place, digest) for digest in found)

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from imagegen import smoke
+from imagegen import layers, smoke
 from imagegen.errors import PublishError
 from imagegen.layers import Image
-from imagegen.lock.model import Lock
+from imagegen.lock.model import Lock, Record
 from imagegen.pipeline import SmokeFailed
 from imagegen.progress import Progress
 from imagegen.publish import elsewhere, journal, proof
@@ -33,7 +34,7 @@ from imagegen.publish.elsewhere import Elsewhere, Said
 from imagegen.publish.journal import Manifest, Place
 from imagegen.publish.proof import Proof, Wanted
 from imagegen.publish.push import push, told
-from imagegen.publish.tags import CHANNELS, Compression, Tags
+from imagegen.publish.tags import Compression, Tags
 from imagegen.registry.image import Descriptor
 from imagegen.registry.push import Moved
 from imagegen.store import Store
@@ -76,11 +77,15 @@ class Hands:
 
 @dataclass(frozen=True)
 class Published:
-    """`moved` are the tags that moved, and what each stood for; `proven` says where the proof comes from."""
+    """`moved` are the tags that moved, and what each stood for; `proven` says where the proof comes from.
+
+    `record` is what the lock may promise from now on: of the image with its layers as imagegen makes them.
+    """
 
     cell: str
     repository: str
     digest: str
+    record: Record
     fixed: str
     moved: Mapping[str, str | None]
     pushed: Moved
@@ -113,8 +118,7 @@ def publish(
         _require_ready(job, place)
         journal.settle(place, store, progress.say)
         lock = hands.realise()
-        near = (job.tags.fixed, *job.tags.moving, *CHANNELS)
-        found = elsewhere.find(lock, job.compression, (place, *beside), near, hands.said, store, progress)
+        found = elsewhere.find(lock, job.compression, (place, *beside), job.tags, hands.said, store, progress)
         made = hands.make(lock, found)
         image = made.image
         _require_free(job, place, image.digest)
@@ -123,12 +127,14 @@ def publish(
         subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
         hands.attach(place, subject, hands.documents(lock, made))
         _set_fixed(job, place, image)
+        record = layers.record_of(made.plain)
+        done = partial(Published, job.lock.cell, place.name, image.digest, record, job.tags.fixed)
         if not job.test:
-            return Published(job.lock.cell, place.name, image.digest, job.tags.fixed, {}, pushed, None, "")
+            return done({}, pushed, None, "")
         proven, source = _prove(job, lock, hands, place, image, store, progress)
         hands.attach(place, subject, [proof.document(proven)])
         moved = journal.move(place, store, Manifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress.say)
-        return Published(job.lock.cell, place.name, image.digest, job.tags.fixed, moved, pushed, proven, source)
+        return done(moved, pushed, proven, source)
 
 
 def _require_ready(job: Job, place: Place) -> None:

@@ -6,8 +6,9 @@ Source of what a tag may be: OCI distribution-spec v1.1, "Pulling manifests".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from imagegen.errors import PublishError
@@ -24,6 +25,7 @@ LONGEST = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
 _INPUTS = 8  # hex digits
+_FIXED = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-[0-9a-f]{{{_INPUTS}}}(?:-gzip)?")
 _OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
 
 
@@ -74,6 +76,22 @@ def fixed(subject: Subject) -> str:
     named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
     end = "-" + subject.inputs.removeprefix("sha256:")[:_INPUTS]
     return _FOREIGN.sub("-", named)[: LONGEST - len(end) - len(_suffix(subject))] + end
+
+
+def akin(name: str, tags: Iterable[str]) -> str | None:
+    """Of the other tags that never move, the one whose title begins most as that of `name` does; the newest of them."""
+    others = [tag for tag in tags if tag != name and _FIXED.fullmatch(tag)]
+    return max(others, key=lambda tag: (_common(_title(name), _title(tag)), tag), default=None)
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _title(tag: str) -> str:
+    found = _FIXED.fullmatch(tag)
+    return found[1] if found else ""
 
 
 def _latest(subject: Subject) -> str | None:

@@ -53,7 +53,7 @@ class House(Machine):
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     house = House(tmp_path)
 
-    def propose(app: App, time: str, cell: Cell) -> Proposal:
+    def propose(app: App, time: str, _: object, cell: Cell) -> Proposal:
         if cell.id == "b" and not house.toys["b"].releases:
             raise FetchError("an index does not answer", fix="try again")
         return replace(house.toys[cell.id].propose(app.find_lock(cell)), as_of=time)

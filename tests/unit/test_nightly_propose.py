@@ -11,7 +11,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.errors import LockError
+from imagegen.errors import BaseError, LockError
 from imagegen.lock.model import File, Lock, LockedWheel, Record
 from imagegen.matrix.model import Cell, Requirement
 from imagegen.nightly.propose import Proposal, propose
@@ -90,6 +90,21 @@ def test_the_base_moves_alone_but_not_for_a_new_signature(toy: Toy) -> None:
     proposal = toy.propose()
     assert proposal.changed
     assert proposal.after.base.debs[0].version == "3.11.2-6+deb12u7"
+
+
+def test_what_cannot_stay_on_the_base_of_before_may_on_that_of_today(toy: Toy) -> None:
+    resolve = toy.resolve
+
+    def on_the_new_alone(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
+        if previous and previous.base == BASE:
+            raise BaseError("a package of the old base left the archive")
+        return resolve(previous, upgraded, bounds)
+
+    toy.resolve = on_the_new_alone  # type: ignore[method-assign]
+    with pytest.raises(BaseError, match="left the archive"):
+        toy.propose()
+    toy.base = with_deb(BASE, "3.11.2-6+deb12u7")
+    assert toy.propose().after.base == toy.base
 
 
 def test_of_a_broken_release_the_one_before_is_taken(toy: Toy) -> None:

@@ -100,7 +100,9 @@ def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyP
     def publish(*_: Any) -> Published:
         none = Amount()
         moved = Moved(none, none, Amount(3, 100))
-        return Published(LOCK.cell, "ghcr.io/acme/rl/demo", "sha256:1", "fixed", {"latest": None}, moved, None, "")
+        assert LOCK.record
+        digest, name = "sha256:1", "ghcr.io/acme/rl/demo"
+        return Published(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, "")
 
     monkeypatch.setattr(Publisher, "publish", publish)
     out, err = run(app, LOCK.image, "--to", "ghcr.io/acme/rl")

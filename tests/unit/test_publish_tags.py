@@ -13,7 +13,7 @@ from imagegen import lock
 from imagegen.data import shipped
 from imagegen.errors import PublishError
 from imagegen.matrix.cells import cell_id
-from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Subject, tags
+from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Subject, akin, tags
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
 VALUE = st.from_regex(r"[a-z0-9]{1,4}([./-][a-z0-9]{1,4}){0,2}", fullmatch=True)
@@ -109,3 +109,17 @@ def test_a_moving_tag_that_no_registry_takes_is_refused() -> None:
     with pytest.raises(PublishError, match="cannot have tags") as refused:
         tags(subject({**DEFAULTS, "attention": "x" * 120}))
     assert "a tag has at most 128" in str(refused.value)
+
+
+def test_akin_is_the_newest_of_those_with_the_most_similar_title() -> None:
+    own = "2026.11.20-torch2.13.0-cu130-py311-aaaaaaaa"
+    far, older, newer = (
+        "2026.11.19-torch2.12.0-cpu-py311-aaaaaaab",
+        "2026.11.17-torch2.13.0-cu130-py311-ffffffff",
+        "2026.11.18-torch2.13.0-cu130-py311-00000000",
+    )
+    others = ["latest", "2026.11.20", "sha256-" + "a" * 64]
+    assert akin(own, [own, *others, far, newer, older]) == newer
+    assert akin(own, [*others, f"{newer}-gzip", far]) == f"{newer}-gzip"
+    assert akin(own, [far]) == far
+    assert akin(own, [own, *others]) is None

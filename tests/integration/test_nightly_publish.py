@@ -1,0 +1,177 @@
+"""A frozen week that is published to a real registry, Debian's docker-registry, by the command that a night runs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from click.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imagegen import base, lock, smoke
+from imagegen.cli import nightly_command, publishing
+from imagegen.cli.app import App
+from imagegen.trust.project import FILE
+from tests.integration.hub import PASSWORD, USER, serving
+from tests.integration.places import Debian
+from tests.integration.test_publish import Way
+from tests.integration.test_registry_push import login
+from tests.nightly_week import LONG_AGO, day
+from tests.registry import MANIFEST
+from tests.unit.test_lock_resolve import Shelf
+from tests.unit.test_publish_machines import Engines
+from tests.wheels import make_wheel
+
+pytestmark = pytest.mark.integration
+
+CELL = "week-cpu-py311"
+MATRIX = """\
+images:
+  week:
+    description: Two components, and what one of them needs.
+    purpose: Tests.
+    base: debian12
+    components:
+      heavy: {because: It is what the others stand beside.}
+      engine: {because: It is what fails.}
+components:
+  heavy: {description: Made here.}
+  engine: {description: Made here.}
+"""
+
+
+class Weekdays:
+    """A project with a toy index, a key and a registry. `passes` is what the smoke checks say."""
+
+    def __init__(self, root: Path, way: Way, debian: Debian) -> None:
+        self.root, self.way, self.debian = root, way, debian
+        self.project, self.home, self.passes = root / "project", root / "home", True
+        (self.project / "matrices").mkdir(parents=True)
+        (self.project / "matrices" / "week.yaml").write_text(MATRIX)
+        login(self.home, way.host)
+        self.index = Shelf(root / "index")
+        self.index.wheel("uv", importlib.metadata.version("uv"))
+        self._sign()
+
+    def _sign(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        plain = serialization.NoEncryption()
+        self.key = self.root / "release.key"
+        self.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+        self.key.chmod(0o600)
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        (self.project / "release.pub").write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, form))
+        (self.project / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+
+    def wheel(self, name: str, version: str, *requires: str, on: str = LONG_AGO, weight: int = 0) -> None:
+        """A wheel that installs, uploaded at the time."""
+        needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        texts = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"}
+        files = {f"{name}/__init__.py": f"VERSION = {version!r}\n".encode()}
+        if weight:
+            files[f"{name}/data.bin"] = os.urandom(weight)
+        made = make_wheel(
+            self.root, files, filename=f"{name}-{version}-py3-none-any.whl", info=f"{name}-{version}.dist-info",
+            metadata=texts,
+        )  # fmt: skip
+        self.index._add(name, made.name, made.read_bytes(), on)
+
+    def store(self, name: str) -> Path:
+        return self.root / name / "imagegen" / "store"
+
+    def night(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
+        """`imagegen nightly` on this day of the week; what it tells of the cell."""
+        env = {
+            "HOME": str(self.home), "DOCKER_CONFIG": str(self.home), "PATH": os.environ["PATH"],
+            "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": self.index.root.as_uri(),
+            "XDG_CACHE_HOME": str(self.root / machine),
+        }  # fmt: skip
+        self.way.asked.clear()
+        line = ["week", "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
+        ended = CliRunner().invoke(nightly_command.command, line, obj=App(env, self.project))
+        assert ended.exit_code == code, (ended.stderr, ended.exception)
+        (told,) = json.loads(ended.stdout)
+        return dict(told)
+
+    @property
+    def written(self) -> list[str]:
+        """What the last night has put into the registry: the paths of requests that change something."""
+        return [path for method, path in self.way.asked if method in ("POST", "PUT", "PATCH", "DELETE")]
+
+    def locked(self) -> dict[str, str]:
+        made = lock.read(self.project / "locks" / f"{CELL}.toml")
+        return {each.name: each.version for each in made.wheels}
+
+    def stands(self, tag: str = "nightly") -> str | None:
+        url = f"http://{self.way.host}/v2/acme/week/manifests/{tag}"
+        answer = requests.head(url, auth=(USER, PASSWORD), headers={"Accept": MANIFEST}, timeout=60)
+        return answer.headers["Docker-Content-Digest"] if answer.ok else None
+
+    def layers(self, digest: str) -> set[str]:
+        url = f"http://{self.way.host}/v2/acme/week/manifests/{digest}"
+        manifest = requests.get(url, auth=(USER, PASSWORD), headers={"Accept": MANIFEST}, timeout=60).json()
+        return {layer["digest"] for layer in manifest["layers"]}
+
+
+@pytest.fixture
+def week(debian: Debian, docker_registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weekdays]:
+    engines = Engines()
+    monkeypatch.setattr(publishing, "Engine", engines)
+    monkeypatch.setattr(base, "resolve", lambda *_: debian.locked)
+    with serving(docker_registry, tmp_path / "hub") as hub:
+        way = Way(hub)
+        week = Weekdays(tmp_path, way, debian)
+        shutil.copytree(debian.store.root, week.store("one"), copy_function=os.link, symlinks=True)
+
+        def checked(_: object, digest: str, *__: object, **___: object) -> smoke.Report:
+            return smoke.Report(digest, CELL, (smoke.Result("imports", "pass" if week.passes else "fail", 0.1),))
+
+        monkeypatch.setattr(smoke, "run", checked)
+        yield week
+        way.close()
+
+
+def test_each_day_what_came_is_published_and_the_same_day_again_sends_nothing(week: Weekdays) -> None:
+    week.wheel("heavy", "1.0", weight=11_000_000)
+    week.wheel("engine", "0.1", "light")
+    week.wheel("light", "1.0")
+    week.wheel("light", "1.1", on=day(2, 9))
+    week.wheel("engine", "0.2", "light", on=day(4, 9))
+    week.wheel("engine", "0.3", "light", "extra", on=day(5, 9))
+    week.wheel("extra", "1.0")
+
+    first = week.night(1)
+    assert (first["result"], week.stands()) == ("published", first["digest"])
+    assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.0"}
+
+    second = week.night(2)
+    assert (second["result"], week.stands()) == ("published", second["digest"])
+    assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.1"}
+    assert second["proposal"]["moved"][0] == "light 1.0 -> 1.1"
+    assert len(week.layers(second["digest"]) - week.layers(first["digest"])) == 2, "its group, and what the support has"
+
+    for number, machine in ((2, "one"), (3, "one"), (3, "empty")):
+        again = week.night(number, machine)
+        assert (again["result"], again["digest"], week.written) == ("unchanged", second["digest"], []), number
+
+    week.passes = False
+    before = (week.project / "locks" / f"{CELL}.toml").read_bytes()
+    failed = week.night(4, code=1)
+    assert (failed["result"], failed["error"]["what"]) == ("failed", "smoke checks failed: imports")
+    assert week.stands() == second["digest"], "no tag has moved"
+    assert (week.project / "locks" / f"{CELL}.toml").read_bytes() == before
+
+    week.passes = True
+    last = week.night(5)
+    assert (last["result"], week.stands()) == ("published", last["digest"])
+    assert week.locked() == {"heavy": "1.0", "engine": "0.3", "extra": "1.0", "light": "1.1"}
+    made = lock.read(week.project / "locks" / f"{CELL}.toml")
+    assert made.record and made.record.digest == last["digest"]
