@@ -46,7 +46,7 @@ quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run
 	@$(BIN)/imagegen build cpu-grpo --scratch-base
 
 test: setup lint  ## all tests but the slow ones
-	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadgroup -m 'not slow')
+	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m 'not slow')
 
 test-unit: setup  ## the tests that need no engine and no network: seconds
 	@$(BIN)/pytest tests/unit
@@ -62,7 +62,7 @@ chromium:
 	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
 faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
-	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadgroup -m "fault and not slow" --fault-table=docs/faults.md)
+	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/faults.md)
 
 fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
 	@$(BIN)/python -m pip install -q --group fuzz

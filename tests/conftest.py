@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import faults
 
@@ -30,24 +33,35 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(faults.FaultTable(Path(config.getoption("--fault-table"))))
 
 
-@pytest.hookimpl(tryfirst=True)  # before workers look for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     faults.note(items)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests of one group run in one process, one after the other: those that use the engine, and those of a file.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    return _Scheduling(config, log)
 
-    What two of them do to one engine at a time (prune, kill, fill) the other would see.
+
+class _Scheduling(LoadScopeScheduling):
+    """Tests of one scope run in one process, one after the other: those of a file, and all that use the engine.
+
+    What two of these do to one engine at a time (prune, kill, fill) the other would see.
     """
-    fixtures = set(getattr(item, "fixturenames", ()))
-    if "verifiers" in fixtures:
-        return "verifiers"  # 20 MB, fetched once
-    return "engine" if fixtures & {"engine", "site", "debian", "machine"} else item.nodeid.partition("::")[0]
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _shared(Path(__file__).parent.parent / file) or file
+
+
+@functools.cache
+def _shared(file: Path) -> str | None:
+    """What the tests of a file share with those of others, by the fixtures that they take."""
+    text = file.read_text(encoding="utf-8")
+    if re.search(r"\b(engine|machine|site|debian): ", text) and file.parent.name == "integration":
+        return "engine"
+    return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from imagegen.layers.plan import plan
 from imagegen.progress import Quiet
 from imagegen.publish.elsewhere import Elsewhere, find
 from imagegen.publish.journal import Place
-from imagegen.publish.tags import Compression
+from imagegen.publish.tags import Compression, Tags
 from imagegen.store import Store, digest_of
 from imagegen.trust.documents import LAYERS, Attached, Document
 from tests.unit.test_layers_assemble import lock_of
@@ -33,6 +33,11 @@ class Full:
     @property
     def target(self) -> Full:
         return self
+
+    repository = target
+
+    def tags(self) -> tuple[str, ...]:
+        return ("latest",)
 
     def standing(self, tag: str) -> str | None:
         return digest_of(b"the image") if tag == "latest" else None
@@ -66,7 +71,9 @@ def found(store: Store, compression: Compression, *said: tuple[Image, str | None
         assert digest == digest_of(b"the image")
         return documents
 
-    return find(LOCK, compression, [cast("Place", Full())], ["latest"], attached, store, Quiet())
+    return find(
+        LOCK, compression, [cast("Place", Full())], Tags("2026.11.20-a-12345678", ("latest",)), attached, store, Quiet()
+    )
 
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
