@@ -50,8 +50,8 @@ def find(
 ) -> Elsewhere:
     """Of the layers that are not in the store, those that somebody believed knows and the first of `places` has.
 
-    The others of `places` lie beside it: what they have is linked. The image's `tags`, and those of others
-    like it, name images whose layers may be the same.
+    The others of `places` lie beside it: what they have is linked. The image's `tags`, and that of one
+    most like it, name images whose layers may be the same.
     """
     missing = _missing(lock, store)
     if not missing:
