@@ -27,7 +27,8 @@ def _parts(text: str) -> tuple[_Part, ...]:
     parts = [((*map(_weight, words), 0), _number(digits)) for words, digits in pairs]
     while parts and parts[-1] == _NOTHING:
         parts.pop()
-    return (*parts, _NOTHING)  # where one ends, the other may go on with a tilde, and be older
+    # Where one ends, the other may go on with a tilde, and be older: also after a first part that says nothing ("0~").
+    return (*(parts or [_NOTHING]), _NOTHING)
 
 
 def _weight(character: str) -> int:
