@@ -73,10 +73,15 @@ class Publisher:
 
     @cached_property
     def signer(self) -> Signer | None:
-        """Who signs: a key that is named, else the run of GitHub Actions that this is. Raises TrustError."""
+        """Who signs: a key that is named, else the run of GitHub Actions that this is.
+
+        Raises TrustError, also for one whom the project would not believe.
+        """
         app = self.app
         if self._key:
-            return keys.signer(self._key, app.env.get(_PASSWORD_VARIABLE), app.progress)
+            signer = keys.signer(self._key, app.env.get(_PASSWORD_VARIABLE), app.progress)
+            self.trust.require(signer, self._key)
+            return signer
         found = keyless(self.project, app.env, Client(app.settings))
         if found is None and self.trust.anybody:
             app.progress.say("note: nothing is signed, so whoever trusts what publish.yaml names believes none of it")

@@ -38,12 +38,13 @@ _MAKE = "make one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve
 
 
 class KeySigner:
-    """Signs statements with a private key. `name` is the key's file, for people."""
+    """Signs statements with a private key. `name` is the key's file, for people; `hint` as a PublicKey has it."""
 
     def __init__(self, name: str, private: EllipticCurvePrivateKey) -> None:
         self.name = name
         self._private = private
-        self._material = {"publicKey": {"hint": _hint(private.public_key())}}
+        self.hint = _hint(private.public_key())
+        self._material = {"publicKey": {"hint": self.hint}}
 
     def sign(self, statement: bytes) -> bytes:
         """The statement in a bundle, signed; of the same statement always the same bytes."""

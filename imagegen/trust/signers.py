@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from imagegen.errors import StrangerError, TrustError
@@ -9,7 +10,8 @@ from imagegen.trust import bundle as bundles
 from imagegen.trust import keys, statement
 from imagegen.trust.bundle import Bundle
 from imagegen.trust.identity import Identities
-from imagegen.trust.project import Project
+from imagegen.trust.keys import KeySigner
+from imagegen.trust.project import FILE, Project
 from imagegen.trust.statement import Statement
 
 
@@ -26,9 +28,24 @@ class Trust:
     """The keys and identities of a project. Raises TrustError when one of its keys cannot be had."""
 
     def __init__(self, project: Project) -> None:
+        self._project = project
         self._keys = keys.public_keys(project.keys)
         self._identities = Identities(project.identities)
         self.anybody = bool(project.keys or project.identities)
+
+    def require(self, signer: KeySigner, file: Path) -> None:
+        """Raise TrustError where the project names somebody, and not the key that the private key's `file` holds."""
+        if not self.anybody or any(key.hint == signer.hint for key in self._keys):
+            return
+        named = [f"the key {key.name}" for key in self._project.keys]
+        named += [f"the identity {each.name}" for each in self._project.identities]
+        public = f"`openssl pkey -in {file} -pubout` or `cosign public-key --key {file}`"
+        raise TrustError(
+            f"{FILE} does not name this signing key: what it signs would be believed by nobody",
+            where=str(file),
+            why=f"{FILE} names {', '.join(named)}, and this is another one",
+            fix=f"sign with what {FILE} names, or add this key's public half under `keys`: {public} writes it",
+        )
 
     def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
         """The project's name of who signed, and what they said.

@@ -24,6 +24,7 @@ from imagegen.base import BaseLayer
 from imagegen.cli import publishing
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes
+from imagegen.errors import TrustError
 from imagegen.inventory import carried
 from imagegen.layers import bytecode, watch
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
@@ -292,6 +293,32 @@ def test_whom_nobody_trusts_is_not_believed(team: Team, engines: Engines) -> Non
     bases = len(team.bases)
     team.machine("two", lock).publish(lock, key=False, test=False)
     assert len(team.bases) == bases + 1, "all was made again"
+
+
+@pytest.mark.fault(
+    "Trust",
+    "the signing key is not one that publish.yaml names",
+    "refused before the registry is asked anything, also where somebody trusted has signed all of it already",
+)
+def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    team.machine("one", lock).publish(lock)
+    team.registry.asked.clear()
+    named = (team.root / FILE).read_text()
+    stranger = ec.generate_private_key(ec.SECP256R1()).public_key()
+    (team.root / "new.pub").write_bytes(
+        stranger.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    (team.root / FILE).write_text("publish: {keys: {new: new.pub}}\n")
+    two = team.machine("two", lock)
+    with pytest.raises(TrustError, match=r"does not name this signing key") as refused:
+        two.publish(lock)
+    assert not team.registry.asked
+    assert refused.value.where == str(team.key)
+    assert "names the key new" in str(refused.value)
+    assert "under `keys`" in str(refused.value)
+    (team.root / FILE).write_text(named)
+    assert two.publish(lock).moved == {}
 
 
 def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
