@@ -98,7 +98,7 @@ def command(
 
 
 def _plan(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
-    job, name = publisher.job(cell, lock), publisher.reference(cell.image)
+    job, name, steps = publisher.job(cell, lock), publisher.reference(cell.image), publisher.steps(lock)
     try:
         with Client(app.settings).impatient() as client:
             beside = [publisher.place(client, each) for each in publisher.beside(cell.image)]
@@ -106,7 +106,7 @@ def _plan(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
     except (PublishError, FetchError) as error:
         app.progress.say(f"note: nothing is known of what {name.name} has: {error.why or error.what}")
         seen = None
-    return outlook(job, name.name, seen, app.store, publisher.steps(lock))
+    return outlook(job, name.name, seen, app.store, steps)
 
 
 def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Published:

@@ -125,11 +125,15 @@ class Publisher:
         )
 
     def steps(self, lock: Lock) -> list[str]:
-        """What is done besides pushing and tagging, in sentences."""
+        """What is done besides pushing and tagging, in sentences.
+
+        Raises TrustError as `publish` does, but asks GitHub for no token.
+        """
         kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.wishes.audit else [])]
+        _ = self.trust
         signed = "not signed: no key is named"
-        if self._key:
-            signed = f"signed with {self._key.name}"
+        if self._key and self.signer:
+            signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.app.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
         found = licences.restricted(lock, Known())

@@ -10,11 +10,19 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from imagegen.cli import publish_command
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, destination
-from imagegen.errors import UsageError
+from imagegen.errors import TrustError, UsageError
 from imagegen.lock import read
 from imagegen.matrix import Matrix
 from imagegen.matrix.model import Cell
@@ -83,6 +91,52 @@ def test_a_dry_run_of_a_recorded_lock_needs_nobody(app: App) -> None:
     assert "it was not asked" in " ".join(told["unknown"])
     assert "NVIDIA" in " ".join(told["steps"])
     assert "nothing is known of what 127.0.0.1:1/acme/rl" in err
+
+
+OWN = ec.generate_private_key(ec.SECP256R1())
+LOCKED = BestAvailableEncryption(b"correct horse")
+
+
+def private(key: Any = OWN, lock: Any = None) -> bytes:
+    return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock or NoEncryption()))
+
+
+def public(key: Any = OWN) -> bytes:
+    return bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+@pytest.mark.parametrize(
+    ("key", "named", "why"),
+    [
+        pytest.param(None, public(), "cannot be read", id="no such file"),
+        pytest.param(public(), public(), "a public key alone", id="the public half"),
+        pytest.param(private(rsa.generate_private_key(65537, 2048)), public(), "of the kind RSA", id="RSA"),
+        pytest.param(private(lock=LOCKED), public(), "the password is not the one", id="another password"),
+        pytest.param(private(), public(ec.generate_private_key(ec.SECP256R1())), "does not name", id="a stranger's"),
+        pytest.param(private(), b"?", "trusted key 'release' cannot be used", id="a broken trusted key"),
+    ],
+)
+def test_a_dry_run_refuses_a_key_as_publishing_does(
+    app: App, tmp_path: Path, key: bytes | None, named: bytes, why: str
+) -> None:
+    (tmp_path / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+    (tmp_path / "release.pub").write_bytes(named)
+    if key:
+        (tmp_path / "release.pem").write_bytes(key)
+    app.env["COSIGN_PASSWORD"] = "wrong"  # type: ignore[index]
+    for more in (("--dry-run",), ()):
+        with pytest.raises(TrustError) as refused:
+            run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--key", str(tmp_path / "release.pem"), *more)
+        assert why in str(refused.value), more
+
+
+def test_a_dry_run_says_who_signs(app: App, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+    (tmp_path / "release.pub").write_bytes(public())
+    (tmp_path / "release.pem").write_bytes(private())
+    arguments = (LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run")
+    assert "signed with release.pem" in run(app, *arguments, "--key", str(tmp_path / "release.pem"))[0]
+    assert "not signed: no key is named" in run(app, *arguments)[0]
 
 
 def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Writable) -> None:
