@@ -30,7 +30,7 @@ from imagegen.publish.tags import Channel, Compression, Subject, Tags, tags
 from imagegen.registry import Reference, Repository, Target
 from imagegen.registry.credentials import credentials_for
 from imagegen.registry.image import Descriptor
-from imagegen.registry.reference import endpoint, engine_name
+from imagegen.registry.reference import HUB_NAMES, endpoint, engine_name
 from imagegen.store import Store
 from imagegen.text import counted
 from imagegen.trust import keys, known, licences, origin, provenance
@@ -98,7 +98,7 @@ class Publisher:
 
     def reference(self, image: str) -> Reference:
         """The repository of an image. Raises FetchError for a name that no registry takes."""
-        return registry.parse(f"{self.to.name}/{image}")
+        return registry.parse(f"{self.to}/{image}")
 
     def beside(self, image: str) -> list[Reference]:
         """The repositories of the project's other images."""
@@ -260,19 +260,26 @@ class _Hands:
             return smoke.run(engine, image.digest, lock, imports, require_gpu=wanted.gpu, progress=app.progress)
 
 
-def destination(named: str | None) -> Reference:
+def destination(named: str | None) -> str:
     """Where images go: a place of a registry below which each has a repository. Raises UsageError."""
     fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
     if named is None:
         raise UsageError("there is no place to publish to", why="neither --to nor publish.yaml names one", fix=fix)
-    try:
-        found = registry.parse(named)
-    except FetchError as error:
-        raise UsageError("--to names no place of a registry", why=f"{error.what}: {error.why}", fix=fix) from error
-    if found.tag or found.digest:
-        why = f"{named} is one image: each image gets a repository below the place, and tags of its own"
+    place = named.removesuffix("/")
+    path = place.partition("/")[2]
+    why = None
+    if ":" in path.rpartition("/")[2] or "@sha256:" in path:
+        why = "it is one image: each image gets a repository below the place, and tags of its own"
+    elif place in HUB_NAMES:
+        why = "on Docker Hub, repositories lie below the name of a user or an organization"
+    else:
+        try:
+            registry.parse(f"{place}/image")
+        except FetchError as error:
+            why = error.why or error.what
+    if why:
         raise UsageError("--to names no place of a registry", why=why, fix=fix)
-    return found
+    return place
 
 
 def expected(lock: Lock, store: Store, compression: Compression) -> str | None:

@@ -16,7 +16,7 @@ from imagegen.net.address import Address
 from imagegen.net.address import parse as parse_address
 
 HUB = "docker.io"
-_HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")
+HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")
 _HUB_ADDRESS = "registry-1.docker.io"  # who answers for docker.io
 _LONGEST_NAME = 255  # characters of registry and repository
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -61,7 +61,7 @@ def parse(text: str) -> Reference:
         raise _no_name(text, f"{tag!r} is no tag: {why_no_tag(tag)}")
     first, slash, path = head.partition("/")
     if slash and (first == "localhost" or set(first) & set(".:") or first != first.lower()):
-        registry = HUB if first in _HUB_NAMES else first
+        registry = HUB if first in HUB_NAMES else first
     else:
         registry, path = HUB, head
     if registry == HUB and "/" not in path:

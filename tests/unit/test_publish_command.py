@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from imagegen.cli import publish_command
 from imagegen.cli.app import App
-from imagegen.cli.publishing import Publisher, destination
+from imagegen.cli.publishing import Publisher, Wishes, destination
 from imagegen.errors import TrustError, UsageError
 from imagegen.lock import read
 from imagegen.matrix import Matrix
@@ -65,7 +65,11 @@ def run(app: App, *arguments: str) -> tuple[str, str]:
     [
         (None, "neither --to nor publish.yaml names one"),
         ("ghcr.io/acme/rl:latest", "each image gets a repository below the place"),
+        ("ghcr.io/acme/rl@sha256:" + "0" * 64, "each image gets a repository below the place"),
         ("https://ghcr.io/acme", "it is an address"),
+        ("me:secret@ghcr.io/acme", "it begins with a user"),
+        ("docker.io", "below the name of a user"),
+        ("", "no repository's name"),
         ("ghcr.io/Acme", "lower-case"),
     ],
 )
@@ -73,6 +77,22 @@ def test_where_nothing_can_go(named: str | None, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         destination(named)
     assert why in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("named", "name"),
+    [
+        ("ghcr.io/acme/rl", "ghcr.io/acme/rl/demo"),
+        ("ghcr.io/acme/rl/", "ghcr.io/acme/rl/demo"),
+        ("acme", "docker.io/acme/demo"),
+        ("docker.io/acme", "docker.io/acme/demo"),
+        ("127.0.0.1:5000", "127.0.0.1:5000/demo"),
+        ("registry.example", "registry.example/demo"),
+    ],
+)
+def test_where_an_image_goes(app: App, named: str, name: str) -> None:
+    assert Publisher(app, named, Wishes()).reference("demo").name == name
 
 
 def test_the_project_can_name_the_place(app: App, tmp_path: Path) -> None:
