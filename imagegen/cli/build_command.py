@@ -18,6 +18,7 @@ from imagegen.engine import Engine
 from imagegen.errors import UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
+from imagegen.publish import proof
 
 
 @click.command("build")
@@ -120,6 +121,8 @@ def _into_engine(
         raise
     if built.report:
         print_report(app.console, built.report)
+        wanted = proof.Wanted.of(built.digest, lock, app.imports(cell), require_gpu=require_gpu)
+        proof.remember(app.store, proof.of(built.report, wanted, lock))  # so that publishing need not run them again
     else:
         app.progress.say("note: tagged without smoke checks (--no-test)")
     app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")

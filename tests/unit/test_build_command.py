@@ -1,0 +1,70 @@
+"""`imagegen build`: what it leaves behind for a publish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from imagegen import pipeline
+from imagegen.cli import build_command
+from imagegen.cli.app import App
+from imagegen.engine import Engine
+from imagegen.lock import read
+from imagegen.matrix.model import Cell
+from imagegen.publish import proof
+from imagegen.smoke import Report, Result
+from imagegen.smoke.suite.table import applicable
+from tests.environment import environment
+
+LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
+CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.axes, requirements=(), gpus=()))
+IMAGE = "sha256:" + "1" * 64
+TOLD = {"torch": ("torch",)}
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    """Its engine builds and checks nothing: all checks of the image pass where they are asked for."""
+
+    @contextmanager
+    def connect(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(docker_run_line=lambda *words: " ".join(words))
+
+    def to_engine(lock: Any, *_: Any, test: bool, **__: Any) -> pipeline.Built:
+        checks = applicable({package.name for package in LOCK.packages})
+        report = Report(IMAGE, LOCK.cell, tuple(Result(each.name, "pass", 0.1) for each in checks))
+        return pipeline.Built(IMAGE, ("demo:latest", "demo:fixed"), report if test else None)
+
+    monkeypatch.setattr(Engine, "connect", connect)
+    monkeypatch.setattr(pipeline, "to_engine", to_engine)
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
+    monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
+    monkeypatch.setattr(App, "imports", lambda *_: TOLD)
+    monkeypatch.setattr(App, "sources", lambda self, _: self.settings)
+    return App(environment(tmp_path), tmp_path)
+
+
+def build(app: App, *more: str) -> None:
+    ended = CliRunner().invoke(build_command.command, (LOCK.image, *more), obj=app, catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+
+
+def wanted(imports: dict[str, tuple[str, ...]]) -> proof.Wanted:
+    return proof.Wanted.of(IMAGE, LOCK, imports, require_gpu=False)
+
+
+def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
+    build(app, "--no-test")
+    assert proof.recall(app.store, wanted(TOLD)) is None
+    build(app)
+    found = proof.recall(app.store, wanted(TOLD))
+    assert found
+    assert json.loads(json.dumps(found.report))["passed"] is True
+    assert proof.recall(app.store, wanted({})) is None, "other modules are to be imported"
