@@ -34,6 +34,7 @@ def outlook(job: Job, repository: str, seen: Seen | None, store: Store, steps: S
         moves=job.test,
         steps=[*steps, _tested(job, store)],
         unknown=tuple(_unknown(job)),
+        anew="gzip layers are known only once they are made" if job.compression == "gzip" else None,
     )
 
 
@@ -88,5 +89,3 @@ def _unknown(job: Job) -> Iterator[str]:
     compiled = [build.name for build in lock.builds if build.name not in made]
     if compiled and not lock.record:
         yield f"the layers of {', '.join(compiled)}: {counted(len(compiled), 'wheel')} must be compiled first"
-    if job.compression == "gzip":
-        yield "what the layers weigh as gzip: they are compressed anew for that"

@@ -93,8 +93,12 @@ def plan(
     moves: bool,
     steps: Sequence[str] = (),
     unknown: Sequence[str] = (),
+    anew: str | None = None,
 ) -> Plan:
-    """What a publish would do. `held` are the digests of layers that the store has."""
+    """What a publish would do. `held` are the digests of layers that the store has.
+
+    `anew` is a sentence where the layers are made anew, whatever the lock records.
+    """
     parts = tuple(Part(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
     return Plan(
         cell,
@@ -105,7 +109,7 @@ def plan(
         seen,
         moves,
         tuple(steps),
-        (*unknown, *_unknown(digest, parts, seen, repository)),
+        (*unknown, *_unknown(digest, parts, seen, repository, anew)),
     )
 
 
@@ -119,10 +123,14 @@ def _where(layer: Wanted, held: Collection[str], seen: Seen | None) -> Where:
     return "store" if layer.digest in held else "nowhere"
 
 
-def _unknown(digest: str | None, parts: Sequence[Part], seen: Seen | None, repository: str) -> Iterator[str]:
-    if digest is None:
+def _unknown(
+    digest: str | None, parts: Sequence[Part], seen: Seen | None, repository: str, anew: str | None
+) -> Iterator[str]:
+    if anew:
+        yield f"the image's digest, and what its layers will weigh: {anew}"
+    elif digest is None:
         yield "the image's digest: the lock records none (`imagegen lock --record`), and nothing was built"
-    if unsized := sum(part.size is None for part in parts):
+    if not anew and (unsized := sum(part.size is None for part in parts)):
         yield f"what {counted(unsized, 'layer')} will weigh: nobody has made {'it' if unsized == 1 else 'them'} yet"
     if seen is None:
         yield f"what {repository} has, where its tags stand, and whether you may write there: it was not asked"
