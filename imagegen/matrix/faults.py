@@ -11,6 +11,12 @@ from imagegen.errors import MatrixError
 from imagegen.matrix import document as documents
 from imagegen.text import did_you_mean
 
+_MODELS = ("model_type", "model_attributes_type")
+_SHAPES = {
+    **dict.fromkeys((*_MODELS, "dict_type"), "a mapping (`name: ...` lines)"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list (lines that begin with `- `)"),
+}
+
 
 def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError | None:
     """What pydantic has against a document, in words and with its line; None: it was said before."""
@@ -25,7 +31,8 @@ def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseM
         return MatrixError(f'unknown key "{path[-1]}"', where=document.where(path, key=True), fix=fix)
     if kind == "missing":
         return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
-    name = ".".join(str(part) for part in path)
+    name = ".".join(str(part) for part in path) or "the file"
+    known_there = None
     what = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
         what = f"must match {detail['ctx']['pattern'].strip('^$')}"
@@ -33,8 +40,21 @@ def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseM
         what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):
         what = "must be text: put it in quotes"
+    elif kind in _SHAPES:
+        what = f"must be {_SHAPES[kind]}, and {_told(detail['input'])}"
+        if kind in _MODELS:
+            known_there = f"known here: {', '.join(_known_keys(schema, (*path, '')))}"
     key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
-    return MatrixError(f"{name}: {what}", where=document.where(path, key=key))
+    return MatrixError(f"{name}: {what}", where=document.where(path, key=key), fix=known_there)
+
+
+def _told(found: Any) -> str:
+    """What stands where another shape belongs."""
+    if found is None:
+        return "is empty"
+    if isinstance(found, dict):
+        return "is a mapping"
+    return "is a list" if isinstance(found, list) else f"is {found!r}"
 
 
 def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:

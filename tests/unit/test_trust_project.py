@@ -59,6 +59,30 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     assert "publish.yaml:4:32: publish.exemptions.0.until" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "publish:\n",
+            "1:9: publish: must be a mapping (`name: ...` lines), and is empty\n  fix: known here: to, source",
+        ),
+        ("publish: ghcr.io\n", "1:10: publish: must be a mapping (`name: ...` lines), and is 'ghcr.io'\n  fix: known"),
+        (
+            "- publish\n",
+            "1:1: the file: must be a mapping (`name: ...` lines), and is a list\n  fix: known here: publish",
+        ),
+        ("publish:\n  keys: a.pub\n", "2:9: publish.keys: must be a mapping (`name: ...` lines), and is 'a.pub'"),
+        ("publish:\n  identities: {ci: x}\n", "and is 'x'\n  fix: known here: issuer, subject, trust_root"),
+        ("publish:\n  exemptions: [x]\n", "and is 'x'\n  fix: known here: advisory, package, because, until"),
+        ("publish:\n  exemptions: {a: b}\n", "must be a list (lines that begin with `- `), and is a mapping"),
+    ],
+)
+def test_another_shape_is_told_in_words(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(MatrixErrors) as caught:
+        load(write(tmp_path, text))
+    assert said in str(caught.value)
+
+
 def test_an_address_with_a_password_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(MatrixErrors, match="source: must match"):
         load(write(tmp_path, "publish:\n  source: https://me:secret@github.com/acme/images\n"))
