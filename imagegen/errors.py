@@ -200,5 +200,9 @@ class TrustError(ImagegenError):
     title = "trust"
 
 
+class TrustErrors(ErrorGroup, TrustError):
+    """All that is wrong with a project's keys, at once."""
+
+
 class StrangerError(TrustError):
     """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""

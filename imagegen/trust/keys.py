@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagegen import data
-from imagegen.errors import TrustError
+from imagegen.errors import ImagegenError, TrustError, TrustErrors
 from imagegen.progress import Progress
 from imagegen.trust import bundle
 from imagegen.trust.project import Key
@@ -97,8 +97,18 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
 
 
 def public_keys(keys: Sequence[Key]) -> tuple[PublicKey, ...]:
-    """The public keys that a project names. Raises TrustError for the first that cannot be had."""
-    return tuple(PublicKey(key.name, _hint(found), found) for key, found in ((key, _public(key)) for key in keys))
+    """The public keys that a project names. Raises TrustErrors for all that cannot be had."""
+    had: list[PublicKey] = []
+    errors: list[ImagegenError] = []
+    for key in keys:
+        try:
+            found = _public(key)
+            had.append(PublicKey(key.name, _hint(found), found))
+        except TrustError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else TrustErrors(errors)
+    return tuple(had)
 
 
 def _of_pem(pem: bytes, password: str | None, path: Path) -> EllipticCurvePrivateKey:

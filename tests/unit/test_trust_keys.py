@@ -257,3 +257,14 @@ def test_a_certificate_is_believed_of_nobody_who_is_not_named(tmp_path: Path) ->
         trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
     assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).anybody
     assert not Trust(Project()).anybody
+
+
+def test_all_trusted_keys_that_cannot_be_had_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "torn.pub").write_text("?")
+    named = tuple(Key(name, tmp_path / f"{name}.pub") for name in ("gone", "torn"))
+    with pytest.raises(TrustError) as caught:
+        Trust(Project(keys=named))
+    said = str(caught.value)
+    assert caught.value.exit_code == TrustError.exit_code
+    for part in ("the trusted key 'gone' cannot be read", "the trusted key 'torn' cannot be used", "2 errors found"):
+        assert part in said
