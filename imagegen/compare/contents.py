@@ -22,7 +22,7 @@ from imagegen.layers.image import LABEL
 from imagegen.lock import inputs_hash
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
-from imagegen.net import NotFoundError, UnreachableError
+from imagegen.net import NotFoundError, UnreadError
 from imagegen.progress import Progress
 from imagegen.registry.image import (
     Config,
@@ -63,7 +63,7 @@ class Found:
 def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
     """The image under a tag or digest, and what there is to say of its manifest and config; None: they are wrong.
 
-    Raises UnreachableError, NotFoundError.
+    Raises UnreadError, NotFoundError.
     """
     try:
         digest, data, kind = source.manifest(asked)
@@ -73,7 +73,7 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
             index = _others(data, read.digest, where)
             digest, data, kind = source.manifest(read.digest, read.size)
             read = read_document(data, kind, _ANY, where)
-    except (UnreachableError, NotFoundError):
+    except (UnreadError, NotFoundError):
         raise
     except FetchError as error:
         return None, [failed("manifest", _why(error))]
@@ -86,6 +86,8 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
             why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
             return None, [*first, failed("config", why)]
         config, parts = read_config(raw, read, platform_of(raw), where)
+    except UnreadError:
+        raise
     except FetchError as error:
         return None, [*first, failed("config", _why(error))]
     step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
@@ -141,7 +143,7 @@ def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None
             while tar.read(_CHUNK):
                 pass
             plain.finish()
-    except UnreachableError:
+    except UnreadError:
         raise
     except FetchError as error:
         return f"{layer.digest}: {_why(error)}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from imagegen import data
 from imagegen.errors import FetchError
-from imagegen.net import Growing, NotFoundError
+from imagegen.net import Growing, NotFoundError, UnreadError
 from imagegen.registry import Artifact, read_artifact
 from imagegen.registry.image import Descriptor
 from imagegen.registry.referrers import Content, Referrer, fallback_tag
@@ -117,7 +117,7 @@ class Layout:
         if asked or len(found) != 1:
             what = f"no image {asked}" if asked else f"{len(found)} images"
             named = ", ".join(found.values()) or "none"
-            raise FetchError(
+            raise NotFoundError(
                 f"{self._name} holds {what}", why=f"it holds {named}", fix="name one of them: oci:DIR@DIGEST"
             )
         return next(iter(found))
@@ -127,7 +127,9 @@ class Layout:
             index = json.loads(data.read(self._root / "index.json"))
             entries = [each for each in index["manifests"] if is_digest(str(each["digest"]))]
         except OSError as error:
-            raise FetchError(f"{self._name} is no OCI layout", why=f"{error.filename}: {error.strerror}") from error
+            fix = "name a directory that `imagegen build --output` wrote: oci:DIR"
+            why = f"{error.filename}: {error.strerror}"
+            raise UnreadError(f"{self._name} is no OCI layout", why=why, fix=fix) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FetchError(f"{self._name} is no OCI layout", why="its index.json is malformed") from error
         return entries
@@ -146,7 +148,7 @@ class Layout:
     def _absent(self, digest: str, error: OSError) -> FetchError:
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"{self._name} has no blob {digest}")
-        return FetchError(f"blob {digest} cannot be read", where=self._name, why=error.strerror)
+        return UnreadError(f"blob {digest} cannot be read", where=self._name, why=error.strerror)
 
 
 def _name(entry: dict[str, Any]) -> str:

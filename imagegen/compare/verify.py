@@ -17,7 +17,7 @@ from imagegen.compare.verdict import Outcome, Step, Verdict, failed, passed
 from imagegen.errors import FetchError, TrustError
 from imagegen.layers import describe
 from imagegen.lock.model import Lock
-from imagegen.net import UnreachableError
+from imagegen.net import UnreadError
 from imagegen.progress import Progress
 from imagegen.registry import Artifact, Referrer
 from imagegen.store import digest_of
@@ -75,7 +75,7 @@ def verify(
 ) -> Verified:
     """Look at the image under a tag or digest; `said` gives what is attached to the one with a digest.
 
-    Without `layers` their bytes are left out. Raises UnreachableError, NotFoundError where there is no image.
+    Without `layers` their bytes are left out. Raises UnreadError, and NotFoundError where there is no image.
     """
     found, steps = contents.found_at(source, asked, reference)
     if found is None:
@@ -128,7 +128,7 @@ def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
     for referrer in artifacts:
         try:
             listed = {key: blob.digest for key, blob in said.artifact(referrer).parts}
-        except UnreachableError:
+        except UnreadError:
             raise
         except FetchError as error:
             yield _fault(referrer.digest, error.what, error.why, said.referrers)

@@ -1,7 +1,7 @@
 """HTTP and file:// for everything that imagegen fetches: credentials, proxies, retries, resume, verification."""
 
 from imagegen.net.address import file_path, is_file
-from imagegen.net.answer import DeniedError, NotFoundError
+from imagegen.net.answer import DeniedError, NotFoundError, UnreadError
 from imagegen.net.client import Client, Growing
 from imagegen.net.exchange import UnreachableError
 from imagegen.net.missing import Missing, MissingFiles
@@ -16,6 +16,7 @@ __all__ = [
     "NotFoundError",
     "Page",
     "UnreachableError",
+    "UnreadError",
     "file_path",
     "is_file",
 ]

@@ -18,7 +18,7 @@ from imagegen import __version__
 from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net.address import Address, Origin, is_file, netrc_auth, parse, proxy_for
-from imagegen.net.answer import MAX_WAIT, TryAgainError, check_status, redirected
+from imagegen.net.answer import MAX_WAIT, TryAgainError, UnreadError, check_status, redirected
 from imagegen.net.lifeline import HeldAdapter, Lifeline
 from imagegen.net.local import bundle
 from imagegen.net.page import DamagedError
@@ -35,7 +35,7 @@ _REPEATED = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 T = TypeVar("T")
 
 
-class UnreachableError(FetchError):
+class UnreachableError(UnreadError):
     """No usable answer from the source: no route, no name, refused, or failing after every retry."""
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError
+from imagegen.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError, UnreadError
 from imagegen.net.send import Reply, Sender
 from imagegen.progress import Meter
 from imagegen.registry.image import (
@@ -221,7 +221,7 @@ class Repository:
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` lets you in, if it is there"
             what = f"{self._name} may not be read, or does not exist"
-            raise FetchError(what, **self._session.told(error, fix)) from error
+            raise UnreadError(what, **self._session.told(error, fix)) from error
 
 
 def _is_list(page: Reply) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
+from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
 from imagegen.net.address import parse as parse_address
 from imagegen.registry.credentials import Credentials, credentials_for, parse_challenges
 from imagegen.registry.image import MAX_DOCUMENT
@@ -124,7 +124,7 @@ class Session:
             self._scopes = self._scopes[:1]  # perhaps it is one of the others that may not be read: none is needed
             return self._token(parameters, credentials)
         except NotFoundError as error:  # it is not the image that does not exist
-            raise FetchError(f"{what} gives no token", where=realm.url, why=error.why) from error
+            raise UnreadError(f"{what} gives no token", where=realm.url, why=error.why) from error
         try:
             answer = json.loads(body)
             token = answer.get("token") or answer.get("access_token")
@@ -132,7 +132,7 @@ class Session:
             token = None
         # It becomes a header: a line break in it would be the beginning of another.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
-            raise FetchError(f"{what} gives no token", where=realm.url)
+            raise UnreadError(f"{what} gives no token", where=realm.url)
         return token
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from imagegen.errors import FetchError, StrangerError, TrustError
-from imagegen.net import UnreachableError
+from imagegen.net import UnreadError
 from imagegen.registry import Content, Referrer, Target
 from imagegen.registry.image import Descriptor
 from imagegen.store.layout import digest_of
@@ -131,7 +131,7 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
     for referrer in listed[:_MOST]:
         try:
             content = repository.content(referrer)
-        except UnreachableError:
+        except UnreadError:
             raise
         except FetchError as error:
             found.faults.append(_fault(referrer.digest, error))

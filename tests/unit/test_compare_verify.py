@@ -33,7 +33,7 @@ from imagegen.layers.describe import Described
 from imagegen.layers.image import image
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
-from imagegen.net import Client, NotFoundError, UnreachableError
+from imagegen.net import Client, NotFoundError, UnreachableError, UnreadError
 from imagegen.progress import Quiet
 from imagegen.registry.referrers import INDEX_TYPE
 from imagegen.store import Store, refs
@@ -45,7 +45,7 @@ from imagegen.trust.project import Key, Project
 from imagegen.trust.provenance import Builder, provenance
 from imagegen.trust.sbom import Known, sbom
 from tests.published import Published, lock_document, made
-from tests.registry import StandIn, digest_of
+from tests.registry import StandIn, digest_of, send
 from tests.unit.builds_samples import WITH_BUILD
 from tests.unit.test_recipe import LOCK as TINY
 
@@ -385,6 +385,36 @@ def test_an_image_that_is_not_there(world: World) -> None:
         world.verify(world.published.reference.removesuffix(":1") + ":2")
     with pytest.raises(UnreachableError):
         world.verify("127.0.0.1:1/a/b:1")
+
+
+@pytest.mark.parametrize("status", [401, 403, 418])
+@pytest.mark.parametrize("what", ["manifest", "config", "layer", "document"])
+def test_what_may_not_be_read_gets_no_verdict(what: str, status: int, world: World) -> None:
+    """Who lets nobody in has not tampered with anything, and nobody has looked."""
+    published = world.published
+    config = json.loads(published.image.manifest)["config"]["digest"]
+    shut = {
+        "manifest": published.manifest("1"),
+        "config": published.blob(config),
+        "layer": published.blob(published.image.layers[0].digest),
+        "document": published.blob(published.attached["SBOM"][1]),
+    }
+    published.registry.instead[shut[what]] = lambda handler: send(handler, status, b"")
+    try:
+        with pytest.raises(UnreadError, match="cannot be fetched" if status == 418 else "may not be read") as caught:
+            world.verify()
+    finally:
+        published.registry.instead.clear()
+    assert status == 418 or caught.value.fix
+
+
+def test_a_layout_that_is_none_gets_no_verdict(world: World, tmp_path: Path) -> None:
+    with pytest.raises(UnreadError, match="oci:/nonexistent is no OCI layout") as caught:
+        world.verify("oci:/nonexistent")
+    assert caught.value.fix == "name a directory that `imagegen build --output` wrote: oci:DIR"
+    (tmp_path / "index.json").write_text('{"manifests": []}')
+    with pytest.raises(NotFoundError, match="holds 0 images"):
+        world.verify(f"oci:{tmp_path}")
 
 
 def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError
+from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
 from imagegen.net.reason import distrust
 from imagegen.progress import Quiet
 from imagegen.store import Store
@@ -164,7 +164,7 @@ def test_gone_is_gone(code: int, server: Server, store: Store) -> None:
 @pytest.mark.parametrize("code", [400, 401, 403, 416, 451])
 def test_refusals_are_final(code: int, server: Server, store: Store) -> None:
     server.behaviours = [status(code)]
-    kind = DeniedError if code in (401, 403) else FetchError
+    kind = DeniedError if code in (401, 403) else UnreadError
     assert f"status {code}" in refused(server, store, client(), kind)
     assert len(server.requests) == 1
 
