@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -47,7 +48,12 @@ def places(app: App, client: Client) -> Places:
         return best[0].document.content if best else None
 
     project = projects.load(app.project)
-    return Places(app.project, app.settings, app.store, client, cell, locked, attached)
+    return Places(app.project, app.settings, app.store, client, cell, locked, partial(names, app), attached)
+
+
+def names(app: App) -> list[str]:
+    """What images and cells are called."""
+    return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
 def testimony(source: Source, project: Project) -> Callable[[str], Said]:

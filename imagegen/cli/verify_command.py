@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.comparing import testimony
+from imagegen.cli.comparing import names, testimony
 from imagegen.compare import rebuild, sides
 from imagegen.compare.verdict import Outcome, Step, Verdict
 from imagegen.compare.verify import Verified, verify
@@ -50,6 +50,7 @@ def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool
 
     Each artefact has its line; exit code 0 when nothing is wrong, 1 when something is. Only the registry is asked.
     """
+    sides.check_image(reference, partial(names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
         source, asked = sides.located(reference, app.store, client, app.settings)

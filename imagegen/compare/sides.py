@@ -7,7 +7,7 @@ its; else the manifest and its labels have to do.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,9 @@ from imagegen.registry import Platform
 from imagegen.registry.image import Descriptor, Image, Manifest, read_config, read_document
 from imagegen.store import Store
 from imagegen.store.layout import is_digest
+from imagegen.text import did_you_mean
 
+_IMAGE = "an image of a registry is written with its registry: ghcr.io/acme/rl/cpu-grpo:latest"
 _LINUX = Platform("linux", "amd64")
 
 
@@ -45,8 +47,8 @@ class Source(Protocol):
 class Places:
     """Where sides are looked for.
 
-    `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in;
-    `attached` the lock that is attached to an image.
+    `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in,
+    `names` those of all images and cells; `attached` the lock that is attached to an image.
     """
 
     project: Path
@@ -55,6 +57,7 @@ class Places:
     client: Client
     cell: Callable[[str], str | None]
     locked: Callable[[str], tuple[Lock | None, Path]]
+    names: Callable[[], Sequence[str]]
     attached: Callable[[Source, str], bytes | None]
 
 
@@ -71,12 +74,27 @@ def read(text: str, places: Places) -> Side:
         return _lock(text, f"the lock of {cell}", found, places.store)
     if side := _of_commit(text, places):
         return side
-    if not set(text) & set(":/@"):  # no tag, no repository: a word that was meant for a cell
-        raise UsageError(
-            f'"{text}" is no cell, no lock and no image',
-            fix="`imagegen list` shows the cells; write an image's name in full, with its tag",
-        )
+    check_image(text, places.names)
     return _image(text, *located(text, places.store, places.client, places.settings), places)
+
+
+def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
+    """Raise UsageError, LockError for what nobody means as an image, though Docker Hub may have one of that name.
+
+    `names` gives those of images and cells.
+    """
+    if text.startswith("sha256:") and not is_digest(text):
+        raise UsageError(f'"{text}" is no digest', fix="write all of it: sha256: and 64 lower-case hex digits")
+    if text.endswith(".toml") or text.startswith(("/", "./", "../", "~")):
+        if Path(text).is_file():
+            raise UsageError(f"{text} is a file, and no image", fix=_IMAGE)
+        raise LockError(f"there is no lock file {text}", fix="`imagegen list` shows the cells; a layout is oci:DIR")
+    if set(text) & set(":/@"):
+        return
+    if text in names():
+        raise UsageError(f'"{text}" is a cell, and no image', fix=_IMAGE)
+    near = did_you_mean(text, names())
+    raise UsageError(f'"{text}" is no cell, no lock and no image', fix=f"{near} {_IMAGE}" if near else _IMAGE)
 
 
 def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:

@@ -39,6 +39,8 @@ def place(text: str, said: str) -> Path | Reference:
         except RuntimeError as error:
             raise UsageError(f"{said} names no mirror", why=f"{text}: there is no such user here") from error
     fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
+    if not set(text) & set("/.:"):  # Docker Hub's, as names go, and nobody means that
+        raise UsageError(f"{said} names no mirror", why=f'"{text}" may be a directory or a repository', fix=fix)
     try:
         found = parse(text)
     except FetchError as error:

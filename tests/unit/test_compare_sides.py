@@ -76,7 +76,9 @@ def here(repository: Path, tmp_path: Path) -> Here:
         return locks.read(path) if path.exists() else None, path
 
     store = Store(tmp_path / "store")
-    places = Places(project, settings, store, Client(settings, attempts=1), cell, locked, lambda *_: None)
+    places = Places(
+        project, settings, store, Client(settings, attempts=1), cell, locked, lambda: ["tiny", CELL], lambda *_: None
+    )
     return Here(places, project, lock)
 
 
@@ -96,7 +98,13 @@ def test_a_cell_a_file_and_a_commit(here: Here) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("tinny", UsageError, "no cell, no lock and no image"),
+        ("tinny", UsageError, 'no cell, no lock and no image\n  fix: did you mean "tiny"'),
+        ("qqqq", UsageError, "no image\n  fix: an image of a registry is written with its registry: ghcr.io"),
+        ("sha256:12", UsageError, '"sha256:12" is no digest'),
+        ("locks/nope.toml", LockError, "there is no lock file locks/nope.toml"),
+        ("main:locks/nope.toml", LockError, "there is no lock file main:locks/nope.toml"),
+        ("nope.toml", LockError, "there is no lock file nope.toml"),
+        ("./nope", LockError, "there is no lock file ./nope"),
         ("HEAD~7:tiny", UsageError, 'no revision "HEAD~7"'),
         ("--output=x:tiny", UsageError, "no revision"),
         ("127.0.0.1:1/a/b", FetchError, "names no tag"),
@@ -202,6 +210,11 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     code, out, _ = run("diff", *names, "--json")
     told = json.loads(out)
     assert (told["same"], told["packages"][0]["name"], told["before"]["cell"]) == (False, first.name, CELL)
+    for word, said in (("cpu-grpo", "is a cell, and no image"), (names[0], "is a file, and no image")):
+        code, _, err = run("verify", word)
+        assert (code, said in err) == (64, True)
+    code, _, err = run("verify", "cpu-grop")
+    assert (code, 'did you mean "cpu-grpo"?' in err) == (64, True)
     code, out, _ = run("verify", published.reference)
     assert code == 1
     assert "fail        lock: none is attached" in out

@@ -435,7 +435,7 @@ def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> N
         said = comparing.testimony(source, world.project)(digest).testimony
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
-    nobody = (lambda _: None, lambda _: (None, tmp_path / "none.toml"))
+    nobody = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
     places = Places(tmp_path, world.settings, world.store, world.client, *nobody, attached)
     side = sides.read(world.published.reference, places)
     assert side.source == "the lock that is attached to it"

@@ -206,8 +206,10 @@ def test_what_is_no_place(text: str) -> None:
 
 
 def test_paths_and_repositories_are_told_apart() -> None:
-    assert [place(text, "") for text in ("./m", "/m", "..", "m")][:3] == [Path("m"), Path("/m"), Path("..")]
-    assert str(place("m", "")) == "docker.io/library/m"
+    assert [place(text, "") for text in ("./m", "/m", "..")] == [Path("m"), Path("/m"), Path("..")]
+    assert str(place("acme/m", "")) == "docker.io/acme/m"
+    with pytest.raises(UsageError, match=r"--to names no mirror\n.*\n  fix: write ./mirror for a directory"):
+        place("m", "--to")
 
 
 def test_the_artifacts_are_what_others_read(tmp_path: Path) -> None:
