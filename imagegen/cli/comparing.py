@@ -26,6 +26,8 @@ from imagegen.trust.signers import Trust
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.throttle import Work
 
+NOBODY = "nobody whom the project names"
+
 
 def places(app: App, client: Client) -> Places:
     """Where the project's user means things to be looked for."""
@@ -43,7 +45,11 @@ def places(app: App, client: Client) -> Places:
         return app.find_lock(found), app.lock_path(found)
 
     def attached(source: Source, digest: str) -> bytes | None:
-        found = [each for each in testimony(source, project)(digest).testimony.documents if each.document.kind is LOCK]
+        found = [
+            each
+            for each in testimony(source, project, NOBODY)(digest).testimony.documents
+            if each.document.kind is LOCK
+        ]
         best = sorted(found, key=lambda each: each.signer is None)  # one that somebody trusted attests comes first
         return best[0].document.content if best else None
 
@@ -56,14 +62,14 @@ def names(app: App) -> list[str]:
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
-def testimony(source: Source, project: Project) -> Callable[[str], Said]:
-    """What is attached to an image there, and who of the project's trusted has signed it."""
+def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], Said]:
+    """What is attached to an image there, and who of the trusted signed it; `nobody` says that none of them did."""
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
 
     def said(digest: str) -> Said:
         there = gather(repository, digest, trust)
-        return Said(repository.referrers(digest), repository.artifact, there, trust.anybody)
+        return Said(repository.referrers(digest), repository.artifact, there, trust.anybody, nobody)
 
     return said
 

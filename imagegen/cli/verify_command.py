@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.comparing import names, testimony
+from imagegen.cli.comparing import NOBODY, names, testimony
 from imagegen.compare import rebuild, sides
 from imagegen.compare.verdict import Outcome, Step, Verdict
 from imagegen.compare.verify import Verified, verify
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "--key",
     "keys",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Public key that must have signed, in place of those that publish.yaml names.",
 )
@@ -54,7 +54,7 @@ def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
         source, asked = sides.located(reference, app.store, client, app.settings)
-        said = testimony(source, project)
+        said = testimony(source, project, "none of the keys of --key" if keys else NOBODY)
         verified = verify(reference, source, asked, said, app.progress, client.close, layers=not no_layers)
         verdict = verified.verdict
         if again:

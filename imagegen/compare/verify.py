@@ -61,6 +61,7 @@ class Said:
     artifact: Callable[[Referrer], Artifact]  # its manifest
     testimony: Testimony
     demanded: bool  # whether the project, or the user, names anybody who has to sign
+    nobody: str  # "nobody whom the project names": how verdicts begin that none of those has signed
 
 
 def verify(
@@ -171,7 +172,7 @@ def _attested(step: Step, attached: Attached, said: Said) -> Step:
     if attached.signer:
         return passed(step.name, f"{step.evidence}; attested by {attached.signer}")
     if said.demanded:
-        return failed(step.name, f"{attached.digest}: nobody whom the project names attests it")
+        return failed(step.name, f"{attached.digest}: {said.nobody} attests it")
     return step
 
 
@@ -181,6 +182,6 @@ def _signature(said: Said) -> Iterator[Step]:
     if said.testimony.signers:
         yield passed("signature", f"signed by {', '.join(said.testimony.signers)}")
     elif said.demanded:
-        yield failed("signature", f"nobody whom the project names has signed this image{strangers}")
+        yield failed("signature", f"{said.nobody} has signed this image{strangers}")
     else:
         yield Step("signature", Outcome.UNCHECKED, f"the project names no key{strangers}")

@@ -26,6 +26,7 @@ from imagegen.store import Store
 from tests.published import Published, made
 from tests.registry import StandIn
 from tests.unit.test_recipe import LOCK
+from tests.unit.test_trust_keys import PUBLIC
 
 CELL = LOCK.cell
 TIMES = ("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")
@@ -224,6 +225,10 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     assert (code, told["good"], told["digest"]) == (1, False, published.image.digest)
     assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in told["steps"]
     code, _, err = run("verify", published.reference, "--key", str(tmp_path / "none.pem"))
-    assert (code, "none.pem" in err) == (80, True)
+    assert (code, "none.pem' does not exist" in err, "publish.yaml" in err) == (64, True, False)
+    (tmp_path / "key.pem").write_text(PUBLIC)
+    code, out, _ = run("verify", published.reference, "--key", str(tmp_path / "key.pem"))
+    assert code == 1
+    assert "fail        signature: none of the keys of --key has signed this image\n" in out
     code, out, _ = run("verify", published.reference, "--rebuild", "--no-layers")
     assert "not checked rebuild: there is no lock to build again" in out
