@@ -20,7 +20,7 @@ from imagegen.cli.comparing import known
 from imagegen.cli.compiling import places
 from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
 from imagegen.cli.report import print_report
-from imagegen.errors import UsageError
+from imagegen.errors import LockError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.net import Client
@@ -62,18 +62,20 @@ def command(
 ) -> None:
     """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
 
-    Of the cells that match GLOB, else of all that are locked. A cell that fails leaves its lock and its tags as they
-    were; the others go on, and the exit code is 1. Nothing changed, and published already: nothing is built.
+    Of the locked cells that match GLOB, else of all that are locked. A cell that fails leaves its lock and its tags as
+    they were; the others go on, and the exit code is 1. Nothing changed, and published already: nothing is built.
     """
     if propose_only and (to or require_gpu or no_test or key):
         raise UsageError("--propose-only publishes nothing, so it takes no option about that", fix="leave them out")
     if no_test and require_gpu:
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     time = lock.moment(as_of)
-    cells = app.matrix.select(pattern) if pattern else _locked(app)
+    cells = _locked(app, pattern)
     desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
     wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", key=key)
     publisher = None if propose_only else Publisher(app, to, wishes)
+    if publisher:
+        publisher.require_signer()
     outcomes = run(cells, _steps(app, time, publisher), desk, propose_only=propose_only)
     if as_json:
         app.json([_as_dict(app, each) for each in outcomes])
@@ -93,11 +95,16 @@ def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
     return Steps(propose, partial(_published, app, publisher), publisher.publish)
 
 
-def _locked(app: App) -> tuple[Cell, ...]:
-    cells = tuple(cell for cell in app.matrix.cells() if app.lock_path(cell).exists())
-    if not cells:
-        raise UsageError("no cell is locked here", fix="name one: `imagegen nightly IMAGE`")
-    return cells
+def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
+    """Those that have a lock to go on from; which others a project wants, nobody has said."""
+    chosen = app.matrix.select(pattern) if pattern else app.matrix.cells()
+    cells = tuple(cell for cell in chosen if app.lock_path(cell).exists())
+    if cells:
+        return cells
+    fix = f"`imagegen lock {pattern or 'IMAGE'}` makes the first, from which the nights go on"
+    if pattern and len(chosen) == 1:
+        raise LockError(f"{chosen[0].id} has no lock", where=str(app.lock_path(chosen[0])), fix=fix)
+    raise LockError(f"no cell {f'that matches {pattern} ' if pattern else ''}is locked here", fix=fix)
 
 
 def _room(app: App) -> Path:

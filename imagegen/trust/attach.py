@@ -185,13 +185,15 @@ def _bundles(
     if not any(each.statement.predicate_type == SIGNATURE for each in there.stated):
         said.append((SIGNATURE, b"{}"))
     made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
-    for _, bundle in made if trust.anybody else ():
-        _believed(bundle, signer, trust)
+    for _, bundle in made:
+        require_believed(bundle, signer, trust)
     return made
 
 
-def _believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
-    """A project that names whom it trusts must not publish what it would then refuse."""
+def require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
+    """Raise TrustError where a project names whom it trusts, and would refuse what this signer signs."""
+    if not trust.anybody:
+        return
     try:
         trust.signer_of(bundle)
     except TrustError as error:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagegen import base, lock, smoke
-from imagegen.cli import nightly_command, publishing
+from imagegen.cli import lock_command, nightly_command, publishing
 from imagegen.cli.app import App
 from imagegen.trust.project import FILE
 from tests.integration.hub import PASSWORD, USER, serving
@@ -87,16 +87,24 @@ class Weekdays:
     def store(self, name: str) -> Path:
         return self.root / name / "imagegen" / "store"
 
-    def night(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
-        """`imagegen nightly` on this day of the week; what it tells of the cell."""
+    def app(self, machine: str) -> App:
         env = {
             "HOME": str(self.home), "DOCKER_CONFIG": str(self.home), "PATH": os.environ["PATH"],
             "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": self.index.root.as_uri(),
             "XDG_CACHE_HOME": str(self.root / machine),
         }  # fmt: skip
+        return App(env, self.project)
+
+    def lock(self, number: int) -> None:
+        """`imagegen lock` on this day of the week."""
+        ended = CliRunner().invoke(lock_command.command, ["week", "--as-of", day(number)], obj=self.app("one"))
+        assert ended.exit_code == 0, (ended.stderr, ended.exception)
+
+    def night(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
+        """`imagegen nightly` on this day of the week; what it tells of the cell."""
         self.way.asked.clear()
         line = ["week", "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
-        ended = CliRunner().invoke(nightly_command.command, line, obj=App(env, self.project))
+        ended = CliRunner().invoke(nightly_command.command, line, obj=self.app(machine))
         assert ended.exit_code == code, (ended.stderr, ended.exception)
         (told,) = json.loads(ended.stdout)
         return dict(told)
@@ -148,6 +156,7 @@ def test_each_day_what_came_is_published_and_the_same_day_again_sends_nothing(we
     week.wheel("engine", "0.3", "light", "extra", on=day(5, 9))
     week.wheel("extra", "1.0")
 
+    week.lock(1)
     first = week.night(1)
     assert (first["result"], week.stands()) == ("published", first["digest"])
     assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.0"}

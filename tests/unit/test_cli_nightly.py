@@ -8,16 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagegen import lock
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
-from imagegen.errors import FetchError, LockError, UsageError
+from imagegen.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.matrix.model import Cell
 from imagegen.nightly import changes
 from imagegen.nightly.propose import Proposal
 from tests.unit.test_cli_wheels_share import Machine
 from tests.unit.test_nightly_propose import Toy
+from tests.unit.test_trust_keys import PUBLIC
 
 
 class House(Machine):
@@ -117,8 +120,33 @@ def test_gpus_cannot_be_required_of_no_checks(house: House) -> None:
 def test_where_nothing_is_locked(house: House) -> None:
     for path in (house.root / "locks").iterdir():
         path.unlink()
-    with pytest.raises(UsageError, match="no cell is locked here"):
+    with pytest.raises(LockError, match="no cell is locked here\n  fix: `imagegen lock IMAGE`"):
         house.nightly("--propose-only")
+
+
+def test_a_cell_without_a_lock_is_none_of_the_nights(house: House) -> None:
+    with pytest.raises(LockError, match="c has no lock\n  fix: `imagegen lock c` makes the first"):
+        house.nightly("c", "--propose-only")
+
+
+def test_a_key_of_no_use_is_told_before_anything_is_resolved(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly_command, "_propose", lambda *_: pytest.fail("it was resolved"))
+    stranger, locked = house.root / "stranger.key", house.root / "locked.key"
+    plain = serialization.NoEncryption(), serialization.BestAvailableEncryption(b"another")
+    for path, encryption in zip((stranger, locked), plain, strict=True):
+        private = ec.generate_private_key(ec.SECP256R1())
+        form = serialization.PrivateFormat.PKCS8
+        path.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, encryption))
+        path.chmod(0o600)
+    (house.root / "release.pub").write_text(PUBLIC)
+    (house.root / "publish.yaml").write_text("publish: {keys: {release: release.pub}}\n")
+    for name, said in (
+        (house.root / "none.key", "the signing key cannot be read"),
+        (locked, "the signing key cannot be opened"),
+        (stranger, "what stranger.key signs would not be believed"),
+    ):
+        with pytest.raises(TrustError, match=said):
+            house.nightly("--to", "ghcr.io/acme/rl", "--key", str(name))
 
 
 @pytest.mark.parametrize(
