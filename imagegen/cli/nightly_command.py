@@ -155,10 +155,11 @@ def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
 
 
 def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
-    """What moved and what did not, as locks/CHANGES.md has it; then a row per cell."""
+    """What moved and what did not, for a file or a page as locks/CHANGES.md has it; then a row per cell."""
     for each in outcomes:
         if each.proposal and (each.proposal.changed or each.proposal.held):
-            click.echo(str(changes.section(each.proposal, _moved(app, each.proposal))))
+            section = changes.section(each.proposal, _moved(app, each.proposal))
+            click.echo(section.text if _to_terminal() else str(section))
     table = Table("cell", "result", "time", "", box=None, pad_edge=False)
     for each in outcomes:
         result = Text(each.result, style=_COLOUR.get(each.result, "green"))
@@ -169,6 +170,10 @@ def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
             print_report(app.console, each.error.report)
         if each.error:
             app.progress.say(f"{each.cell}: {each.error}")
+
+
+def _to_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _remark(outcome: Outcome) -> str:

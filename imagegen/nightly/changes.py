@@ -40,6 +40,11 @@ class Section:
         head = [f"## {self.date} {self.cell}", "", f"<!-- {self.start} to {self.end} -->", ""]
         return "\n".join([*head, *(f"- {line}" for line in self.lines)]) + "\n"
 
+    @property
+    def text(self) -> str:
+        """For a terminal, without markup."""
+        return "\n".join([f"{self.date} {self.cell}", *(f"  {plain(line)}" for line in self.lines)]) + "\n"
+
 
 def section(proposal: Proposal, moved: Sequence[str]) -> Section:
     """`moved` are sentences about what is otherwise than before."""

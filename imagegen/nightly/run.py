@@ -32,6 +32,9 @@ class Published(Protocol):
     @property
     def record(self) -> Record: ...
 
+    @property
+    def news(self) -> bool: ...  # whether the registry has anything now that it had not
+
 
 def _nobody(cell: Cell, made: Lock) -> NoReturn:
     raise AssertionError(f"{cell.id} is only proposed ({made.as_of})")
@@ -117,7 +120,7 @@ def _move(
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made != proposal.before:
         desk.keep(kept)
-    return "published", published.digest, kept
+    return ("published" if proposal.changed or published.news else "unchanged"), published.digest, kept
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:

@@ -92,6 +92,11 @@ class Published:
     proof: Proof | None
     proven: str
 
+    @property
+    def news(self) -> bool:
+        """Whether blobs came or tags moved, rather than all being as it is already."""
+        return bool(self.pushed.sent.blobs or self.pushed.mounted.blobs or self.moved)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {

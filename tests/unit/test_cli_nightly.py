@@ -78,6 +78,14 @@ def test_what_moved_is_told_and_written(house: House) -> None:
     assert house.version("a") == "2"
 
 
+def test_a_terminal_gets_no_markup(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly_command, "_to_terminal", lambda: True)
+    _, out, _ = house.nightly("--propose-only", "--as-of", "2026-06-09")
+    assert out.startswith("2026-06-09 a\n  peft 1 -> 2\n")
+    assert "  peft stays 2, not 3: the matrix asks for peft<3: we need peft\n" in out
+    assert not set("#\\") & set(out) and "<!--" not in out
+
+
 def test_the_same_again_leaves_everything(house: House) -> None:
     house.nightly("--propose-only", "--as-of", "2026-06-09")
     before = {path: path.read_bytes() for path in (house.root / "locks").iterdir()}

@@ -23,6 +23,7 @@ from tests.unit.test_nightly_propose import RECORD, Toy
 class Image:
     digest: str = RECORD.digest
     record: Record = RECORD
+    news: bool = True
 
 
 class Night:
@@ -32,6 +33,7 @@ class Night:
         self.did: list[str] = []
         self.registry: dict[str, str] = {}
         self.fails: dict[str, str] = {}
+        self.news = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
         self.desk = Desk(root / "locks", root / "candidates", words.sentences)
@@ -56,7 +58,7 @@ class Night:
     def publish(self, cell: Cell, made: Lock) -> Image:
         self._do("publish", cell)
         self.registry[cell.id] = lock.inputs_hash(made)
-        return Image()
+        return Image(news=self.news)
 
     def _do(self, step: str, cell: Cell) -> None:
         self.did.append(f"{step} {cell.id}")
@@ -122,6 +124,15 @@ def test_unchanged_but_not_published_is_published(night: Night) -> None:
     assert results(night.run())["b"] == "published"
     assert lock.read(night.path("b")).record == RECORD
     assert "b" not in [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())]
+
+
+def test_what_was_there_already_is_not_called_published(night: Night) -> None:
+    """A lock without its record: that all is there, only the publishing itself finds out."""
+    del night.registry["b"]
+    night.news = False
+    lock.write(replace(lock.read(night.path("b")), record=None), night.path("b"))
+    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+    assert lock.read(night.path("b")).record == RECORD
 
 
 def test_a_proposal_alone_builds_nothing(night: Night) -> None:

@@ -168,6 +168,7 @@ def test_an_image_is_published(world: World) -> None:
     image = world.image("1.0")
     assert published.digest == image.digest
     assert world.tags() == dict.fromkeys((TAGS.fixed, *TAGS.moving), image.digest)
+    assert published.news
     assert published.moved == dict.fromkeys(TAGS.moving)
     assert (published.pushed.sent.blobs, published.pushed.there.blobs) == (3, 0)
     kinds = sorted(
@@ -181,7 +182,7 @@ def test_again_does_nothing(world: World) -> None:
     before = dict(world.registry.documents)
     world.registry.asked.clear()
     again = world.publish("1.0")
-    assert (again.moved, again.pushed.sent.blobs, world.tested) == ({}, 0, 1)
+    assert (again.news, again.moved, again.pushed.sent.blobs, world.tested) == (False, {}, 0, 1)
     assert again.proven == "this store"
     assert world.registry.documents == before
 
