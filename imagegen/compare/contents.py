@@ -23,7 +23,7 @@ from imagegen.lock import inputs_hash
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.net import NotFoundError, UnreadError
-from imagegen.progress import Progress
+from imagegen.progress import Progress, human
 from imagegen.registry.image import (
     Config,
     Descriptor,
@@ -132,7 +132,7 @@ def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress
             meter.advance(layer.size)
     if not bad:
         what = counted(len(found.layers), "blob")
-        yield passed("layers", f"{what}, {total} bytes, have the digests of the manifest and unpack to the diff_ids")
+        yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
 
 
 def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None:

@@ -42,6 +42,7 @@ _PREDICATE = "dev.sigstore.bundle.predicateType"  # annotation of a bundle, as c
 _ORDER = (LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
 _TITLES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
 _TITLES |= {AUDIT: "audit"}
+_ATTESTATION = "attestation of the "
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ def verify(
 
 
 def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
-    steps = [_fault(error.where, error.what, error.why, said.referrers) for error in said.testimony.faults]
+    of_documents = {each.digest for each in said.testimony.documents}
+    others = [error for error in said.testimony.faults if str(error.where) not in of_documents]
+    steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
     by_kind: Mapping[Kind, list[Attached]] = {
         kind: [each for each in said.testimony.documents if each.document.kind is kind] for kind in KINDS.values()
     }
@@ -114,7 +117,7 @@ def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
         if not by_kind[kind] and not any(step.name == title for step in steps):
             steps.append(Step(title, Outcome.ABSENT, "none is attached"))
     steps += _facts(said, by_kind[LAYERS])
-    return lock, steps
+    return lock, sorted(steps, key=lambda step: _rank(step.name))
 
 
 def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
@@ -154,19 +157,30 @@ def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referr
     return failed(_title(referrer) if referrer else "attachments", evidence)
 
 
+def _rank(name: str) -> int:
+    """Where a step stands in a verdict, an attestation's with what it attests."""
+    steps = ["lock", "image", "signature", *(_TITLES[kind] for kind in _ORDER), "facts"]
+    about = name.removeprefix(_ATTESTATION)
+    return steps.index(about) if about in steps else len(steps)
+
+
 def _title(referrer: Referrer) -> str:
     if referrer.artifact_type == BUNDLE:
         predicate = referrer.annotations.get(_PREDICATE)
         if predicate == SIGNATURE:
             return "signature"
         about = next((title for kind, title in _TITLES.items() if kind.predicate == predicate), "something")
-        return f"attestation of the {about}"
+        return f"{_ATTESTATION}{about}"
     titles = {kind.media_type: title for kind, title in _TITLES.items()} | {FACTS: "facts"}
     return titles.get(referrer.artifact_type, "attachments")
 
 
 def _attested(step: Step, attached: Attached, said: Said) -> Step:
-    """With keys, a document that nobody trusted attests is as good as none."""
+    """With keys, a document that nobody trusted attests is as good as none; so is one in another's place."""
+    for fault in said.testimony.faults:
+        if str(fault.where) == attached.digest:
+            told = _fault(fault.where, fault.what, fault.why, said.referrers).evidence
+            return failed(step.name, told if step.outcome is Outcome.PASS else f"{told}; {step.evidence}")
     if step.outcome is not Outcome.PASS:
         return step
     if attached.signer:

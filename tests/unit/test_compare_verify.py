@@ -52,6 +52,7 @@ from tests.unit.test_recipe import LOCK as TINY
 ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
 NAMES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
 NAMES |= {AUDIT: "audit"}
+DOCUMENTS = [*(NAMES[kind] for kind in ORDER if kind is not LOCK), "facts"]
 
 
 def signer(path: Path | None = None) -> KeySigner:
@@ -323,6 +324,21 @@ def test_what_is_exchanged_is_named(name: str, world: World) -> None:
     assert named in world.here()
     if "sign" not in name and "attests" not in name:  # then it contradicts the lock, and no key is needed to see it
         assert named in world.here(keys=False)
+
+
+def test_an_exchanged_document_has_one_line_in_its_place(world: World) -> None:
+    bill = json.loads(documents(world.published.lock, world.published.image.digest)[SBOM])
+    bill["components"][2]["version"] = "0.0.1"
+    world.attach(SBOM, json.dumps(bill).encode())
+    steps = world.verify(layers=False).steps
+    names = [step.name for step in steps]
+    assert names == sorted(names, key=["manifest", "config", "layers", "lock", "image", "signature", *DOCUMENTS].index)
+    (wrong,) = [step for step in steps if step.outcome is Outcome.FAIL]
+    assert wrong.name == "SBOM"
+    assert "the attached sbom is not the one that release signed" in wrong.evidence
+    assert "0.0.1" in wrong.evidence
+    (signed,) = [step for step in steps if step.name == "SBOM" and step.outcome is Outcome.PASS]
+    assert signed.evidence.endswith("attested by release")
 
 
 def test_what_a_lock_gives_needs_nothing_but_the_lock(world: World) -> None:
