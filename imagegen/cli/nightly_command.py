@@ -17,7 +17,7 @@ from imagegen import base, lock, pipeline
 from imagegen.base import LockedBase
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
-from imagegen.cli.compiling import places
+from imagegen.cli.compiling import builder_option, places
 from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
 from imagegen.cli.report import print_report
 from imagegen.errors import LockError, UsageError
@@ -46,6 +46,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
     metavar="FILE",
     help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
 )
+@builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell what moved, what did not and why.")
 @pass_app
 def command(
@@ -58,6 +59,7 @@ def command(
     require_gpu: bool,
     no_test: bool,
     key: Path | None,
+    builder: str | None,
     as_json: bool,
 ) -> None:
     """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
@@ -72,7 +74,7 @@ def command(
     time = lock.moment(as_of)
     cells = _locked(app, pattern)
     desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
-    wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", key=key)
+    wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, wishes)
     if publisher:
         publisher.require_signer()

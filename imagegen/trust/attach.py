@@ -186,11 +186,11 @@ def _bundles(
         said.append((SIGNATURE, b"{}"))
     made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
     for _, bundle in made:
-        require_believed(bundle, signer, trust)
+        _require_believed(bundle, signer, trust)
     return made
 
 
-def require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
+def _require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
     """Raise TrustError where a project names whom it trusts, and would refuse what this signer signs."""
     if not trust.anybody:
         return
