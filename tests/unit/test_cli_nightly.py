@@ -151,7 +151,7 @@ def test_a_key_of_no_use_is_told_before_anything_is_resolved(house: House, monke
     for name, said in (
         (house.root / "none.key", "the signing key cannot be read"),
         (locked, "the signing key cannot be opened"),
-        (stranger, "what stranger.key signs would not be believed"),
+        (stranger, "publish.yaml does not name this signing key"),
     ):
         with pytest.raises(TrustError, match=said):
             house.nightly("--to", "ghcr.io/acme/rl", "--key", str(name))
