@@ -130,17 +130,22 @@ class Bench:
                 (context / "Dockerfile").write_text(PIP.format(**values))
 
 
-def dockerfile(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
-    """`pip` exports as Docker does by default; `uv` with zstd, as the rendered command has it."""
+def build_arguments(way: str, tag: str) -> str:
+    """Of buildx, for the folders that Bench writes."""
     output = "--load" if way == "pip" else "--output type=docker,oci-mediatypes=true,compression=zstd"
-    arguments = (
-        f"build -t {TAG}-{way} --build-context base=oci-layout://./base --build-context wheels=./wheels"
+    return (
+        f"build -t {tag} --build-context base=oci-layout://./base --build-context wheels=./wheels"
         f" --secret id=ca,src={CA} --provenance=false {output} ."
     )
-    _clean(bench)
+
+
+def dockerfile(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
+    """`pip` exports as Docker does by default; `uv` with zstd, as the rendered command has it."""
+    arguments = build_arguments(way, f"{TAG}-{way}")
+    clean(bench)
     for what, kind in (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin")):
         yield what, bench.buildx(arguments, bench.room / f"{way}-{kind}" / bench.cell.id)
-    _clean(bench)
+    clean(bench)
 
 
 def uv_alone(bench: Bench) -> Iterator[tuple[str, Cost]]:
@@ -164,7 +169,7 @@ def imagegen(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
         for what, kind in runs:
             to_store = ("--output", f"oci:{name}/{what}") if way == "store" else ("--no-test",)
             yield what, bench.imagegen(cache, kind, "build", bench.cell.id, *to_store)
-    _clean(bench)
+    clean(bench)
 
 
 WAYS: dict[str, Callable[[Bench], Iterator[tuple[str, Cost]]]] = {
@@ -183,7 +188,7 @@ TITLES = {
 }
 
 
-def _clean(bench: Bench) -> None:
+def clean(bench: Bench) -> None:
     """Take from the engine what this benchmark put there."""
     client = bench.engine.client
     for image in client.images.list():

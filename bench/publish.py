@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from compare import CA, TAG, Bench, _clean
+from compare import TAG, Bench, build_arguments, clean
 
 from imagegen.cli.app import App
 from imagegen.engine import debs
@@ -121,12 +121,8 @@ def counted(proxy: Counting) -> Iterator[list[float]]:
 def dockerfile(bench: Bench, proxy: Counting, way: str) -> Iterator[tuple[str, list[float]]]:
     """`docker buildx build`, then `docker push`."""
     name = f"127.0.0.1:{proxy.port}/{TAG}-{way}"
-    output = "--load" if way == "pip" else "--output type=docker,oci-mediatypes=true,compression=zstd"
-    arguments = (
-        f"build -t {name}:1 --build-context base=oci-layout://./base --build-context wheels=./wheels"
-        f" --secret id=ca,src={CA} --provenance=false {output} ."
-    )
-    _clean(bench)
+    arguments = build_arguments(way, f"{name}:1")
+    clean(bench)
     client = bench.engine.client
     for what, kind in RUNS:
         with counted(proxy) as cost:
@@ -136,7 +132,7 @@ def dockerfile(bench: Bench, proxy: Counting, way: str) -> Iterator[tuple[str, l
                     sys.exit(f"docker push {name}: {line['error']}")
         yield what, cost
     client.images.remove(f"{name}:1", force=True)
-    _clean(bench)
+    clean(bench)
 
 
 def imagegen(bench: Bench, proxy: Counting) -> Iterator[tuple[str, list[float]]]:
