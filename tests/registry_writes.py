@@ -28,8 +28,7 @@ class Writable(StandIn):
 
     `faults` see every request first. `keeps` is what stays of a request that breaks off: "all" that came, "none" of it,
     or not even the upload ("gone"), as distribution has it. `asked` are methods and paths, in order. With `referrers`
-    it lists them, `page` of them (and of tags) at a time, and looks at the filter where it `filters`; `deletes` are the
-    manifests that it takes away: "none", those named by "digest", or "all".
+    it lists them, `page` of them (and of tags) at a time, and looks at the filter where it `filters`.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,6 @@ class Writable(StandIn):
         self.referrers = False
         self.filters = True
         self.page = 1000
-        self.deletes = "none"
         self.scopes: list[list[str]] = []  # of the tokens it gave
         self.lives: int | None = None  # requests that a token is good for
         self._given = self._used = self._begun = 0
@@ -70,8 +68,6 @@ class Writable(StandIn):
             self._upload(handler, found[1], found[2])
         elif (found := _MANIFEST.fullmatch(path)) and handler.command == "PUT":
             self._manifest(handler, found[1], found[2])
-        elif (found := _MANIFEST.fullmatch(path)) and handler.command == "DELETE":
-            self._delete(handler, found[1], found[2])
         else:
             send(handler, 405, b"")
 
@@ -139,20 +135,6 @@ class Writable(StandIn):
             self.documents[f"/v2/{repository}/manifests/{reference}"] = (handler.headers["Content-Type"], data)
         more = {"OCI_Subject": document["subject"]["digest"]} if self.referrers and "subject" in document else {}
         self._created(handler, f"/v2/{repository}/manifests/{asked}", digest_of(data), **more)
-
-    def _delete(self, handler: BaseHTTPRequestHandler, repository: str, asked: str) -> None:
-        places = [place for place in self.documents if place.startswith(f"/v2/{repository}/manifests/")]
-        there = self.documents.get(f"/v2/{repository}/manifests/{asked}")
-        digest = ":" in asked
-        if self.deletes == "none" or (self.deletes == "digest" and not digest):
-            send(handler, 405, error("UNSUPPORTED"))
-        elif there is None:
-            send(handler, 404, error("MANIFEST_UNKNOWN"))
-        else:
-            for place in places:
-                if place.endswith(f"/{asked}") or (digest and self.documents[place] == there):
-                    del self.documents[place]
-            send(handler, 202, b"")
 
     def _list(self, handler: BaseHTTPRequestHandler, path: str) -> None:
         query = {key: values[0] for key, values in parse_qs(urlsplit(handler.path).query).items()}

@@ -33,7 +33,7 @@ from imagegen.registry.referrers import INDEX_TYPE, extended, fallback_tag, refe
 from imagegen.registry.session import Session
 from imagegen.registry.upload import Upload
 from imagegen.store import Store, digest_of
-from imagegen.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.text import counted
 
 _AT_ONCE = 4  # uploads
@@ -42,7 +42,6 @@ _MAX_MOUNTS = 16  # repositories that are asked for each blob; a token names the
 _MAX_REASONS = 3  # of a refusal, each of as many characters as the next line says
 _MAX_REASON = 200
 _DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
-_GONE = (*_DONE, HTTPStatus.ACCEPTED, HTTPStatus.NOT_FOUND)
 _MEANINGS: dict[int, str] = {
     HTTPStatus.NOT_FOUND: "it has no such repository, and makes none",
     HTTPStatus.METHOD_NOT_ALLOWED: "it is read-only",
@@ -94,7 +93,6 @@ class Target:
         self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
         self._mounts = Mounts(tuple(self._others))
         self._session = Session(here, client, settings, actions="pull,push", also=tuple(self._others))
-        self._deleting = Session(here, client, settings, actions="pull,push,delete")
         self._reader = Repository(reference, client, settings)
         self._listing = threading.Lock()
         self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
@@ -226,25 +224,6 @@ class Target:
         with self._listing:
             for subject in self._listed:
                 self._list(subject)
-
-    def delete(self, asked: str) -> None:
-        """Take away a tag, or with a digest a manifest and all of its tags; what is not there is taken away already.
-
-        Raises PublishError, also where the registry deletes nothing: then it stays.
-        """
-        if self.manifest(asked) is None:
-            return
-        what = f"{'manifest' if is_digest(asked) else 'tag'} {asked} stays at {self._reference.name}"
-        url = f"{self._base}/manifests/{asked}"
-        try:
-            with self._explained():
-                reply = self._deleting.asking(lambda known: self._sender.ask("DELETE", url, authorization=known))
-        except PublishError as error:
-            raise PublishError(what, why=f"{error.what}: {error.why}", fix=error.fix) from error
-        if reply.status not in _GONE or self.manifest(asked) is not None:
-            why = ", ".join([f"its registry does not delete it: HTTP status {reply.status}", *_reasons(reply.body)])
-            fix = "leave it, or take it away by the means that the registry has of its own"
-            raise PublishError(what, why=why, fix=fix)
 
     def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
         """`do` for each, `at_once` at a time. The first error ends the rest and the client."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import PublishError
 from imagegen.net import Client
 from imagegen.registry import Content, Repository, Target, parse
 from imagegen.registry.image import Descriptor
@@ -51,15 +50,3 @@ def test_what_is_attached_at_once_is_all_listed(hub: Hub, tmp_path: Path) -> Non
             notes = {*pool.map(lambda n: one.refer(subject, "text/plain", f"{n}".encode(), "text/plain", {}), range(8))}
         assert {each.digest for each in repository.referrers(subject.digest, "text/plain")} == notes
         assert set(repository.tags()) == {"1", fallback_tag(subject.digest)}
-
-
-def test_what_this_registry_does_not_take_away(hub: Hub, tmp_path: Path) -> None:
-    settings, name = login(tmp_path / "home", hub.host), parse(f"{hub.host}/people/kept")
-    subject = image(hub, "people/kept")
-    with Client(settings) as client:
-        target = Target(name, client, settings)
-        for asked in ("1", subject.digest):
-            with pytest.raises(PublishError, match=f"{asked} stays at {name.name}") as caught:
-                target.delete(asked)
-            assert "HTTP status 405" in str(caught.value)
-        assert target.manifest("1") == subject.digest

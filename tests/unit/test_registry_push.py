@@ -25,7 +25,7 @@ from imagegen.registry import Amount, Moved, Repository, Target, parse, upload
 from imagegen.registry.image import Descriptor
 from imagegen.store import Store, digest_of
 from tests.loopback import DATA
-from tests.registry import INDEX, LAYER, MANIFEST, StandIn, basic
+from tests.registry import LAYER, MANIFEST, StandIn, basic
 from tests.registry_writes import Writable, answering, dropping, error, every, received
 from tests.unit.test_net_client import Meter
 
@@ -498,40 +498,6 @@ def test_what_became_of_blobs(registry: Writable, store: Store) -> None:
     moved = here.upload_all([there, linked, mine, mine], store, Meter())
     assert moved == Moved(Amount(1, 5), Amount(1, 6), Amount(1, len(DATA)))
     assert str(moved) == "1 of 3 blobs sent, 1.3 MB of 1.3 MB"
-
-
-@pytest.mark.parametrize("deletes", ["none", "digest", "all"])
-def test_taking_away(deletes: str, registry: Writable) -> None:
-    registry.deletes, registry.token = deletes, "t0ken"
-    here = target(registry)
-    first, second = (
-        json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [], "n": n}).encode() for n in "12"
-    )
-    for manifest, tag in ((first, "1"), (first, "also"), (second, "2")):
-        here.put(manifest, INDEX, tag)
-    here.delete("never-there")
-    if deletes == "all":
-        here.delete("1")
-        assert here.manifest("1") is None and here.manifest("also") == digest_of(first)
-        assert registry.scopes[-1] == ["repository:a/b:pull,push,delete"]
-    else:
-        with pytest.raises(PublishError, match="tag 1 stays at") as caught:
-            here.delete("1")
-        assert "HTTP status 405, UNSUPPORTED" in str(caught.value)
-    if deletes == "none":
-        with pytest.raises(PublishError, match=f"manifest {digest_of(first)} stays at"):
-            here.delete(digest_of(first))
-    else:
-        here.delete(digest_of(first))
-        assert here.manifest("also") is None and here.manifest("2") == digest_of(second)
-
-
-def test_taking_away_may_be_denied(registry: Writable) -> None:
-    registry.put("a/b", {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, "1")
-    registry.faults.append(answering(403, "DELETE"))
-    with pytest.raises(PublishError, match="tag 1 stays at") as caught:
-        target(registry).delete("1")
-    assert "HTTP status 403" in str(caught.value)
 
 
 def test_a_tag_that_is_too_long(registry: Writable) -> None:
