@@ -72,14 +72,15 @@ class _Search(Generic[T]):
 
     def _take_all_but_few(self) -> bool:
         """Hold the last of those that each refusal names, as long as no earlier refusal names it too: that one would
-        perhaps have been met by holding it alone. Whether an accepted set was found so.
+        perhaps have been met by holding it alone. A refusal that names one that is held may come of the holding, and
+        ends this as well. Whether an accepted set was found so.
         """
         order = list(self.units)
         blamed: set[str] = set()
         wanted = {name: unit.moves[0] for name, unit in self.units.items()}
         while wanted and isinstance(found := self.attempt(wanted), Refusal):
             names = sorted(found.names & wanted.keys(), key=order.index)
-            if not names or names[-1] in blamed:
+            if not names or names[-1] in blamed or found.names & self.held.keys():
                 break
             blamed |= found.names
             self.held[names[-1]] = found
