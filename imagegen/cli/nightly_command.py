@@ -18,7 +18,7 @@ from imagegen.base import LockedBase
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.cli.compiling import builder_option, places
-from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
+from imagegen.cli.publishing import Publisher, Wishes, key_option
 from imagegen.cli.report import print_report
 from imagegen.errors import LockError, UsageError
 from imagegen.lock.model import Lock
@@ -40,12 +40,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 @click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks: the tags that move stay where they are.")
-@click.option(
-    "--key",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
-)
+@key_option
 @builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell what moved, what did not and why.")
 @pass_app

@@ -10,7 +10,7 @@ import click
 from imagegen import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option
-from imagegen.cli.publishing import KEY_VARIABLE, Publisher, Wishes
+from imagegen.cli.publishing import Publisher, Wishes, key_option
 from imagegen.cli.report import print_report
 from imagegen.errors import FetchError, PublishError, UsageError
 from imagegen.lock.model import Lock
@@ -32,12 +32,7 @@ from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--no-audit", is_flag=True, help="Publish even what an audit finds errors in, and do not look for any.")
 @click.option("--channel", type=click.Choice(CHANNELS), default="latest", show_default=True, help="Which tags move.")
-@click.option(
-    "--key",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
-)
+@key_option
 @click.option(
     "--compression",
     type=click.Choice(COMPRESSIONS),

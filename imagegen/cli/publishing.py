@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import click
+
 from imagegen import base, layers, pipeline, registry, smoke
 from imagegen.cli.app import App
 from imagegen.cli.compiling import realised, with_engine
@@ -44,6 +46,13 @@ from imagegen.trust.signers import Signer, Trust
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
 _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too
+
+key_option = click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
+)
 
 
 @dataclass(frozen=True)

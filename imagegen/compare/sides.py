@@ -26,7 +26,8 @@ from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.net import Client, Growing
 from imagegen.registry import Platform
-from imagegen.registry.image import Descriptor, Image, Manifest, read_config, read_document
+from imagegen.registry.image import Descriptor, Image, read_config
+from imagegen.registry.pull import manifest_for
 from imagegen.store import Store
 from imagegen.store.layout import is_digest
 from imagegen.text import did_you_mean
@@ -124,13 +125,7 @@ def platform_of(config: bytes) -> Platform:
 
 def image_of(source: Source, asked: str, where: str) -> Image:
     """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
-    digest, data, kind = source.manifest(asked)
-    found = read_document(data, kind, _LINUX, where)
-    if isinstance(found, Descriptor):
-        digest, data, _ = source.manifest(found.digest, found.size)
-        found = read_document(data, found.media_type, _LINUX, where)
-        if not isinstance(found, Manifest):
-            raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+    digest, found = manifest_for(source.manifest, asked, _LINUX, where)
     told = source.document(found.config)
     config, layers = read_config(told, found, platform_of(told), where)
     return Image(digest, found.config.digest, layers, config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 from imagegen.config import Settings
@@ -54,6 +54,24 @@ def resolve(reference: Reference, platform: Platform, client: Client, settings: 
     return repository.image(platform)
 
 
+class Manifests(Protocol):
+    """Gives digest, bytes and media type of the manifest under a tag or digest, of `size` bytes where that is known."""
+
+    def __call__(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+
+
+def manifest_for(manifests: Manifests, asked: str, platform: Platform, where: str) -> tuple[str, Manifest]:
+    """The manifest under a tag or digest, and its digest; of an index, the platform's. Raises FetchError."""
+    digest, data, kind = manifests(asked)
+    found = read_document(data, kind, platform, where)
+    if isinstance(found, Descriptor):
+        digest, data, _ = manifests(found.digest, found.size)
+        found = read_document(data, found.media_type, platform, where)
+        if not isinstance(found, Manifest):
+            raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+    return digest, found
+
+
 class Repository:
     """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials.
 
@@ -82,13 +100,7 @@ class Repository:
         """The platform's image, its config read."""
         where = self._name
         asked = self._reference.digest or str(self._reference.tag)
-        digest, data, kind = self.manifest(asked)
-        found = read_document(data, kind, platform, where)
-        if isinstance(found, Descriptor):
-            digest, data, _ = self.manifest(found.digest, found.size)
-            found = read_document(data, found.media_type, platform, where)
-            if not isinstance(found, Manifest):
-                raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+        digest, found = manifest_for(self.manifest, asked, platform, where)
         config, layers = read_config(self.document(found.config), found, platform, where)
         return Image(digest, found.config.digest, layers, config)
 
