@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,12 +19,12 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.config import Settings
 from imagegen.engine import Engine
 from imagegen.errors import AuditError, SmokeError
-from imagegen.inventory.cell import promised, subject
+from imagegen.inventory.cell import subject
 from imagegen.layers import Image
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Declarations
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, refs
 from imagegen.text import counted
@@ -84,7 +84,7 @@ def to_layout(lock: Lock, directory: Path, store: Store, settings: Settings, pro
 
 def to_engine(
     lock: Lock,
-    imports: Mapping[str, Sequence[str]],
+    declared: Declarations,
     engine: Engine,
     store: Store,
     settings: Settings,
@@ -111,7 +111,7 @@ def to_engine(
             loading.finish(digest, fixed, progress)
     report = None
     if test:
-        report = smoke.run(engine, digest, lock, imports, require_gpu=require_gpu, progress=progress)
+        report = smoke.run(engine, digest, lock, declared, require_gpu=require_gpu, progress=progress)
         if not report.passed:
             names = ", ".join(result.check for result in report.results if result.failed)
             raise SmokeFailed(f"smoke checks failed: {names}", report, fix=f"the image is kept as {fixed}")
@@ -155,7 +155,7 @@ def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
 
 def _audit_key(lock: Lock, cell: Cell) -> str:
     return digest_of_json(
-        [contents_hash(lock), promised(cell), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
+        [contents_hash(lock), asdict(cell.declarations), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
     )
 
 

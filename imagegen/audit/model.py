@@ -116,6 +116,17 @@ class Release:
     codename: str
 
 
+@dataclass(frozen=True, slots=True)
+class OptionalImport:
+    """The first statement in a Python file that imports a module of a distribution that only an extra names."""
+
+    distribution: str  # normalised
+    path: str  # relative to site-packages
+    line: int
+    lazy: bool  # inside a function
+    guarded: bool  # inside `try` or a condition: the code may do without
+
+
 @dataclass(frozen=True)
 class Package:
     """An installed distribution, or a wheel as it would be installed."""
@@ -127,6 +138,8 @@ class Package:
     tags: tuple[str, ...] = ()  # of its WHEEL file: "cp311-cp311-manylinux_2_28_x86_64"
     imports: tuple[str, ...] = ()  # modules that the matrix says it has
     licence: Licence = Licence()
+    entry_points: tuple[str, ...] = ()  # modules that the matrix says users start
+    optional_imports: tuple[OptionalImport, ...] = ()  # sorted by path
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()  # what nobody released has no version
@@ -157,6 +170,7 @@ class Subject:
     torch: str | None = None  # of loose wheels: the release that they are to run with
     cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
     excused: frozenset[str] = frozenset()  # paths that packages leave out for a winner
+    omits: Mapping[str, str] = field(default_factory=dict)  # distribution that the matrix leaves out -> why
 
 
 def required_name(requirement: str) -> str:

@@ -131,11 +131,6 @@ class App:
         if text:
             self.progress.say(text)
 
-    @staticmethod
-    def imports(cell: Cell) -> dict[str, tuple[str, ...]]:
-        """Distribution -> modules that must import, for the components that the cell declares."""
-        return {need.component.package: need.component.imports for need in cell.requirements}
-
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
 

@@ -107,7 +107,7 @@ def _into_engine(
     try:
         built = pipeline.to_engine(
             lock,
-            app.imports(cell),
+            cell.declarations,
             engine,
             app.store,
             app.sources(cell),
@@ -121,12 +121,12 @@ def _into_engine(
         raise
     if built.report:
         print_report(app.console, built.report)
-        wanted = proof.Wanted.of(built.digest, lock, app.imports(cell), require_gpu=require_gpu)
+        wanted = proof.Wanted.of(built.digest, lock, cell.declarations, require_gpu=require_gpu)
         proof.remember(app.store, proof.of(built.report, wanted, lock))  # so that publishing need not run them again
     else:
         app.progress.say("note: tagged without smoke checks (--no-test)")
     app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
-    modules = ", ".join(names[0] for names in app.imports(cell).values() if names)
+    modules = ", ".join(names[0] for names in cell.declarations.imports.values() if names)
     line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")
     app.progress.say(f"  {line}")
     if cell.gpus:

@@ -130,7 +130,7 @@ class Publisher:
         return Job(
             lock,
             self.tags(cell, lock),
-            self.app.imports(cell),
+            cell.declarations,
             wishes.compression,
             wishes.test,
             wishes.require_gpu,
@@ -269,8 +269,8 @@ class _Hands:
                 login = (found.user, found.secret) if found else None
                 name = engine_name(self._place.reference, app.settings)
                 engine.pull(name, image.digest, tag, login, app.progress)
-            imports = app.imports(self._cell)
-            return smoke.run(engine, image.digest, lock, imports, require_gpu=wanted.gpu, progress=app.progress)
+            declared = self._cell.declarations
+            return smoke.run(engine, image.digest, lock, declared, require_gpu=wanted.gpu, progress=app.progress)
 
 
 def destination(named: str | None) -> str:

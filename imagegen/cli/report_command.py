@@ -102,7 +102,7 @@ def _smoke(app: App, cell: Cell, whole: Lock) -> site.Smoke | None:
     digest = layers.made_here(whole, app.store) or (whole.record.digest if whole.record else None)
     if digest is None:
         return None
-    found = proof.recall(app.store, proof.Wanted.of(digest, whole, app.imports(cell), require_gpu=False))
+    found = proof.recall(app.store, proof.Wanted.of(digest, whole, cell.declarations, require_gpu=False))
     return found.report if found else None
 
 

@@ -31,7 +31,7 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
     with Engine.connect(app.settings, app.progress) as engine:
         if engine.image_digest(tag) is None:
             raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {chosen.id}`")
-        report = smoke.run(engine, tag, lock, app.imports(chosen), require_gpu=require_gpu, progress=app.progress)
+        report = smoke.run(engine, tag, lock, chosen.declarations, require_gpu=require_gpu, progress=app.progress)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     if as_json:

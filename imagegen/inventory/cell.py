@@ -33,12 +33,13 @@ SYSTEM = "system"  # records of the store: what is known of a base
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
     """What is audited of a cell. Raises FetchError, WheelError, BaseError, StoreError."""
     known = _packages(locked, store, settings, progress)
-    modules = promised(cell)
+    declared = cell.declarations
     packages: list[Package] = []
     excused: frozenset[str] = frozenset()
     for wheel in locked.wheels:
         package, left_out = _without_losers(known[wheel.name], locked)
-        packages.append(replace(package, imports=modules.get(wheel.name, ())))
+        modules, starts = declared.imports.get(wheel.name, ()), declared.entry_points.get(wheel.name, ())
+        packages.append(replace(package, imports=modules, entry_points=starts))
         excused |= left_out
     return Subject(
         name=locked.cell,
@@ -49,12 +50,8 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
         driver=locked.gpu.driver if locked.gpu else None,
         cuda=cell.cuda_version is not None,
         excused=excused,
+        omits=declared.omits,
     )
-
-
-def promised(cell: Cell) -> dict[str, tuple[str, ...]]:
-    """Distribution -> the modules that it must have: what the matrix says of a subject and no lock holds."""
-    return {need.component.package: need.component.imports for need in cell.requirements}
 
 
 def blobs(locked: Lock, store: Store) -> dict[str, str]:

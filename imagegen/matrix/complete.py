@@ -169,6 +169,7 @@ class _Completion:
                     for each, one in entry.git.items()
                 },
                 compiled=entry.compiled,
+                entry_points=tuple(entry.entry_points),
             )
         return result
 
@@ -268,6 +269,7 @@ class _Completion:
                 for name in sorted(made.components)
                 if name in self.recipes
             },
+            omits=dict(sorted(made.omits.items())),
         )
         return inputs(draft, self.rules)
 

@@ -15,6 +15,7 @@ class Composition:
     base: str
     components: dict[str, ComponentUse] = field(default_factory=dict)
     env: dict[str, EnvEntry] = field(default_factory=dict)
+    omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
 
 
 def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
@@ -24,10 +25,12 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
     for part in parts:
         made.components |= part.components
         made.env |= part.env
+        made.omits |= part.omits
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
         made.components |= variant.components
         made.env |= variant.env
+        made.omits |= variant.omits
         for name in variant.without:
             made.components.pop(name, None)
     return made

@@ -88,6 +88,7 @@ class Component:
     aliases: tuple[str, ...] = ()
     git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
     compiled: bool = False  # its sources need a compiler
+    entry_points: tuple[str, ...] = ()  # modules that users start: everything that they import must be installed
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,18 @@ class EnvVar:
 
 
 @dataclass(frozen=True)
+class Declarations:
+    """What the matrix declares of a cell's packages beside their versions. No lock depends on it.
+
+    All keys are distributions by their normalised names.
+    """
+
+    imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that must import
+    entry_points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that users start
+    omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
+
+
+@dataclass(frozen=True)
 class Cell:
     """An image with one value on each axis, complete: everything a lock is made from."""
 
@@ -152,6 +165,16 @@ class Cell:
     winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
     gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
+    omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
+
+    @property
+    def declarations(self) -> Declarations:
+        components = [each.component for each in self.requirements]
+        return Declarations(
+            {each.package: each.imports for each in components},
+            {each.package: each.entry_points for each in components if each.entry_points},
+            self.omits,
+        )
 
     @property
     def python(self) -> str:

@@ -109,6 +109,9 @@ class ComponentEntry(_Entry):
     package: f.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
     aliases: list[f.Alias] = Field(default=[], description="What else people call it.")
     imports: list[f.Module] = Field(default=[], description="Modules that must import where this is installed.")
+    entry_points: list[f.Module] = Field(
+        default=[], description="Modules that users start: everything that they import must be installed."
+    )
     index: dict[f.AxisValue, f.Name] = Field(default={}, description="Value of the cuda axis -> index alias.")
     local: dict[f.AxisValue, f.LocalLabel] = Field(default={}, description="Value of the cuda axis -> local version.")
     sdist: SdistEntry | None = None
@@ -131,6 +134,11 @@ class _Part(_Strict):
 
     components: dict[f.Name, ComponentUse] = {}
     env: dict[f.EnvName, EnvEntry] = {}
+    omits: dict[f.Distribution, f.Text] = Field(
+        default={},
+        description="Distribution that an extra of a component names and that is not installed -> why, and what does "
+        "not work without it.",
+    )
 
 
 class VariantEntry(_Part):

@@ -77,7 +77,7 @@ def _names(lock: Lock) -> dict[str, str]:
 def _tested(job: Job, store: Store) -> str:
     if not job.test:
         return "no smoke checks (--no-test): the moving tags stay where they are"
-    wanted = proof.Wanted.of(job.expected or "", job.lock, job.imports, require_gpu=job.require_gpu)
+    wanted = proof.Wanted.of(job.expected or "", job.lock, job.declared, require_gpu=job.require_gpu)
     if job.expected and proof.recall(store, wanted):
         return "the smoke checks passed for this image before: they need not run again"
     return "the smoke checks run in an engine" + (", on a GPU" if wanted.gpu else "") + "; the tags move if they pass"

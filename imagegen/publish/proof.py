@@ -8,13 +8,14 @@ attestation framework, predicate test-result v0.1; what it has no words for stan
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from imagegen import smoke
 from imagegen.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
+from imagegen.matrix.model import Declarations
 from imagegen.smoke.run import files, spec
 from imagegen.smoke.suite.table import applicable
 from imagegen.store import Store, digest_of
@@ -32,9 +33,9 @@ class Wanted:
     gpu: bool
 
     @classmethod
-    def of(cls, image: str, lock: Lock, imports: Mapping[str, Sequence[str]], *, require_gpu: bool) -> Wanted:
+    def of(cls, image: str, lock: Lock, declared: Declarations, *, require_gpu: bool) -> Wanted:
         """An image none of whose checks needs a GPU is proven without one."""
-        return cls(image, suite(lock, imports), require_gpu and bool(_gpu_checks(lock)))
+        return cls(image, suite(lock, declared), require_gpu and bool(_gpu_checks(lock)))
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Proof:
         return (self.image, self.suite) == (wanted.image, wanted.suite) and (self.gpu or not wanted.gpu)
 
 
-def suite(lock: Lock, imports: Mapping[str, Sequence[str]]) -> str:
+def suite(lock: Lock, declared: Declarations) -> str:
     """The digest of all that the checks put into a container: the suite's programs and what they are told."""
-    return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, imports)).items()})
+    return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
 
 
 def of(report: smoke.Report, wanted: Wanted, lock: Lock) -> Proof:

@@ -27,6 +27,7 @@ from imagegen import layers, smoke
 from imagegen.errors import PublishError
 from imagegen.layers import Image
 from imagegen.lock.model import Lock, Record
+from imagegen.matrix.model import Declarations
 from imagegen.pipeline import SmokeFailed
 from imagegen.progress import Progress
 from imagegen.publish import elsewhere, journal, proof
@@ -44,11 +45,11 @@ from imagegen.trust.documents import Document
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be published. `imports` are the modules that the checks import, by distribution."""
+    """What is to be published. `declared` is what the smoke checks expect beside the lock."""
 
     lock: Lock
     tags: Tags
-    imports: Mapping[str, Sequence[str]]
+    declared: Declarations
     compression: Compression = "zstd"
     test: bool = True
     require_gpu: bool = False
@@ -170,7 +171,7 @@ def _prove(
     job: Job, lock: Lock, hands: Hands, place: Place, image: Image, store: Store, progress: Progress
 ) -> tuple[Proof, str]:
     """A proof of the image, and where it comes from. SmokeFailed where a check says no."""
-    wanted = Wanted.of(image.digest, lock, job.imports, require_gpu=job.require_gpu)
+    wanted = Wanted.of(image.digest, lock, job.declared, require_gpu=job.require_gpu)
     if known := proof.recall(store, wanted):
         progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return known, "this store"

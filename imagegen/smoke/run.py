@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from imagegen.audit import shipped
 from imagegen.errors import ContainerError, NoGpuError
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock
+from imagegen.matrix.model import Declarations
 from imagegen.progress import Progress
 from imagegen.smoke.report import STATUSES, Report, Result
 from imagegen.smoke.suite.table import Check, applicable
@@ -57,7 +59,7 @@ def run(
     engine: Engine,
     ref: str,
     lock: Lock,
-    imports: Mapping[str, Sequence[str]],
+    declared: Declarations,
     *,
     require_gpu: bool,
     progress: Progress,
@@ -68,7 +70,7 @@ def run(
         engine: where the image is.
         ref: the image, as the engine knows it.
         lock: what the image was built from.
-        imports: distribution -> modules, for the components that the cell declares.
+        declared: what the matrix declares of the cell's packages.
         require_gpu: count a check that is skipped for want of a GPU as failed.
         progress: told of each result as it comes.
 
@@ -78,7 +80,7 @@ def run(
     checks = applicable({package.name for package in lock.packages})
     results = []
     with ExitStack() as stack:
-        container = _started(stack, engine, ref, files(spec(lock, imports)), gpus=lock.axes.get("cuda") != "cpu")
+        container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
         for check in checks:
             result = judged(_run_one(container, check), check, require_gpu=require_gpu)
             told = f" ({result.told})" if result.told and not result.failed else ""
@@ -97,14 +99,16 @@ def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, 
     return stack.enter_context(engine.container(ref, files=programs, gpus=False, shm_size=SHM_BYTES))
 
 
-def spec(lock: Lock, imports: Mapping[str, Sequence[str]]) -> dict[str, object]:
-    """What the suite is told of the lock; see suite.program.Spec."""
+def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
+    """Return the fields of suite.program.Spec for an image of `lock`."""
     return {
         "python": lock.python,
         "prefix": PREFIX,
         "env": {variable.name: variable.value for variable in lock.env},
         "versions": {package.name: package.version for package in lock.packages},
-        "imports": {name: list(modules) for name, modules in imports.items()},
+        "imports": {name: list(modules) for name, modules in declared.imports.items()},
+        "omits": dict(declared.omits),
+        "modules": dict(shipped.data("modules")),
         "gpus": _architectures(lock),
     }
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from imagegen import base, lock, matrix, pipeline
-from imagegen.cli.app import App
 from imagegen.config import Settings
 from imagegen.data import shipped
 from imagegen.engine import Engine, debs, private
@@ -107,7 +106,7 @@ def built_in(machine: Place, image: str) -> Built:
         lock.write(locked, machine.root / "locks" / f"{cell.id}.toml")
         machine.run("lock", image, "--record")
         locked = lock.read(machine.root / "locks" / f"{cell.id}.toml")
-    return Built(pipeline.tags(locked)[1], locked, App.imports(cell), said)
+    return Built(pipeline.tags(locked)[1], locked, cell.declarations, said)
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen import base, lock
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock
-from imagegen.matrix.model import Base
+from imagegen.matrix.model import Base, Declarations
 from imagegen.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ class Built:
 
     ref: str
     lock: Lock
-    imports: Mapping[str, Sequence[str]]
+    declared: Declarations
     said: subprocess.CompletedProcess[str]
 
     @property

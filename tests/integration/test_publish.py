@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from imagegen import lock, matrix
-from imagegen.cli.app import App
 from imagegen.data import shipped
 from imagegen.engine import Engine
 from imagegen.errors import EngineError
@@ -106,7 +105,7 @@ class Publishing:
         """As if the smoke checks had passed: they have tests of their own, and need an engine."""
         (cell,) = matrix.load([shipped("matrices"), self.site.project / "matrices"]).select(CELL)
         locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
-        wanted = proof.Wanted.of(self.site.reference, locked, App.imports(cell), require_gpu=False)
+        wanted = proof.Wanted.of(self.site.reference, locked, cell.declarations, require_gpu=False)
         report = Report(wanted.image, CELL, (Result("imports", "pass", 0.1),))
         proof.remember(Store(self.machine.store), proof.of(report, wanted, locked))
 

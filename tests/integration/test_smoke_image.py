@@ -11,6 +11,7 @@ import pytest
 
 from imagegen import smoke
 from imagegen.engine import Engine
+from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
 from imagegen.smoke.run import ROOT, files, spec
 from tests.integration.places import Built
@@ -21,7 +22,7 @@ PROGRAMS = [Path(__file__).parents[1] / name for name in ("smoke_mutations.py", 
 
 
 def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
-    report = smoke.run(engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.imports, require_gpu=False, progress=Quiet())
+    report = smoke.run(engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet())
     failed = {result.check: (result.reason, result.log) for result in report.results if result.failed}
     assert not failed
     skipped = {result.check: result.reason for result in report.results if result.status == "skip"}
@@ -35,8 +36,8 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
     numpy = next(wheel for wheel in wheels if wheel.name == "numpy")
     wheels = tuple(replace(wheel, version="0.1") if wheel is numpy else wheel for wheel in wheels)
     other = replace(cpu_grpo.lock, wheels=wheels, axes={**cpu_grpo.lock.axes, "python": "3.12"})
-    imports = {"numpy": ("numpy", "no_such_module")}
-    report = smoke.run(engine, cpu_grpo.ref, other, imports, require_gpu=False, progress=Quiet())
+    declared = Declarations({"numpy": ("numpy", "no_such_module")})
+    report = smoke.run(engine, cpu_grpo.ref, other, declared, require_gpu=False, progress=Quiet())
     results = {result.check: result for result in report.results}
     assert "numpy: import no_such_module: ModuleNotFoundError" in results["imports"].reason
     assert results["pip-check"].status == "pass"
@@ -59,7 +60,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
 )
 def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:
     built: Built = request.getfixturevalue(image)
-    suite = {**files(spec(built.lock, built.imports)), **{f"{ROOT}/{p.name}": p.read_bytes() for p in PROGRAMS}}
+    suite = {**files(spec(built.lock, built.declared)), **{f"{ROOT}/{p.name}": p.read_bytes() for p in PROGRAMS}}
     program = "smoke_stack_mutations" if check == "rollout" else "smoke_mutations"
     with engine.container(built.ref, files=suite) as container:
         outcome = container.exec(["env", "-C", ROOT, "python", "-m", program, check], timeout=600)

@@ -17,16 +17,16 @@ from imagegen.cli import build_command
 from imagegen.cli.app import App
 from imagegen.engine import Engine
 from imagegen.lock import read
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Declarations
 from imagegen.publish import proof
 from imagegen.smoke import Report, Result
 from imagegen.smoke.suite.table import applicable
 from tests.environment import environment
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
-CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.axes, requirements=(), gpus=()))
 IMAGE = "sha256:" + "1" * 64
-TOLD = {"torch": ("torch",)}
+DECLARED = Declarations({"torch": ("torch",)})
+CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, declarations=DECLARED, gpus=()))
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr(pipeline, "to_engine", to_engine)
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
-    monkeypatch.setattr(App, "imports", lambda *_: TOLD)
     monkeypatch.setattr(App, "sources", lambda self, _: self.settings)
     return App(environment(tmp_path), tmp_path)
 
@@ -56,15 +55,15 @@ def build(app: App, *more: str) -> None:
     assert ended.exit_code == 0, ended.output
 
 
-def wanted(imports: dict[str, tuple[str, ...]]) -> proof.Wanted:
-    return proof.Wanted.of(IMAGE, LOCK, imports, require_gpu=False)
+def wanted(declared: Declarations) -> proof.Wanted:
+    return proof.Wanted.of(IMAGE, LOCK, declared, require_gpu=False)
 
 
 def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     build(app, "--no-test")
-    assert proof.recall(app.store, wanted(TOLD)) is None
+    assert proof.recall(app.store, wanted(DECLARED)) is None
     build(app)
-    found = proof.recall(app.store, wanted(TOLD))
+    found = proof.recall(app.store, wanted(DECLARED))
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
-    assert proof.recall(app.store, wanted({})) is None, "other modules are to be imported"
+    assert proof.recall(app.store, wanted(Declarations())) is None, "other modules are to be imported"

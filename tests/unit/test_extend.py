@@ -49,7 +49,7 @@ def test_the_image_has_the_cells_that_the_page_names(extended: Matrix) -> None:
 
 
 def test_the_rule_refuses_what_the_page_says(extended: Matrix) -> None:
-    rule = next(rule for rule in extended.rules if rule.id == "liger-needs-ampere")
+    rule = next(rule for rule in extended.rules if rule.id == "cce-needs-ampere")
     facts = compat.facts_of_cell(extended.select("my-sft")[0])
     for capability, answer in (("7.5", "incompatible"), ("9.0", "compatible")):
         gpu = {"gpu": compat.Fact.exactly(capability)}

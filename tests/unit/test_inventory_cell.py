@@ -13,7 +13,7 @@ from imagegen.audit.model import Deb, Release
 from imagegen.config import Settings
 from imagegen.inventory import cell as cells
 from imagegen.lock.model import LockedGpus, Winner
-from imagegen.matrix.model import Cell, Gpu
+from imagegen.matrix.model import Cell, Declarations, Gpu
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.elf_samples import make_elf
@@ -26,10 +26,8 @@ GPU = Gpu("sm_90", "9.0", "hopper", ("H200",))
 
 
 def cell_of(cuda: str | None, **imports: tuple[str, ...]) -> Cell:
-    needs = [
-        SimpleNamespace(component=SimpleNamespace(package=package, imports=names)) for package, names in imports.items()
-    ]
-    return cast("Cell", SimpleNamespace(requirements=needs, gpus=(GPU,) if cuda else (), cuda_version=cuda))
+    declared = Declarations(imports, {"one": ("one.start",)}, {"gone": "It must be compiled."})
+    return cast("Cell", SimpleNamespace(declarations=declared, gpus=(GPU,) if cuda else (), cuda_version=cuda))
 
 
 @pytest.fixture
@@ -60,6 +58,8 @@ def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, se
         ("one", ("one", "one.deep")),
         ("two", ()),
     ]
+    assert [package.entry_points for package in subject.packages] == [("one.start",), ()]
+    assert subject.omits == {"gone": "It must be compiled."}
     assert subject.excused == {"s.so", "../../../bin/tool"}
     assert not subject.packages[0].files.keys() & subject.excused
     assert "s.so" in subject.packages[1].files

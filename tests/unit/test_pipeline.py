@@ -22,7 +22,7 @@ from imagegen.engine import Engine
 from imagegen.errors import AuditError, ReproducibilityError
 from imagegen.layers import bytecode
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Declarations
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store, refs
 from tests.unit.builds_samples import BUILD
@@ -77,11 +77,10 @@ class Machine:
 
     def build(self, lock: Lock, gate: pipeline.Gate = lambda _: None) -> pipeline.Built:
         engine = cast("Engine", self.engine)
-        return pipeline.to_engine(lock, {}, engine, self.store, self.settings, Quiet(), gate, test=False)
+        return pipeline.to_engine(lock, Declarations(), engine, self.store, self.settings, Quiet(), gate, test=False)
 
     def audited(self, lock: Lock, progress: Progress | None = None, imports: tuple[str, ...] = ()) -> None:
-        needs = (SimpleNamespace(component=SimpleNamespace(package="demo", imports=imports)),)
-        cell = cast("Cell", SimpleNamespace(requirements=needs, gpus=(), cuda_version=None))
+        cell = cast("Cell", SimpleNamespace(declarations=Declarations({"demo": imports}), gpus=(), cuda_version=None))
         pipeline.audited(lock, cell, self.store, self.settings, progress or Quiet())
 
 

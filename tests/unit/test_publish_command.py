@@ -25,7 +25,7 @@ from imagegen.cli.publishing import Publisher, Wishes, destination
 from imagegen.errors import TrustError, UsageError
 from imagegen.lock import read
 from imagegen.matrix import Matrix
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Declarations
 from imagegen.publish.road import Published
 from imagegen.registry.push import Amount, Moved
 from imagegen.trust.project import FILE
@@ -34,7 +34,7 @@ from tests.registry_writes import Writable
 
 ROOT = Path(__file__).parents[2]
 LOCK = read(ROOT / "locks" / "blackwell-vllm-cu130-py311.toml")
-CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.axes, requirements=()))
+CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.axes, declarations=Declarations()))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from imagegen.errors import TrustError
 from imagegen.inventory import carried
 from imagegen.layers import bytecode, watch
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
-from imagegen.matrix.model import Cell
+from imagegen.matrix.model import Cell, Declarations
 from imagegen.net import Client
 from imagegen.progress import Progress, Quiet
 from imagegen.publish.road import Published
@@ -45,7 +45,10 @@ assembling = importlib.import_module("imagegen.layers.assemble")  # the package'
 
 AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
 CELL = cast(
-    "Cell", SimpleNamespace(id="demo-cpu-py311", image="demo", axes=AXES, requirements=(), gpus=(), cuda_version=None)
+    "Cell",
+    SimpleNamespace(
+        id="demo-cpu-py311", image="demo", axes=AXES, declarations=Declarations(), gpus=(), cuda_version=None
+    ),
 )
 OTHER = "other"
 
@@ -172,7 +175,7 @@ class Machine:
         self.app = SimpleNamespace(
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
             matrix=SimpleNamespace(defaults=images, select=lambda name: (images[name],)),
-            sources=lambda _: real.settings, imports=lambda _: {},
+            sources=lambda _: real.settings,
         )  # fmt: skip
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> Published:

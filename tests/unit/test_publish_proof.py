@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.lock import read
+from imagegen.matrix.model import Declarations
 from imagegen.publish import proof
 from imagegen.publish.proof import Proof, Wanted
 from imagegen.smoke import Report, Result
@@ -28,7 +29,7 @@ def report(*, gpu: bool) -> Report:
 
 
 def wanted(*, gpu: bool = False) -> Wanted:
-    return Wanted.of(IMAGE, GPU, {}, require_gpu=gpu)
+    return Wanted.of(IMAGE, GPU, Declarations(), require_gpu=gpu)
 
 
 def proven(*, gpu: bool) -> Proof:
@@ -47,7 +48,7 @@ def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
 
 
 def test_an_image_without_gpus_is_proven_without_one() -> None:
-    assert not Wanted.of(IMAGE, CPU, {}, require_gpu=True).gpu
+    assert not Wanted.of(IMAGE, CPU, Declarations(), require_gpu=True).gpu
     assert wanted(gpu=True).gpu
 
 
@@ -55,7 +56,7 @@ def test_what_the_checks_are_told_is_a_part_of_them(tmp_path: Path, monkeypatch:
     store = Store(tmp_path / "store")
     proof.remember(store, proven(gpu=True))
     assert proof.recall(store, replace(wanted(), image="sha256:" + "2" * 64)) is None
-    assert proof.recall(store, Wanted.of(IMAGE, GPU, {"torch": ("torch",)}, require_gpu=False)) is None
+    assert proof.recall(store, Wanted.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False)) is None
     monkeypatch.setattr(proof, "files", lambda _: {"suite/x.py": b"changed"})
     assert proof.recall(store, wanted()) is None
 

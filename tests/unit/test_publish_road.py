@@ -17,6 +17,7 @@ from imagegen.config import Settings
 from imagegen.errors import ImagegenError, PublishError
 from imagegen.layers import Image, Layer
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.matrix.model import Declarations
 from imagegen.net import Client
 from imagegen.pipeline import SmokeFailed
 from imagegen.progress import Progress, Quiet
@@ -86,7 +87,7 @@ class World:
     def publish(
         self, version: str, tags: Tags = TAGS, *, test: bool = True, progress: Progress | None = None
     ) -> Published:
-        job = Job(lock_of(version), tags, {}, test=test)
+        job = Job(lock_of(version), tags, Declarations(), test=test)
         with Client(self.settings, attempts=1, backoff=0.001) as client:
             return road.publish(job, self.hands(version), self.place(client), (), self.store, progress or Quiet())
 
@@ -208,7 +209,7 @@ def test_a_fixed_tag_is_never_another_image(world: World) -> None:
 
 def test_what_is_known_to_be_refused_is_refused_before_anything_is_made(world: World) -> None:
     world.publish("1.0")
-    job = Job(lock_of("2.0"), TAGS, {}, expected=world.image("2.0").digest)
+    job = Job(lock_of("2.0"), TAGS, Declarations(), expected=world.image("2.0").digest)
     with Client(world.settings) as client, pytest.raises(PublishError, match="never moves"):
         road.publish(job, world.hands("2.0"), world.place(client), (), world.store, Quiet())
     assert world.made == 1

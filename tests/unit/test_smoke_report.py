@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from imagegen import smoke
+from imagegen.audit import shipped
 from imagegen.cli.report import print_report
 from imagegen.errors import ContainerError, EngineError, NoGpuError
 from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
+from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
 from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from imagegen.smoke.suite.table import CHECKS, applicable
@@ -89,7 +91,9 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
     lock = lock_of({**installed, "missing": "1.0"}, (LockedEnv("WANDB_MODE", "offline", ""),))
     engine = FakeEngine(tmp_path)
     progress = Said()
-    report = smoke.run(engine, "some:tag", lock, {"click": ("click",)}, require_gpu=False, progress=progress)
+    report = smoke.run(
+        engine, "some:tag", lock, Declarations({"click": ("click",)}), require_gpu=False, progress=progress
+    )
     results = {result.check: result for result in report.results}
     assert list(results) == ["imports", "pip-check", "versions", "environment", "loading"]
     assert [line.split(":")[0].strip() for line in progress.lines] == list(results)
@@ -102,7 +106,9 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
     for error in (TimeoutError("still running after 180 s"), ContainerError("it has gone")):
-        report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
+        report = smoke.run(
+            FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet()
+        )
         assert [result.status for result in report.results] == ["fail"] * 5
         assert str(error) in report.results[0].reason
 
@@ -110,7 +116,7 @@ def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path
 def test_an_engine_that_dies_says_nothing_about_the_image(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path, EngineError("no answer from the engine"))
     with pytest.raises(EngineError, match="no answer"):
-        smoke.run(engine, "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
+        smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet())
 
 
 @given(st.integers(-1, 255), st.binary(), st.binary())
@@ -156,12 +162,12 @@ def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has
     engine = FakeEngine(tmp_path, Ended(0, json.dumps(skip).encode()), has_gpus=has_gpus)
     lock = lock_of({"torch": "2"})
     lock = replace(lock, axes={**lock.axes, "cuda": cuda})
-    smoke.run(engine, "t", lock, {}, require_gpu=False, progress=Quiet())
+    smoke.run(engine, "t", lock, Declarations(), require_gpu=False, progress=Quiet())
     assert engine.asked["gpus"] is given
 
 
 def test_the_suite_travels_whole_and_alone() -> None:
-    copied = files(spec(lock_of({"torch": "2"}), {"torch": ("torch",)}))
+    copied = files(spec(lock_of({"torch": "2"}), Declarations({"torch": ("torch",)}, {}, {"apex": "It is on GitHub."})))
     home = Path(smoke.__file__).parent / "suite"
     assert set(copied) == {
         f"{ROOT}/spec.json",
@@ -175,12 +181,14 @@ def test_the_suite_travels_whole_and_alone() -> None:
         "versions": {"torch": "2"},
         "imports": {"torch": ["torch"]},
         "gpus": [],
+        "omits": {"apex": "It is on GitHub."},
+        "modules": shipped.data("modules"),
     }
 
 
 def test_the_suite_is_told_which_gpus_the_lock_is_for() -> None:
     lock = replace(lock_of({"torch": "2"}), gpu=LockedGpus(("9.0", "12.1"), "580.65.06"))
-    assert spec(lock, {})["gpus"] == ["sm_90", "sm_121"]
+    assert spec(lock, Declarations())["gpus"] == ["sm_90", "sm_121"]
 
 
 def report_of(*statuses: str, reason: str = "why", log: str = "") -> smoke.Report:
@@ -220,7 +228,7 @@ def test_a_pass_that_left_something_out_says_so_everywhere(tmp_path: Path) -> No
     said = {"check": "imports", "status": "pass", "reason": "", "details": {"note": note}, "seconds": 1.5}
     progress = Said()
     engine = FakeEngine(tmp_path, Ended(0, json.dumps(said).encode()))
-    report = smoke.run(engine, "t", lock_of({}), {}, require_gpu=False, progress=progress)
+    report = smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=progress)
     assert report.results[0].told == note
     assert progress.lines[0] == f"  imports: pass, 1.5 s ({note})"
     assert f"<system-out>{note}</system-out>" in report.junit("cell")

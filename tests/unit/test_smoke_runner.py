@@ -145,6 +145,8 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
         "versions": {},
         "imports": {"json": ["json"]},
         "gpus": [],
+        "omits": {},
+        "modules": {},
     }
     spec.write_text(json.dumps(fields))
     argv = [sys.executable, "-m", "suite.runner", str(spec)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Spec:
     versions: dict[str, str]  # normalised distribution name -> version
     imports: dict[str, list[str]]  # component -> modules
     gpus: tuple[str, ...] = ()  # architectures that the image is for: "sm_100"
+    omits: dict[str, str] = field(default_factory=dict)  # distribution that is left out on purpose -> why
+    modules: dict[str, str] = field(default_factory=dict)  # distribution -> its module, where the names differ
 
 
 class Skipped(Exception):  # an answer, not an error
