@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from imagegen.audit import contents, driver, gpu, libraries, symbols, torch_rule
+from imagegen.audit import contents, driver, extras, gpu, libraries, symbols, torch_rule
 from imagegen.audit.capability import arch
 from imagegen.audit.model import File, Finding, Severity, Subject
 from imagegen.audit.report import Report, ordered
@@ -56,6 +56,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     driver.check,
     libraries.check,
     contents.check,
+    extras.check,
 )
 
 

@@ -121,12 +121,13 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
 
 def _imports(subject: Subject) -> Iterator[Finding]:
     """Modules that the matrix says a package has, and that no package brings."""
-    wanted = {name.replace(".", "/") for package in subject.packages for name in package.imports}
+    promised = {package.name: (*package.imports, *package.entry_points) for package in subject.packages}
+    wanted = {name.replace(".", "/") for names in promised.values() for name in names}
     if not wanted:
         return
     there = set(_modules(subject.packages, {path.partition("/")[0] for path in wanted}))
     for package in subject.packages:
-        missing = [name for name in package.imports if name.replace(".", "/") not in there]
+        missing = [name for name in promised[package.name] if name.replace(".", "/") not in there]
         if missing and package.files:
             evidence = f"has no module {', '.join(missing)}, and neither has another package"
             yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)

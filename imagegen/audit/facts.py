@@ -11,11 +11,11 @@ from typing import Any
 
 import zstandard
 
-from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, Release, System, Target
+from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImport, Package, Release, System, Target
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 2
+FACTS_FORMAT = 3
 _LEVEL = 6
 _NUL = "\0"
 
@@ -31,10 +31,15 @@ def package(data: bytes) -> Package:
     """What `packed` was given. Meant for bytes that this imagegen wrote: of others it raises anything."""
     value = _value(data)
     files = {path: _to_file(file) for path, file in value["files"].items()}
-    rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports")}
+    rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports", "entry_points")}
     expression, text, classifiers = value["licence"]
     return Package(
-        value["name"], value["version"], files, **rest, licence=Licence(expression, text, tuple(classifiers))
+        value["name"],
+        value["version"],
+        files,
+        **rest,
+        licence=Licence(expression, text, tuple(classifiers)),
+        optional_imports=tuple(OptionalImport(*row) for row in value["optional_imports"]),
     )
 
 
@@ -61,7 +66,11 @@ def _from_package(known: Package) -> dict[str, Any]:
         "requires": known.requires,
         "tags": known.tags,
         "imports": known.imports,
+        "entry_points": known.entry_points,
         "licence": [known.licence.expression, known.licence.text, known.licence.classifiers],
+        "optional_imports": [
+            [each.distribution, each.path, each.line, each.lazy, each.guarded] for each in known.optional_imports
+        ],
     }
 
 

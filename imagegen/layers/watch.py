@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from imagegen.audit import facts
-from imagegen.audit.collect import Collector
-from imagegen.audit.model import File, Package
+from imagegen.audit import extras, facts
+from imagegen.audit.collect import IN_MEMORY, Collector
+from imagegen.audit.model import File, OptionalImport, Package
 from imagegen.layers.install import Installed, installation, relative, site_packages
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.layers.wheel import Wheel, open_locked
@@ -30,6 +30,9 @@ class Watch:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
         self._files: list[Installed] = []
         self._found: dict[str, File] = {}
+        self._modules = extras.optional_modules(wheel.requires)
+        self._imports: dict[str, list[OptionalImport]] = {}  # by path
+        self._site = site_packages(python)
 
     def over(self, files: Iterable[Installed]) -> list[Installed]:
         """The same files; what is read of them is seen here too."""
@@ -41,27 +44,40 @@ class Watch:
         for file in self._files:
             if file.path not in self._found:
                 self._found[file.path] = looked_at(file, self._store.scratch)
-        site = site_packages(self._python)
+                if self._may_import(file):
+                    self._scan(file, b"".join(file.chunks()))
         package = Package(
             self._locked.name,
             self._locked.version,
-            {relative(path, site): file for path, file in self._found.items()},
+            {relative(path, self._site): file for path, file in self._found.items()},
             requires=self._wheel.requires,
             tags=self._wheel.tags,
             licence=self._wheel.licence,
+            optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
         )
         kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
         return package
 
     def _seen(self, file: Installed) -> Iterator[bytes]:
+        source: list[bytes] | None = [] if self._may_import(file) else None
         with Collector(file.size, self._store.scratch) as collector:
             for chunk in file.chunks():
                 collector.write(chunk)
+                if source is not None:
+                    source.append(chunk)
                 yield chunk
             found = collector.finish(file.sha256, executable=file.executable)
+        if source is not None:
+            self._scan(file, b"".join(source))
         if found.unreadable and collector.partial:
             found = looked_at(file, self._store.scratch, whole=True)
         self._found[file.path] = found
+
+    def _may_import(self, file: Installed) -> bool:
+        return bool(self._modules) and file.path.endswith(".py") and file.size <= IN_MEMORY
+
+    def _scan(self, file: Installed, source: bytes) -> None:
+        self._imports[file.path] = list(extras.scan(relative(file.path, self._site), source, self._modules))
 
 
 def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:

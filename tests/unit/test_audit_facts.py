@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import facts
 from imagegen.audit.examine import examine
-from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, Package, Release, System, Target
+from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImport, Package, Release, System, Target
 from imagegen.inventory.system import from_directories
 from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
 from tests.trees import To, on_disk
@@ -48,12 +48,15 @@ FILES = st.builds(
 )
 TABLES = st.dictionaries(NAMES, FILES, max_size=4)
 LICENCES = st.builds(Licence, st.none() | NAMES, st.none() | NAMES, TUPLES)
+IMPORTS = st.lists(
+    st.builds(OptionalImport, NAMES, NAMES, st.integers(1, 9), st.booleans(), st.booleans()), max_size=2
+).map(tuple)
 RELEASES = st.none() | st.builds(Release, NAMES, NAMES, NAMES)
 DEBS = st.dictionaries(NAMES, st.builds(Deb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
 
 
 @settings(max_examples=30)
-@given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES))
+@given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES, TUPLES, IMPORTS))
 def test_a_package_comes_back_as_it_was(package: Package) -> None:
     assert facts.package(facts.packed(package)) == package
 
@@ -106,4 +109,4 @@ def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path
     system = from_directories(on_disk(tmp_path, root), environment=environment, interpreter="/usr/bin/python3")
     known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",)), system)
     digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
-    assert (facts.FACTS_FORMAT, digest[:16]) == (2, "27bfc83e5eddaab5")
+    assert (facts.FACTS_FORMAT, digest[:16]) == (3, "e7ef2bc79172c31b")

@@ -1,0 +1,154 @@
+"""Imports of distributions that only an extra of the importing package names, and that are not installed.
+
+Such an import often stands inside a function: the package is then imported without a fault, and fails when it is used.
+Sources: PEP 508 for requirements and their markers; The Python Language Reference, "The import statement".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imagegen.audit.model import Finding, OptionalImport, Severity, Subject, required_name
+from imagegen.audit.shipped import data
+
+_SHOWN = 20  # lines of details
+# Extras for work on the package itself. What they name is imported by its tests, not by what users run.
+_FOR_DEVELOPERS = re.compile(r"(?:.*[-_.])?(?:ci|dev|develop|doc|docs|lint|test|testing|tests|typing)(?:[-_.].*)?")
+_IMPORT = re.compile(rb"[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+(\w[\w.]*)[ \t]+import\b)")
+_STRING = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?\1""", re.DOTALL)
+_INDENTED = re.compile(rb"[ \t]*(.?)")
+_HEADER = re.compile(rb"[ \t]*(async[ \t]+def|def|class|try|except|finally|if|elif|else|for|while|with|match|case)\b")
+
+
+def optional_modules(requires: Iterable[str]) -> dict[str, str]:
+    """Map each module that only extras among the Requires-Dist `requires` name to its distribution.
+
+    Modules are compared without case and separators: a distribution's name tells no more of its module's.
+    """
+    parsed = [each for text in requires if (each := _parsed(text))]
+    plain = {required_name(each.name) for each in parsed if not _extras(each)}
+    names = {required_name(each.name) for each in parsed if not all(map(_FOR_DEVELOPERS.fullmatch, _extras(each)))}
+    return {squashed(data("modules").get(name, name)): name for name in sorted(names - plain)}
+
+
+def scan(path: str, source: bytes, modules: Mapping[str, str]) -> Iterator[OptionalImport]:
+    """Yield the first import of each of `modules` (see optional_modules) in the Python file `path`.
+
+    A statement inside a string in triple quotes does not count.
+    """
+    if not any(True for _ in _statements(source, modules)):
+        return  # most files: nothing is copied
+    seen = set()
+    text = _STRING.sub(lambda match: b"\n" * match[0].count(b"\n"), source)
+    for start, distribution in _statements(text, modules):
+        if distribution not in seen:
+            seen.add(distribution)
+            headers = list(_headers(text, start))
+            yield OptionalImport(
+                distribution,
+                path,
+                text.count(b"\n", 0, start) + 1,
+                lazy=any(header.endswith(b"def") for header in headers),
+                guarded=any(header in (b"try", b"except", b"if", b"elif", b"else") for header in headers),
+            )
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """Yield an error for each module that users start and a note for each package that import what is not installed."""
+    installed = {package.name for package in subject.packages}
+    provided = {squashed(path.partition("/")[0].partition(".")[0]) for each in subject.packages for path in each.files}
+    for package in subject.packages:
+        extras = _named(package.requires, subject.python)
+        absent: dict[str, list[OptionalImport]] = {}
+        for each in package.optional_imports:
+            name = each.distribution
+            module = squashed(data("modules").get(name, name).partition(".")[0])
+            if name in extras and name not in installed and module not in provided:
+                absent.setdefault(name, []).append(each)
+        starts = {f"{name.replace('.', '/')}{end}" for name in package.entry_points for end in (".py", "/__init__.py")}
+        for name, sites in absent.items():
+            for each in sites:
+                if each.path in starts and not each.guarded and name not in subject.omits:
+                    evidence = f"line {each.line} imports {name}, which only its extra {extras[name]} names"
+                    fix = f"require {package.name}[{extras[name]}], or {name} itself"
+                    yield Finding(Severity.ERROR, "extra-missing", str(package), each.path, evidence, (fix,))
+        if absent:
+            evidence = f"imports {len(absent)} distributions that only its extras name and that are not installed"
+            lines = [_line(name, extras[name], sites, subject.omits.get(name)) for name, sites in absent.items()]
+            more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *more))
+
+
+def squashed(module: str) -> str:
+    """The name of a module or a distribution without case and separators."""
+    return re.sub(r"[-_.]+", "", module).lower()
+
+
+def _line(name: str, extra: str, sites: list[OptionalImport], omitted: str | None) -> str:
+    first = min(sites, key=lambda each: (each.guarded, each.path))
+    more = f" and {len(sites) - 1} more files" if len(sites) > 1 else ""
+    return f"{name} (extra {extra}): {first.path}:{first.line}{more}" + (f"; left out: {omitted}" if omitted else "")
+
+
+def _named(requires: Iterable[str], python: str | None) -> dict[str, str]:
+    """Distribution -> the first extra that names it, on Linux and for this Python."""
+    found: dict[str, str] = {}
+    for text in requires:
+        if each := _parsed(text):
+            for extra in _extras(each):
+                if each.marker and each.marker.evaluate(_environment(python) | {"extra": extra}):
+                    found.setdefault(required_name(each.name), extra)
+    return found
+
+
+def _environment(python: str | None) -> dict[str, str]:
+    known = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
+    return known | ({"python_version": python, "python_full_version": f"{python}.0"} if python else {})
+
+
+def _parsed(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, ValueError):  # a number of more digits than int() takes is a ValueError
+        return None
+
+
+def _extras(requirement: Requirement) -> list[str]:
+    """The extras that its marker names: none of a requirement that always holds."""
+    return re.findall(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
+
+
+def _statements(source: bytes, modules: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield (offset of the line, distribution) of each import of one of `modules`."""
+    at = source.find(b"import")
+    while at >= 0:
+        start = source.rfind(b"\n", 0, at) + 1
+        if match := _IMPORT.match(source, start):
+            for name in (match[1] or match[2]).split(b","):
+                parts = name.strip().decode("utf-8", "replace").split(".")
+                for length in range(1, len(parts) + 1):
+                    if distribution := modules.get(squashed("".join(parts[:length]))):
+                        yield start, distribution
+        end = source.find(b"\n", at)
+        at = source.find(b"import", end) if end >= 0 else -1
+
+
+def _headers(text: bytes, start: int) -> Iterator[bytes]:
+    """Yield the keywords of the blocks around the line at `start`, from the inside out, by their indentation."""
+    depth = _depth(text, start)
+    while depth and start:
+        start = text.rfind(b"\n", 0, start - 1) + 1
+        outer = _depth(text, start)
+        if outer is not None and outer < depth:
+            depth = outer
+            if header := _HEADER.match(text, start):
+                yield header[1]
+
+
+def _depth(text: bytes, start: int) -> int | None:
+    """The bytes of indentation of the line at `start`; None for one that begins no statement."""
+    match = _INDENTED.match(text, start)
+    return match.start(1) - start if match and match[1] not in (b"", b"\r", b"#", b")", b"]", b"}") else None
