@@ -25,6 +25,7 @@ _TRITON = frozenset({"torch", "triton"})
 _FLASHINFER = frozenset({"flashinfer-python", "nvidia-cuda-nvcc", "torch"})
 _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
+_VERL = frozenset({"torch", "verl"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
@@ -50,7 +51,8 @@ CHECKS = (
     Check("grpo", "grpo", "GRPO on a tiny language model really learns", 300, _TORCH),
     Check("grpo-cuda", "grpo", "the same in float32 and bfloat16", 300, _TORCH, "cuda"),
     Check("checkpoint", "checkpoint", "a saved and loaded run takes the same next step", 300, _TORCH),
-    Check("verl", "verl", "verl's advantages are the suite's", 300, frozenset({"verl", "torch"})),
+    Check("verl-config", "verl_config", "verl's configurations compose, and their imports are there", 900, _VERL),
+    Check("verl", "verl", "verl's advantages are the suite's", 300, _VERL),
     Check("megatron", "megatron", "megatron-core's GPT learns, as far as it goes without a GPU", 300, _MEGATRON),
     Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
     Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),

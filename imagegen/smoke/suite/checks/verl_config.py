@@ -1,0 +1,186 @@
+"""verl's training configurations compose, and everything that training with them imports is installed.
+
+verl chooses its trainer, engines and rollout by names in a Hydra configuration, and imports many of them inside
+functions: an image can pass every import check and still end with ModuleNotFoundError in the first training step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from suite.lazy import Import, imports_of
+from suite.program import Details, Findings, Spec, step
+
+CONFIGURATIONS = {"fsdp": "ppo_trainer", "megatron": "ppo_megatron_trainer"}  # trainer backend -> file of verl's
+ALGORITHMS = {
+    "ppo": ("algorithm.adv_estimator=gae",),
+    "grpo": ("algorithm.adv_estimator=grpo",),
+    "gspo": ("algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
+}
+ROLLOUTS = ("vllm", "sglang")
+ENTRY = "verl.trainer.main_ppo"
+
+
+def check(spec: Spec) -> Details:
+    findings = Findings()
+    absent = Absent(spec)
+    starts = {Import(ENTRY): "the entry point"}
+    composed = []
+    for name, values in compositions(spec):
+        step(name)
+        composed.append(name)
+        starts |= dict.fromkeys(named_classes(values), f"the configuration {name}")
+    for rollout in (each for each in ROLLOUTS if each in spec.versions):
+        starts |= dict.fromkeys(rollout_classes(rollout), f"rollout.name={rollout}")
+    for backend in backends(spec):
+        starts[Import(f"verl.workers.engine.{backend}")] = f"the engine {backend}"
+    walk = Walk(absent, findings)
+    for start, why in starts.items():
+        walk.visit(start, why)
+    return findings.done(
+        {
+            "configurations": composed,
+            "modules": len(walk.visited),
+            "mismatches": list(walk.mismatches.values()),
+            "omitted": {name: spec.omits[name] for name in sorted(absent.omitted)},
+            "optional": sorted(absent.optional),
+        }
+    )
+
+
+def backends(spec: Spec) -> tuple[str, ...]:
+    return ("fsdp", "megatron") if "megatron-core" in spec.versions else ("fsdp",)
+
+
+def compositions(spec: Spec) -> Iterator[tuple[str, Any]]:
+    """Compose (name, configuration) for each backend, algorithm and rollout engine that the image has."""
+    import hydra
+    from omegaconf import OmegaConf
+
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        for backend in backends(spec):
+            for algorithm, overrides in ALGORITHMS.items():
+                for rollout in (each for each in ROLLOUTS if each in spec.versions):
+                    chosen = [*overrides, f"actor_rollout_ref.rollout.name={rollout}"]
+                    config = hydra.compose(CONFIGURATIONS[backend], overrides=chosen)
+                    yield f"{algorithm} {backend} {rollout}", OmegaConf.to_container(config)
+
+
+def named_classes(value: Any) -> Iterator[Import]:
+    """Yield the classes that a composed configuration names, such as `_target_: verl.a.Class`."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from named_classes(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from named_classes(each)
+    elif isinstance(value, str) and re.fullmatch(r"verl(\.\w+)*\.[A-Z]\w*", value):
+        module, _, name = value.rpartition(".")
+        yield Import(module, (name,))
+
+
+def rollout_classes(rollout: str) -> Iterator[Import]:
+    """Yield the classes of the worker and the server that verl chooses for a rollout engine."""
+    from verl.workers.rollout.base import get_rollout_class
+    from verl.workers.rollout.replica import get_rollout_replica_class
+
+    for each in (get_rollout_class(rollout, "async"), get_rollout_replica_class(rollout)):
+        yield Import(each.__module__, (each.__name__,))
+
+
+class Absent:
+    """Judges a module that is not installed: omitted on purpose, optional, or missing.
+
+    It is missing where an extra of verl names its distribution and the matrix does not omit that.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._named: dict[str, tuple[str, str]] = {}  # module without separators -> distribution, extra
+        for text in importlib.metadata.requires("verl") or ():
+            extra = re.search(r"extra\s*==\s*[\"']([^\"']+)", text)
+            name = re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", text, maxsplit=1)[0]).lower()
+            if extra and name != "verl":
+                self._named.setdefault(_squash(spec.modules.get(name, name)), (name, extra[1]))
+        self.omitted: set[str] = set()
+        self.optional: set[str] = set()
+
+    def judge(self, module: str) -> str | None:
+        """Return why it is a fault that `module` is not installed; None where it is none."""
+        if _squash(module) not in self._named:
+            self.optional.add(module)
+            return None
+        name, extra = self._named[_squash(module)]
+        if name in self._spec.omits:
+            self.omitted.add(name)
+            return None
+        return f"{name} is not installed, which verl's extra {extra} names"
+
+
+def _squash(name: str) -> str:
+    return re.sub(r"[-_.]+", "", name).lower()
+
+
+class Walk:
+    """Imports modules of verl, what they import anywhere in their code, and so on.
+
+    A name that an installed package lacks is a fault only where it stops one of the first modules: verl keeps code for
+    several releases of an engine side by side, in functions of which one is called.
+    """
+
+    def __init__(self, absent: Absent, findings: Findings) -> None:
+        self._absent, self._findings = absent, findings
+        self.visited: set[str] = set()
+        self.mismatches: dict[str, str] = {}  # module -> what went wrong
+
+    def visit(self, start: Import, why: str) -> None:
+        """Walk from `start`, which `why` says is needed."""
+        if not self._works(start.module, why, start.load):
+            fault = self.mismatches.get(start.module)
+            self._findings.expect(start.module, fault is None, f"{fault}")
+            return
+        waiting = [start.module]
+        while waiting:
+            module = waiting.pop()
+            if module not in self.visited:
+                self.visited.add(module)
+                step(module)
+                waiting += self._followed(module)
+
+    def _followed(self, module: str) -> Iterator[str]:
+        """Import what the code of `module` imports, and yield those modules that are verl's own."""
+        for found in imports_of(module):
+            loaded = self._works(found.module, f"{module}:{found.line}", found.load)
+            if loaded and found.module.partition(".")[0] == "verl":
+                yield from (found.module, *found.submodules())
+
+    def _works(self, name: str, why: str, load: Callable[[], object]) -> bool:
+        try:
+            load()
+        except Exception as error:  # noqa: BLE001  # a module may raise anything while it is imported
+            missing = _not_installed(error)
+            if missing:
+                fault = self._absent.judge(missing)
+                self._findings.expect(missing, fault is None, f"{why} imports {name}: {fault}")
+            else:
+                self.mismatches.setdefault(name, f"{why} imports {name}: {type(error).__name__}: {error}")
+            return False
+        return True
+
+
+def _not_installed(error: Exception) -> str | None:
+    """Return the first part of a module's name that nothing provides: "a.b" of a.b.c where a is installed."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        parts = error.name.split(".")
+        for length in range(1, len(parts) + 1):
+            name = ".".join(parts[:length])
+            if importlib.util.find_spec(name) is None:
+                regular = length > 1 and getattr(sys.modules.get(".".join(parts[: length - 1])), "__file__", None)
+                return None if regular else name
+    return None
