@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -173,12 +173,28 @@ class _SiteMaker:
         if url is None:
             raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
         try:
-            indexes.project(Client(self.settings).impatient(), url, requirements[0].component.package)
-        except NotFoundError:
-            pass  # it answers: what it lacks, uv tells best
+            undated = frozenset(self._undated(url, requirements))
         except FetchError as error:
             return self._stand_in(alias, requirements, error)
-        return Site(url)
+        if undated:
+            names = ", ".join(sorted(undated))
+            self.progress.say(f"note: index {alias} gives no upload times for {names}: --as-of does not apply there")
+        return Site(url, undated=undated)
+
+    def _undated(self, url: str, requirements: Iterable[Requirement]) -> Iterator[str]:
+        """The packages of which an index lists a file without an upload time; that file may be older than the others.
+
+        Raises FetchError where the index does not answer.
+        """
+        client = Client(self.settings).impatient()
+        for requirement in requirements:
+            package = requirement.component.package
+            try:
+                links = indexes.project(client, url, package)
+            except NotFoundError:  # uv names what an index lacks
+                continue
+            if any(link.uploaded is None for link in links):
+                yield package
 
     def commits(self, archives: Mapping[str, git.Archive]) -> Site:
         """A page that offers one sdist for each commit: uv has its metadata from the matrix and does not open it."""
