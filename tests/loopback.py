@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 DATA = bytes(range(256)) * 5000
 Behaviour = Callable[[BaseHTTPRequestHandler], None]
@@ -55,6 +57,23 @@ class Server(Loopback):
 
         super().__init__(Handler)
         self.url = f"http://{self.host}/file.whl"
+
+
+class _Files(SimpleHTTPRequestHandler):
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-cache")  # else uv keeps a page for ten minutes
+        super().end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Folder(Loopback):
+    """Serves the files below `root`; a directory as its index.html."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(partial(_Files, directory=str(root)))
+        self.url = f"http://{self.host}"
 
 
 def whole(handler: BaseHTTPRequestHandler, data: bytes = DATA, start: int = 0) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ from imagegen.lock.recipes import Compiled, no_recipe
 from imagegen.lock.resolve import Site
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement
-from imagegen.net import Client, NotFoundError
+from imagegen.net import Client, NotFoundError, UnreachableError
 from imagegen.progress import Progress
 from imagegen.store import Store
 from imagegen.text import redact
@@ -168,17 +168,36 @@ class _SiteMaker:
     progress: Progress
 
     def site(self, alias: str, requirements: Sequence[Requirement]) -> Site:
-        """The alias's index; where it cannot be reached, the exact files that find-links directories hold."""
+        """The alias's index; where it cannot be reached, the exact files that find-links directories hold.
+
+        An index that answers is never replaced: what it refuses or lacks is an error. Raises FetchError, LockError.
+        """
         url = indexes.url_of(alias, self.settings)
         if url is None:
             raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
         try:
-            indexes.project(Client(self.settings).impatient(), url, requirements[0].component.package)
-        except NotFoundError:
-            pass  # it answers: what it lacks, uv tells best
-        except FetchError as error:
+            undated = frozenset(self._undated(url, requirements))
+        except UnreachableError as error:
             return self._stand_in(alias, requirements, error)
-        return Site(url)
+        if undated:
+            names = ", ".join(sorted(undated))
+            self.progress.say(f"note: index {alias} gives no upload times for {names}: --as-of does not apply there")
+        return Site(url, undated=undated)
+
+    def _undated(self, url: str, requirements: Iterable[Requirement]) -> Iterator[str]:
+        """The packages of which an index lists a file without an upload time; that file may be older than the others.
+
+        Raises FetchError, UnreachableError where the index does not answer.
+        """
+        client = Client(self.settings).impatient()
+        for requirement in requirements:
+            package = requirement.component.package
+            try:
+                links = indexes.project(client, url, package)
+            except NotFoundError:  # uv names what an index lacks
+                continue
+            if any(link.uploaded is None for link in links):
+                yield package
 
     def commits(self, archives: Mapping[str, git.Archive]) -> Site:
         """A page that offers one sdist for each commit: uv has its metadata from the matrix and does not open it."""
@@ -203,22 +222,34 @@ class _SiteMaker:
             lines.append(_link((self.room / name).as_uri(), said, name))
         return self._page(BUILT, lines)
 
-    def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: FetchError) -> Site:
+    def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: UnreachableError) -> Site:
+        """A page of files from find-links directories that replaces an index out of reach for this resolution.
+
+        Each package must be pinned to a version with a local label (2.13.0+cpu), so that no other build can have its
+        version, and exactly one wheel must fit. Raises LockError where that is not so.
+        """
+        why = f"{error.what}: {error.why}" if error.why else error.what
         files = {each.component.package: self._exact_file(each) for each in requirements}
-        found = [file for file in files.values() if file]
-        if len(found) < len(files):
-            lacking = ", ".join(pep508(each, self.cell) for each in requirements if not files[each.component.package])
+        lacking = [pep508(each, self.cell) for each in requirements if not files[each.component.package]]
+        if lacking:
             places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
             raise LockError(
                 f"index {alias} cannot be reached",
-                why=f"{error.what}: {error.why}; and no find-links directory ({places}) holds exactly one wheel of "
-                f"{lacking} for Python {self.target.python} on {self.target.uv_platform}",
-                fix=f"set {indexes.variable(alias)} to a mirror of it, or put that wheel where PIP_FIND_LINKS points",
+                why=f"{why}; find-links directories ({places}) can replace it only where each package is pinned to a "
+                f"version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
+                f"{self.target.python} on {self.target.uv_platform}: not so for {', '.join(lacking)}",
+                fix=f"set {indexes.variable(alias)} to a mirror of the index, or put that wheel where PIP_FIND_LINKS "
+                "points",
             ) from error
-        for file in found:
-            self.progress.say(f"index {alias} cannot be reached: {file} stands in for it")
+        found = [(each, file) for each in requirements if (file := files[each.component.package])]
+        self.progress.say(f"warning: index {alias} cannot be reached ({why})")
+        for each, file in found:
+            self.progress.say(
+                f"warning: {pep508(each, self.cell)} is locked from the find-links directory {file.parent} in place of "
+                f"index {alias}: {file.name}"
+            )
         # With hashes on a page uv need not unpack the files into its cache to learn them.
-        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for file in found])
+        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in found])
 
     def _page(self, alias: str, lines: Sequence[str]) -> Site:
         page = self.room / f"{alias}.html"

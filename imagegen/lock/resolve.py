@@ -29,6 +29,7 @@ from imagegen.config import Settings
 from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard
 from imagegen.lock import unmet as unmet_requirements
+from imagegen.lock.indexes import DEFAULT
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Component
 from imagegen.text import redact
@@ -48,10 +49,14 @@ _KEPT_ENV = re.compile(
 
 @dataclass(frozen=True)
 class Site:
-    """What serves an index alias: the address of a PEP 503 index, or of a directory of files that stands in for it."""
+    """The source of an index alias: the address of a PEP 503 index, or of a page of files that replaces it.
+
+    `undated` are packages of which the index lists files without an upload time: uv would ignore these files.
+    """
 
     url: str
     flat: bool = False
+    undated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,13 @@ class Question:
     constraints: tuple[str, ...] = ()
     sdists: tuple[Component, ...] = ()
     preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
+
+    @property
+    def undated(self) -> list[str]:
+        """Packages that are resolved whatever their files' upload times, sorted."""
+        return sorted(
+            name for name, alias in self.routes.items() if alias in self.sites and name in self.sites[alias].undated
+        )
 
 
 @dataclass(frozen=True)
@@ -102,10 +114,11 @@ def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
         shared = ["--constraints", "constraints.txt", "--python-platform", question.target.uv_platform]
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
-        _uv(room, settings, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
+        _uv(room, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
         via = dict(_annotated(pins.read_text()))
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
-        _uv(room, settings, files)
+        _uv(room, settings, question, files)
         packages = tomllib.loads((room / "pylock.toml").read_text()).get("packages", [])
     found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
     if {pinned.name for pinned in found} != via.keys():
@@ -131,8 +144,7 @@ def _furnish(room: Path, question: Question) -> None:
     for alias in sorted({alias for _, alias in routed}):
         site = question.sites[alias]
         lines += ["[[tool.uv.index]]", f"name = {json.dumps(alias)}", f"url = {json.dumps(site.url)}"]
-        # PyTorch's indexes give no upload times; what comes from there is pinned by the matrix anyway.
-        lines += ["explicit = true", *(['format = "flat"'] if site.flat else ["exclude-newer = false"])]
+        lines += ["explicit = true", *(['format = "flat"'] if site.flat else [])]
     (room / "pyproject.toml").write_text("\n".join(lines) + "\n")
     (room / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
     lines = []
@@ -162,7 +174,7 @@ def _check(text: str) -> None:
     raise LockError(f"{text!r} cannot be resolved", why=why)
 
 
-def _uv(room: Path, settings: Settings, arguments: Sequence[str]) -> None:
+def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
     command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
     command += ["--python", str(room / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
     env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
@@ -180,10 +192,10 @@ def _uv(room: Path, settings: Settings, arguments: Sequence[str]) -> None:
             f"uv did not resolve the cell in {_TIMEOUT // 60} minutes", why="an index is too slow", fix=_OTHER_INDEX
         ) from error
     if done.returncode:
-        raise _explained(done.stderr)
+        raise _explained(done.stderr, question)
 
 
-def _explained(stderr: str) -> LockError | FetchError:
+def _explained(stderr: str, question: Question) -> LockError | FetchError:
     """An error of ours from uv's explanation, without what only makes sense to who typed the uv command."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if guard.REFUSAL in text:
@@ -194,6 +206,8 @@ def _explained(stderr: str) -> LockError | FetchError:
             why=guard.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
+    if undated := unmet_requirements.undated(text):
+        return _no_upload_time(undated, question)
     if unmet := unmet_requirements.told(redact(stderr), _PROJECT):
         return LockError("the requirements cannot all be met", why=str(unmet))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
@@ -206,6 +220,18 @@ def _explained(stderr: str) -> LockError | FetchError:
         return FetchError("an index does not answer as one", why=why, fix=fix)
     what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
     return LockError(what, why=why)
+
+
+def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:
+    """The error for an index that lists files of these packages without the upload time that the cutoff needs."""
+    alias = question.routes.get(packages[0], DEFAULT)
+    names = ", ".join(packages)
+    return FetchError(
+        f"index {alias} gives no upload times for {names}",
+        why=f"a lock takes only files that were uploaded before its time ({question.as_of}), so these are left out",
+        fix="name an index that gives upload times (PEP 700), as PyPI does: UV_DEFAULT_INDEX; or, for packages of your "
+        f"own, declare {names} as a component with an `index:` of its own, which needs no upload times",
+    )
 
 
 def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:

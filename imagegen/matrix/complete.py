@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from imagegen.config import mirror_name
 from imagegen.errors import MatrixError
 from imagegen.matrix.cells import Matrix, cell_id
 from imagegen.matrix.compose import compose
@@ -134,9 +135,12 @@ class _Completion:
         result = {}
         for found in self._sound("indexes"):
             alias, url = found.name, found.entry.url
-            if (url is None) != (alias == "pypi"):
-                what = "pypi's url comes from the environment" if url else f'the index "{alias}" needs a url'
-                self._fail(found, what)
+            if url and alias == "pypi":
+                self._fail(found, "pypi's url comes from the environment")
+            elif not url and alias != "pypi":
+                variable = f"IMAGEGEN_INDEX_{mirror_name(alias)}"
+                fix = f"write its address as `url: https://...`; {variable} only gives it another one on a machine"
+                self.errors.append(found.error(f'the index "{alias}" needs a url', fix=fix))
             result[alias] = Index(alias, url, found.entry.description)
         return result
 

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from imagegen.errors import MatrixError
 from imagegen.matrix import document as documents
+from imagegen.matrix.fields import MEANINGS
 from imagegen.text import did_you_mean
 
 _MODELS = ("model_type", "model_attributes_type")
@@ -35,7 +36,8 @@ def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseM
     known_there = None
     what = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        what = f"must match {detail['ctx']['pattern'].strip('^$')}"
+        pattern = detail["ctx"]["pattern"]
+        what = f"must be {MEANINGS[pattern]}" if pattern in MEANINGS else f"must match {pattern.strip('^$')}"
     elif kind == "literal_error":
         what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):

@@ -155,8 +155,15 @@ def _date(text: str) -> str:
     return text
 
 
-def string(pattern: str, maximum: int = 100) -> Any:
-    return StringConstraints(pattern=f"^(?:{pattern})$", min_length=1, max_length=maximum)
+MEANINGS: dict[str, str] = {}  # pattern, as `string` anchors it -> what messages say in its place
+
+
+def string(pattern: str, maximum: int = 100, *, meaning: str = "") -> Any:
+    """The constraint of a text that `pattern` matches whole; `meaning`, a noun phrase, replaces it in messages."""
+    whole = f"^(?:{pattern})$"
+    if meaning:
+        MEANINGS[whole] = meaning
+    return StringConstraints(pattern=whole, min_length=1, max_length=maximum)
 
 
 Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
@@ -172,7 +179,14 @@ DebianPackage = Annotated[str, string(r"[a-z0-9][a-z0-9+.-]+")]
 EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env_name)]
 EnvValue = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_env_value)]
 # No credentials, and nothing that a shell or a Dockerfile could read as more than an address.
-Url = Annotated[str, string(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?", 300)]
+Url = Annotated[
+    str,
+    string(
+        r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?",
+        300,
+        meaning="an http or https address without user, password or query, as in https://packages.example.com/simple",
+    ),
+]
 PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
 Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
 # A component's version range, or its local version label, or both (condition_parts); or a surrounding's value.
@@ -182,8 +196,14 @@ Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Z
 Capability = Annotated[str, string(r"[1-9][0-9]?\.[0-9]")]
 Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
 # Plain HTTP is for a server on this machine.
+HTTPS = "an https address (http for 127.0.0.1 alone) without user, password or query"
 GitUrl = Annotated[
-    str, string(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?(?:/[A-Za-z0-9._~+-]+)+", 300)
+    str,
+    string(
+        r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?(?:/[A-Za-z0-9._~+-]+)+",
+        300,
+        meaning=f"{HTTPS}, as in https://github.com/acme/rewards.git",
+    ),
 ]
 GitObject = Annotated[str, string(r"[0-9a-f]{40}")]
 # registry host[:port] / path : tag; the digest is the lock's to say

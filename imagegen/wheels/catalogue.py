@@ -150,8 +150,10 @@ def _placeholders(text: str) -> str:
 
 # Plain HTTP is for a server on this machine, as in locks.
 _HOST = r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?"
-_Url = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300)]
-_Pattern = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300), AfterValidator(_placeholders)]
+_Url = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300, meaning=f.HTTPS)]
+_Pattern = Annotated[
+    str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300, meaning=f.HTTPS), AfterValidator(_placeholders)
+]
 
 
 class _Strict(BaseModel):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.config import Settings
-from imagegen.errors import LockError, WheelError
+from imagegen.errors import FetchError, LockError, WheelError
 from imagegen.lock import contradictions, dumps, make
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
 from imagegen.lock.sdist import Workshop, build
@@ -22,6 +22,7 @@ from imagegen.progress import Quiet
 from imagegen.store import Store
 from imagegen.wheels.find import Need
 from imagegen.wheels.model import Candidate, Place
+from tests.loopback import Behaviour, Server, raw, status
 from tests.unit.test_lock_resolve import NEW, Shelf
 
 LATER = "2026-11-20T00:00:00Z"
@@ -168,22 +169,72 @@ def test_find_links_take_no_part_while_the_index_answers(house: House) -> None:
         house.links / "peft-9.0-py3-none-any.whl"
     )
     assert versions(house.make())["peft"] == "1.0"
-    assert not any("stands in" in text for text in house.said)
+    assert not any(str(house.links) in text for text in house.said)
 
 
-def test_one_exact_file_stands_in_for_an_index_out_of_reach(house: House) -> None:
+def move_torch(house: House) -> Path:
+    """Move the wheel of torch from its index to the find-links directory."""
     name = "torch-2.13.0+cpu-py3-none-any.whl"
-    (house.special.root / "torch" / name).rename(house.links / name)
+    return (house.special.root / "torch" / name).rename(house.links / name)
+
+
+@pytest.mark.parametrize("answer", [None, status(503)], ids=["no connection", "server errors"])
+def test_one_exact_file_replaces_an_index_out_of_reach(answer: Behaviour | None, house: House) -> None:
+    file = move_torch(house)
+    server = Server()
+    server.behaviours = [answer] if answer else []
+    house.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = f"http://{server.host if answer else '127.0.0.1:1'}/whl"
+    try:
+        lock = house.make()
+        assert versions(lock)["torch"] == "2.13.0+cpu"
+        assert lock.wheels[1].file.index == "pytorch-cpu"
+        cause, what = (text for text in house.said if text.startswith("warning: "))
+        assert "index pytorch-cpu" in cause
+        assert all(each in what for each in ("torch==2.13.0+cpu", str(house.links), file.name, "pytorch-cpu"))
+        file.unlink()
+        with pytest.raises(LockError, match="index pytorch-cpu cannot be reached") as caught:
+            house.make()
+        assert "torch==2.13.0+cpu" in str(caught.value)
+        assert str(house.links) in str(caught.value)
+    finally:
+        server.close()
+
+
+ANSWERS = {
+    "wrong credentials": status(401, WWW_Authenticate="Basic"),
+    "refused": status(403),
+    "another status": status(410),
+    "no such package": status(404),
+    "a login page": raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nPlease log in."),
+    "an empty page": raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n<!DOCTYPE html>"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_no_file_replaces_an_index_that_answers(answer: Behaviour, house: House) -> None:
+    move_torch(house)
+    server = Server()
+    server.behaviours = [answer]
+    house.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = f"http://{server.host}/whl"
+    try:
+        with pytest.raises((FetchError, LockError)):
+            house.make()
+    finally:
+        server.close()
+    assert not any(text.startswith("warning: ") for text in house.said)
+
+
+def test_a_version_without_a_label_has_no_replacement_from_find_links(house: House) -> None:
+    """Another build may have the same version: only the index can tell which one it means."""
+    (peft, torch) = house.cell.requirements
+    house.cell = replace(house.cell, requirements=(peft, replace(torch, component=replace(TORCH, local={}))))
     house.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = "http://127.0.0.1:1/whl"
-    lock = house.make()
-    assert versions(lock)["torch"] == "2.13.0+cpu"
-    assert lock.wheels[1].file.index == "pytorch-cpu"
-    assert any(name in text and "stands in" in text for text in house.said)
-    (house.links / name).unlink()
+    house.special.wheel("torch", "2.13.0")
+    name = "torch-2.13.0-py3-none-any.whl"
+    (house.special.root / "torch" / name).rename(house.links / name)
     with pytest.raises(LockError, match="index pytorch-cpu cannot be reached") as caught:
         house.make()
-    assert "torch==2.13.0+cpu" in str(caught.value)
-    assert str(house.links) in str(caught.value)
+    assert "torch==2.13.0" in str(caught.value.why)
 
 
 def test_every_release_without_a_wheel_is_told_at_once(house: House) -> None:

@@ -77,7 +77,8 @@ class Shelf:
         (directory / filename).write_bytes(body)
         with (directory / "index.html").open("a") as page:
             digest = hashlib.sha256(body).hexdigest()
-            page.write(f'<a href="{filename}#sha256={digest}" data-upload-time="{uploaded}">{filename}</a><br/>\n')
+            time = f' data-upload-time="{uploaded}"' if uploaded else ""
+            page.write(f'<a href="{filename}#sha256={digest}"{time}>{filename}</a><br/>\n')
 
 
 @pytest.fixture

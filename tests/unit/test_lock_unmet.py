@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagegen.config import Settings
 from imagegen.errors import LockError
 from imagegen.lock.resolve import Question, resolve
-from imagegen.lock.unmet import told
+from imagegen.lock.unmet import Excluded, excluded, told, undated
 from tests.unit.test_lock_resolve import TARGET, Shelf
 
 AS_OF = "2026-11-20T00:00:00Z"
@@ -180,3 +180,31 @@ def test_every_explanation_of_uv_is_understood(
 @given(st.text())
 def test_any_other_text_is_left_to_others(text: str) -> None:
     assert told(text, "cell") is None
+
+
+NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True)
+RELEASES = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(\+cu[0-9]{1,3})?", fullmatch=True)
+TIMES = st.datetimes().map(lambda time: f"{time.isoformat()}Z")
+
+
+@given(st.lists(st.tuples(NAMES, TIMES, st.none() | st.tuples(RELEASES, TIMES, st.booleans())), max_size=3))
+def test_what_upload_times_exclude_is_read_from_uvs_hints(
+    hints: list[tuple[str, str, tuple[str, str, bool] | None]],
+) -> None:
+    """In the words of uv 0.13.8; test_lock_upload_times.py has uv itself."""
+    text = "cause: Because there are no versions of a and b, we can conclude that it is so.\n"
+    for name, cutoff, late in hints:
+        text += f"\nhint: `{name}` was filtered by `exclude-newer` to only include packages uploaded before {cutoff}."
+        if late:
+            version, uploaded, exact = late
+            words = f", v{version}, was" if exact else f" satisfying the requirement is v{version},"
+            text += f" The {'requested' if exact else 'latest'} version{words} published at {uploaded}."
+        text += " Consider using `exclude-newer-package` to override the cutoff for this package.\n"
+    assert excluded(text) == [Excluded(name, cutoff, *(late or ("", ""))[:2]) for name, cutoff, late in hints]
+    assert set(undated(text)) == {name for name, _, late in hints if not late}
+
+
+@given(st.text())
+def test_any_text_can_be_searched_for_exclusions(text: str) -> None:
+    assert excluded(text) == []
+    assert undated(text) == []

@@ -96,7 +96,16 @@ def _edit(text: str, old: str, new: str) -> str:
             '{description: d, url: "https://example.org"}',
             ["url comes from the environment"],
         ),
-        (', url: "https://example.org/cpu"', "", ['the index "wheels-cpu" needs a url']),
+        (
+            ', url: "https://example.org/cpu"',
+            "",
+            ['0.yaml:3:3: the index "wheels-cpu" needs a url', "fix: ", "IMAGEGEN_INDEX_WHEELS_CPU"],
+        ),
+        (
+            '"https://example.org/cpu"',
+            '"file:///srv/wheels"',
+            ["0.yaml:3:46: indexes.wheels-cpu.url: must be an http or https address"],
+        ),
         ("/usr/bin/python3.11", "/usr/../bin/python", ["0.yaml:14:18: bases.deb.interpreter"]),
         ("default: cpu}", "default: cu12}", ['0.yaml:5:3: axes.cuda: the default "cu12" is not among the values']),
         ("[linux/amd64, linux/arm64], default: linux/amd64", "[amd64], default: amd64", ["looks like"]),

@@ -127,10 +127,10 @@ def test_a_project_adds_files_of_its_own(tmp_path: Path) -> None:
         (FILE.format("https://example.org/other-1-py3-none-any.whl", "a" * 64), "no address of a wheel of demo"),
         (FILE.format("https://example.org/demo.tar.gz", "a" * 64), "no address of a wheel of demo"),
         (FILE.format("https://example.org/demo-1-py3-none-any.whl", "A" * 64), "sha256: must match"),
-        (FILE.format("file:///demo-1-py3-none-any.whl", "a" * 64), "url: must match"),
+        (FILE.format("file:///demo-1-py3-none-any.whl", "a" * 64), "url: must be an https address"),
         # A lock takes none of these, and would say so after the wheel was fetched and audited.
-        (FILE.format("http://example.org/demo-1-py3-none-any.whl", "a" * 64), "url: must match"),
-        ("    releases: {'1.0': {url: 'http://example.org/{torch}.whl'}}", "url: must match"),
+        (FILE.format("http://example.org/demo-1-py3-none-any.whl", "a" * 64), "url: must be an https address"),
+        ("    releases: {'1.0': {url: 'http://example.org/{torch}.whl'}}", "url: must be an https address"),
         ("    releases: {'1.0': {url: 'https://example.org/demo-1.0+{gpu}.whl'}}", "unknown placeholder {gpu}"),
         ("    releases: {'1.0': {url: 'https://example.org/demo-1.0+{torch}.zip'}}", "must end in .whl"),
         ("    releases: {'1.0': {url: 'https://example.org/{torch.whl'}}", "expected '}'"),

@@ -1,0 +1,73 @@
+"""The commands that resolve, against indexes that give no upload times: PyTorch's alias and one of the project's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagegen import lock
+from tests.integration.places import Place
+from tests.loopback import Folder
+from tests.wheels import make_wheel
+
+pytestmark = pytest.mark.integration
+CELL = "mine-cpu-py311"
+MATRIX = """\
+indexes:
+  ours: {{description: D., url: "{url}/ours"}}
+components:
+  mypkg: {{description: D.}}
+images:
+  mine:
+    description: D.
+    purpose: P.
+    base: debian12
+    components:
+      pip: {{because: It comes from PyPI.}}
+      mypkg: {{index: ours, because: It comes from an index of ours.}}
+      torch: {{version: "==2.13.0", because: It comes from PyTorch's index.}}
+"""
+
+
+def publish(root: Path, name: str, version: str) -> None:
+    """Add a wheel to the page of its project, with its hash and without an upload time."""
+    root.mkdir(parents=True, exist_ok=True)
+    filename, info = f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    digest = hashlib.sha256(make_wheel(root, {}, filename=filename, info=info).read_bytes()).hexdigest()
+    with (root / "index.html").open("a") as page:
+        page.write(f'<a href="{filename}#sha256={digest}">{filename}</a>\n')
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Folder]:
+    publish(tmp_path / "index/pytorch/torch", "torch", "2.13.0+cpu")
+    publish(tmp_path / "index/ours/mypkg", "mypkg", "0.3.0")
+    server = Folder(tmp_path / "index")
+    yield server
+    server.close()
+
+
+def test_lock_upgrade_and_nightly(index: Folder, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "matrices").mkdir(parents=True)
+    (project / "matrices/mine.yaml").write_text(MATRIX.format(url=index.url))
+    env = {"IMAGEGEN_INDEX_PYTORCH_CPU": f"{index.url}/pytorch", "PIP_FIND_LINKS": "", "UV_FIND_LINKS": ""}
+    place = Place(project, None, env=env)
+
+    def locked() -> dict[str, tuple[str, str]]:
+        wheels = lock.read(project / "locks" / f"{CELL}.toml").wheels
+        return {wheel.name: (wheel.file.index, wheel.version) for wheel in wheels if wheel.name != "pip"}
+
+    place.run("lock", "mine", "--upgrade")
+    assert locked() == {"mypkg": ("ours", "0.3.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}
+    publish(tmp_path / "index/ours/mypkg", "mypkg", "0.4.0")
+    (outcome,) = json.loads(place.run("nightly", "mine", "--propose-only", "--json").stdout)
+    assert outcome["result"] == "proposed"
+    assert locked() == {"mypkg": ("ours", "0.4.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}
+    publish(tmp_path / "index/ours/mypkg", "mypkg", "0.5.0")
+    place.run("lock", "mine", "--upgrade")
+    assert locked() == {"mypkg": ("ours", "0.5.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}
