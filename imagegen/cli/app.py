@@ -12,19 +12,21 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import base, compat, lock, matrix
+from imagegen import __version__, base, compat, lock, matrix
 from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.errors import GoneError, IncompatibleError, LockError
+from imagegen.data import is_source_tree, shipped
+from imagegen.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
 from imagegen.matrix import metadata
 from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
 from imagegen.store import Store
+from imagegen.text import counted
 
 T = TypeVar("T")
 
+_SHIPPED = ("matrices", "wheels")
 _UNCUT = 10_000  # columns: more than any row of a table has
 
 
@@ -53,14 +55,19 @@ class App:
     @cached_property
     def directories(self) -> list[Path]:
         """Those of the matrices and recipes: the shipped ones, and the project's own on top where it has some."""
-        directories = [shipped("matrices"), shipped("wheels")]
+        directories = [shipped(name) for name in _SHIPPED]
         theirs = {directory.resolve() for directory in directories}
         own = (self.project / directory.name for directory in directories)
         return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
     @cached_property
     def matrix(self) -> matrix.Matrix:
-        loaded = matrix.load(self.directories)
+        try:
+            loaded = matrix.load(self.directories)
+        except MatrixErrors as error:
+            if len(self.directories) > len(_SHIPPED) and is_source_tree(self.project):
+                raise _other_version(self.project, error) from error
+            raise
         compat.check(loaded)
         return loaded
 
@@ -138,6 +145,17 @@ class App:
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
+    """The one error about a clone whose matrices are not those of the imagegen that runs."""
+    first = errors.errors[0]
+    return MatrixError(
+        "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",
+        where=str(project.resolve()),
+        why=f"{counted(len(errors.errors), 'error')} beside imagegen {__version__}; {first.where}: {first.what}",
+        fix="`make setup` there, then use its .venv/bin/imagegen; or use another directory: `imagegen --project DIR`",
+    )
 
 
 def _there(path: Path) -> bool:
