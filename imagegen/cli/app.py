@@ -39,6 +39,7 @@ class App:
         self.console = _console(env, stderr=True)
         self.out = _console(env)
         self.progress = Terminal(self.console)
+        self._warnings: dict[str, tuple[compat.Conflict, ...]] = {}  # by cell
 
     @cached_property
     def settings(self) -> Settings:
@@ -128,15 +129,23 @@ class App:
         return fresh
 
     def judge(self, cell: Cell, facts: compat.Facts) -> None:
-        """Raise IncompatibleError when a rule refuses; say what is only a warning or unknown."""
+        """Raise IncompatibleError when a rule refuses; keep what is only a warning or unknown for `print_warnings`."""
         verdict = compat.judge_on(cell.gpus, self.matrix.rules, facts)
-        text = "\n".join(str(conflict) for conflict in verdict.conflicts)
+        self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
+            text = "\n".join(map(str, self._warnings.pop(cell.id)))
             near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", why=text, fix=fix)
-        if text:
-            self.progress.say(text)
+
+    def print_warnings(self, *, explain: bool) -> None:
+        """Print what rules warn of in the cells that were judged: in full, or a line for each cell."""
+        for name, conflicts in self._warnings.items():
+            if conflicts and explain:
+                self.progress.say(f"{name}:\n" + "\n".join(map(str, conflicts)))
+            elif conflicts:
+                rules = ", ".join(rule.id for conflict in conflicts for rule in conflict.rules)
+                self.progress.say(f"warning: {name}: {rules}; explained by `imagegen show {name}`")
 
     @staticmethod
     def imports(cell: Cell) -> dict[str, tuple[str, ...]]:

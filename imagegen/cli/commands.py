@@ -57,7 +57,9 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     """Reproducible container images for LLM reinforcement-learning training."""
     from imagegen.cli.app import App
 
-    ctx.obj = App(os.environ, project)
+    app = ctx.obj = App(os.environ, project)
+    # After the result. `show` explains a lock; `lock` comes before all other commands on it.
+    ctx.call_on_close(lambda: app.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 
 
 def run() -> object:

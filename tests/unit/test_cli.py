@@ -15,7 +15,10 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.cli.app import App
+from imagegen.compat.verdict import Conflict, Verdict
 from imagegen.matrix import Matrix
+from imagegen.matrix.rule import Rule
+from imagegen.progress import Terminal
 from imagegen.store import Store
 
 IMAGE = """\
@@ -88,6 +91,26 @@ def test_the_doctor_says_what_stands_in_the_way(run: Run, monkeypatch: pytest.Mo
     assert run("doctor", "odd", "--container", "x").code == 64
 
 
+def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    because = "All of it is slow."
+    rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
+    verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
+    monkeypatch.setattr("imagegen.compat.judge_on", lambda *_: verdict)
+    said: list[tuple[str, bool]] = []
+    monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))
+    assert run("render", "cpu-grpo").code == 0
+    ((text, after),) = said
+    assert (after, "cpu-grpo-cpu-py311" in text, "slow" in text, rule.because in text) == (True, True, True, False)
+    assert len(text.splitlines()) == 1
+    said.clear()
+    assert run("show", "cpu-grpo").code == 0
+    ((text, after),) = said
+    assert (after, text.count(rule.because)) == (True, 1)
+    assert f"torch: {rule.because}" in text  # which package "it" is
+
+
 def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
     ended = run("list", "odd*")
     assert ended.code == 0
@@ -108,6 +131,29 @@ def test_a_project_has_recipes_of_its_own(run: Run, tmp_path: Path) -> None:
 def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
     lines = run("list", "*").out.splitlines()
     assert len(lines) == 1 + len(json.loads(run("list", "*", "--json").out))
+
+
+@pytest.mark.parametrize("command", ["list", "matrix"])
+def test_cells_are_whole_where_a_terminal_is_narrow(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ids = {each["cell"] for each in json.loads(run("list", "*vllm*", "--json").out)}
+    out = run(command, "*vllm*").out
+    assert ids <= set(out.split())
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_a_list_of_one_image_states_its_purpose_once(run: Run) -> None:
+    purpose = json.loads(run("list", "hopper-vllm", "--json").out)[0]["purpose"]
+    assert run("list", "hopper-vllm*").out.count(purpose) == 1
+
+
+def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
+    (locked,) = json.loads(run("show", "hopper-vllm", "--json").out)
+    via = max((each["via"] for each in locked["wheels"] if not each["because"]), key=len)
+    out = run("show", "hopper-vllm").out
+    assert len(via) > 5
+    assert f"{', '.join(via[:5])} and {len(via) - 5} more" in out
+    assert max(map(len, out.splitlines())) < 400
 
 
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
