@@ -83,9 +83,12 @@ class App:
         theirs = shipped("locks") / f"{cell.id}.toml"
         return theirs if theirs.exists() and not _there(own) else own
 
+    def has_lock(self, cell: Cell) -> bool:
+        """Whether there is something where the cell's lock would be."""
+        return _there(self.lock_path(cell))
+
     def find_lock(self, cell: Cell) -> Lock | None:
-        path = self.lock_path(cell)
-        return lock.read(path) if _there(path) else None
+        return lock.read(self.lock_path(cell)) if self.has_lock(cell) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""

@@ -18,8 +18,9 @@ from imagegen.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.recipe import reason
+from imagegen.text import counted
 
-_FEW = 5  # packages that need another, in a row of the table
+_FEW = 5  # packages that need another, in a row of the table; cells in a message
 
 
 @click.command("show")
@@ -28,8 +29,13 @@ _FEW = 5  # packages that need another, in a row of the table
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
-    """What is in CELL, and why each pin is what it is."""
-    locks = [(chosen, app.fresh_lock(chosen)) for chosen in app.matrix.select(cell)]
+    """What is in CELL, and why each pin is what it is.
+
+    Of several cells those that are locked are shown, and the others are named. Exit code 67 when none is locked.
+    """
+    selected = app.matrix.select(cell)
+    locked = [each for each in selected if app.has_lock(each)] or selected[:1]
+    locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
     if size:
         weights = [_weight(app, lock) for _, lock in locks]
         if as_json:
@@ -42,6 +48,9 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     else:
         for chosen, lock in locks:
             _show(app, chosen, lock)
+    if missing := [each.id for each in selected if each not in locked]:
+        some = ", ".join(missing[:_FEW]) + (", ..." if len(missing) > _FEW else "")
+        app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {some}; `imagegen lock CELL` makes one")
 
 
 def _show(app: App, cell: Cell, lock: Lock) -> None:

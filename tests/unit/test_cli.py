@@ -156,6 +156,29 @@ def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
     assert max(map(len, out.splitlines())) < 400
 
 
+def test_show_prints_the_locks_that_there_are_and_names_the_cells_without_one(run: Run) -> None:
+    states = {each["cell"]: each["locked"] for each in json.loads(run("list", "*-sglang*", "--json").out)}
+    ended = run("show", "*-sglang*", "--json")
+    assert ended.code == 0
+    assert {each["cell"] for each in json.loads(ended.out)} == {cell for cell, state in states.items() if state != "no"}
+    missing = [cell for cell, state in states.items() if state == "no"]
+    assert missing[0] in ended.err
+    assert f"{len(missing)} cells" in ended.err
+    assert run("show", "odd*").code == 67  # none is locked
+    assert run("show", missing[0]).code == 67
+
+
+@pytest.mark.parametrize("option", [["--project", "x"], ["--project=x"], ["--debug"], ["--version"]])
+@pytest.mark.parametrize("command", [["list"], ["wheels", "list"], ["store", "size"]])
+def test_an_option_of_imagegen_itself_has_a_fix_that_says_where_it_goes(
+    run: Run, command: list[str], option: list[str]
+) -> None:
+    ended = run(*command, *option)
+    assert ended.code == 64
+    assert f"fix: imagegen {option[0].partition('=')[0]}" in ended.err
+    assert run(*command, "--projekt", "x").err.count("fix:") == 1
+
+
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     ended = run("list")
     images = [each["image"] for each in json.loads(run("list", "--json").out)]
