@@ -102,8 +102,8 @@ def _weight(app: App, lock: Lock) -> Weight:
 
 def _show_weight(app: App, weight: Weight) -> None:
     app.out.print(
-        f"{weight.cell}: {len(weight.layers)} layers, {_total(size.packed for size in weight.layers)} compressed, "
-        f"{_total(size.unpacked for size in weight.layers)} unpacked"
+        f"{weight.cell}: {len(weight.layers)} layers, {_total(size.packed for size in weight.layers)} compressed; "
+        f"unpacked: {_total(size.unpacked for size in weight.layers)}"
     )
     for cell, (count, packed) in sorted(weight.shared.items()):
         if count:
