@@ -18,10 +18,10 @@ _WIDTH = 80  # columns, which every terminal has
 
 
 def _wrapped(text: str, head: str) -> list[str]:
+    indent = " " * len(head)
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 @dataclass(frozen=True)

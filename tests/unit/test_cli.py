@@ -196,7 +196,7 @@ def test_what_an_image_weighs_is_shown_as_far_as_it_is_known(run: Run) -> None:
     assert weight["shared"]["sb3-maskable-cpu-py311"][1] > 100e6
     text = run("show", "cpu-grpo", "--size").out
     assert text.startswith("cpu-grpo-cpu-py311: ")
-    assert "compressed, not known here unpacked" in text.splitlines()[0]
+    assert "compressed; unpacked: not known here" in text.splitlines()[0]
 
 
 def test_a_width_that_is_asked_for_holds_on_a_pipe_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
