@@ -220,8 +220,9 @@ def _size(url: str) -> int:
 
 
 def _sibling(locked: Lock) -> Lock:
-    """As another image of the same stack would have it: three small packages less."""
-    small = [wheel for wheel in locked.wheels if wheel.file.size < 1_000_000 and wheel.name != PIN][:3]
+    """As another image of the same stack would have it: three small packages less, none that the matrix asks for."""
+    light = [wheel for wheel in locked.wheels if wheel.file.size < 1_000_000 and wheel.name != PIN]
+    small = [wheel for wheel in light if wheel.because is None][:3]
     return replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel not in small), record=None)
 
 
@@ -245,12 +246,20 @@ def table(results: dict[tuple[str, str], list[Cost]]) -> str:
     return "\n".join(lines)
 
 
+def _ways(text: str) -> list[str]:
+    """The names in a comma-separated list. Raises ArgumentTypeError for one that is not in WAYS."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in WAYS]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(WAYS)}")
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cell", nargs="?", default="cpu-grpo")
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--ways", type=_ways, default=list(WAYS), metavar="NAME,...")
     parser.add_argument("--no-byte-code", action="store_true")
     chosen = parser.parse_args()
     app = App(dict(os.environ), chosen.project)
@@ -258,7 +267,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
         bench = Bench(Path(name), app, chosen.cell, byte_code=not chosen.no_byte_code)
         for _ in range(chosen.repeat):
-            for way in chosen.ways.split(","):
+            for way in chosen.ways:
                 for what, cost in WAYS[way](bench):
                     results.setdefault((way, what), []).append(cost)
                     print(json.dumps({"way": way, "run": what, **vars(cost)}), file=sys.stderr, flush=True)

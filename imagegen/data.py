@@ -18,6 +18,11 @@ def shipped(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
+def is_source_tree(directory: Path) -> bool:
+    """Whether `directory` holds imagegen's own sources: a clone of its repository."""
+    return (directory / "imagegen" / "data.py").is_file()
+
+
 def read(path: Path) -> bytes:
     """A file that people write. Raises OSError, also for what is no regular file (it might never end) or too long."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 # Controls, formats (right-to-left marks, zero-width characters, byte order marks), lone surrogates, line separators.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _SECRETS = (
-    (re.compile(r"(?<=://)[^/\s'\"<>]*@"), "***@"),  # user:password@
+    # user:password@, or a token; but for ssh://user@, without which a command is of no use
+    (re.compile(r"(?<=://)(?!(?<=ssh://)[\w.-]+@[^@/\s'\"<>]*+(?!@))[^/\s'\"<>]*@"), "***@"),
     (re.compile(r"(?<=://)[^/\s'\"<>:@\[]+:(?!\d*(?:[/?#\s]|$))[^\s'\"<>]*@"), "***@"),  # with a slash in the password
     (re.compile(r"(://[^\s'\"<>?]*\?)[^\s'\"<>#]+"), r"\1***"),  # signatures of redirects, tokens
 )

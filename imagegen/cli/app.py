@@ -12,19 +12,21 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import base, compat, lock, matrix
+from imagegen import __version__, base, compat, lock, matrix
 from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.errors import GoneError, IncompatibleError, LockError
+from imagegen.data import is_source_tree, shipped
+from imagegen.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
 from imagegen.matrix import metadata
 from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
 from imagegen.store import Store
+from imagegen.text import counted
 
 T = TypeVar("T")
 
+_SHIPPED = ("matrices", "wheels")
 _UNCUT = 10_000  # columns: more than any row of a table has
 
 
@@ -37,6 +39,7 @@ class App:
         self.console = _console(env, stderr=True)
         self.out = _console(env)
         self.progress = Terminal(self.console)
+        self._warnings: dict[str, tuple[compat.Conflict, ...]] = {}  # by cell
 
     @cached_property
     def settings(self) -> Settings:
@@ -53,14 +56,19 @@ class App:
     @cached_property
     def directories(self) -> list[Path]:
         """Those of the matrices and recipes: the shipped ones, and the project's own on top where it has some."""
-        directories = [shipped("matrices"), shipped("wheels")]
+        directories = [shipped(name) for name in _SHIPPED]
         theirs = {directory.resolve() for directory in directories}
         own = (self.project / directory.name for directory in directories)
         return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
     @cached_property
     def matrix(self) -> matrix.Matrix:
-        loaded = matrix.load(self.directories)
+        try:
+            loaded = matrix.load(self.directories)
+        except MatrixErrors as error:
+            if len(self.directories) > len(_SHIPPED) and is_source_tree(self.project):
+                raise _other_version(self.project, error) from error
+            raise
         compat.check(loaded)
         return loaded
 
@@ -75,9 +83,12 @@ class App:
         theirs = shipped("locks") / f"{cell.id}.toml"
         return theirs if theirs.exists() and not _there(own) else own
 
+    def has_lock(self, cell: Cell) -> bool:
+        """Whether there is something where the cell's lock would be."""
+        return _there(self.lock_path(cell))
+
     def find_lock(self, cell: Cell) -> Lock | None:
-        path = self.lock_path(cell)
-        return lock.read(path) if _there(path) else None
+        return lock.read(self.lock_path(cell)) if self.has_lock(cell) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""
@@ -121,18 +132,37 @@ class App:
         return fresh
 
     def judge(self, cell: Cell, facts: compat.Facts) -> None:
-        """Raise IncompatibleError when a rule refuses; say what is only a warning or unknown."""
+        """Raise IncompatibleError when a rule refuses; keep what is only a warning or unknown for `print_warnings`."""
         verdict = compat.judge_on(cell.gpus, self.matrix.rules, facts)
-        text = "\n".join(str(conflict) for conflict in verdict.conflicts)
+        self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
+            text = "\n".join(map(str, self._warnings.pop(cell.id)))
             near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", why=text, fix=fix)
-        if text:
-            self.progress.say(text)
+
+    def print_warnings(self, *, explain: bool) -> None:
+        """Print what rules warn of in the cells that were judged: in full, or a line for each cell."""
+        for name, conflicts in self._warnings.items():
+            if conflicts and explain:
+                self.progress.say(f"{name}:\n" + "\n".join(map(str, conflicts)))
+            elif conflicts:
+                rules = ", ".join(rule.id for conflict in conflicts for rule in conflict.rules)
+                self.progress.say(f"warning: {name}: {rules}; explained by `imagegen show {name}`")
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
+    """The one error about a clone whose matrices are not those of the imagegen that runs."""
+    first = errors.errors[0]
+    return MatrixError(
+        "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",
+        where=str(project.resolve()),
+        why=f"{counted(len(errors.errors), 'error')} beside imagegen {__version__}; {first.where}: {first.what}",
+        fix="`make setup` there, then use its .venv/bin/imagegen; or use another directory: `imagegen --project DIR`",
+    )
 
 
 def _there(path: Path) -> bool:

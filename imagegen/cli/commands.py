@@ -57,7 +57,9 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     """Reproducible container images for LLM reinforcement-learning training."""
     from imagegen.cli.app import App
 
-    ctx.obj = App(os.environ, project)
+    app = ctx.obj = App(os.environ, project)
+    # After the result. `show` explains a lock; `lock` comes before all other commands on it.
+    ctx.call_on_close(lambda: app.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 
 
 def run() -> object:
@@ -77,4 +79,15 @@ def run() -> object:
         place = getattr(error, "ctx", None)
         what = error.format_message().rstrip(".")
         path = place.command_path if place else "imagegen"
-        raise UsageError(what[:1].lower() + what[1:], fix=f"`{path} --help` says what it takes") from error
+        fix = _before_command(error, path) or f"`{path} --help` says what it takes"
+        raise UsageError(what[:1].lower() + what[1:], fix=fix) from error
+
+
+def _before_command(error: click.ClickException, path: str) -> str | None:
+    """Where an option of imagegen itself belongs that was written after the command `path`; None for other errors."""
+    name = getattr(error, "option_name", None)
+    own = next((each for each in cli.params if name in each.opts), None)
+    if own is None or not isinstance(error, click.NoSuchOption):
+        return None
+    value = "" if getattr(own, "is_flag", False) else " DIR"
+    return f"imagegen {name}{value}{path.removeprefix('imagegen')} ...: it comes before the command"

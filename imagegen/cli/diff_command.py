@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.table import Table
 
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known, places
+from imagegen.cli.table import Table
 from imagegen.compare import sides, words
 from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
 from imagegen.compare.side import Part, Side
@@ -41,7 +41,10 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     for side in (found.before, found.after):
         click.echo(shown(f"{side.name}: {_described(side)}"))
     for line in _lines(found):
-        app.out.print(line, soft_wrap=isinstance(line, str))
+        if isinstance(line, Table):
+            line.print(app.out)
+        else:
+            app.out.print(line, soft_wrap=True)
 
 
 def _described(side: Side) -> str:
@@ -79,11 +82,11 @@ def _weight(part: Part) -> str:
 
 
 def _table(changes: Sequence[Change]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2))
+    table = Table("name", "before", "->", "after", "why", wraps=("before", "after", "why"), show_header=False)
     for each in changes:
         by = f"with {', '.join(each.by)}" if each.by else ""
         reason = "; ".join(filter(None, ["goes back" if each.back else "", by, each.why]))
-        table.add_row(each.name, each.before or "-", "->", each.after or "-", reason)
+        table.add_row(f"  {each.name}", each.before or "-", "->", each.after or "-", reason)
     return table
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.table import Table
 from imagegen.errors import LockError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
@@ -49,11 +49,15 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
         )
         return
     first = ("cell",) if pattern else ("image", "default cell")
-    table = Table(*first, "for", "locked", "built", box=None, pad_edge=False)
+    one = len({cell.image for cell in cells}) == 1  # image, whose purpose need not stand in every row
+    if one:
+        app.out.print(f"{cells[0].image}: {cells[0].purpose}")
+    table = Table(*first, "locked", "built", *(() if one else ("for",)), wraps=("for",))
     for cell in cells:
         names = (cell.id,) if pattern else (cell.image, cell.id)
-        table.add_row(*names, cell.purpose, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
-    app.out.print(table)
+        row = (*names, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
+        table.add_row(*row, *(() if one else (cell.purpose,)))
+    table.print(app.out)
     if not pattern and (more := len(app.matrix.cells()) - len(cells)):
         app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from imagegen import compat
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.table import Table
 from imagegen.compat import Row
 from imagegen.matrix.model import Cell
 from imagegen.text import shown
@@ -37,12 +37,12 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
     if as_json:
         app.json([_as_dict(row) for row in rows])
         return
-    table = Table("cell", "works", "fit", "of", "with", "why", box=None, pad_edge=False)
+    table = Table("cell", "works", "fit", "of", "with", "why", wraps=("with", "why"))
     for row in rows:
         word, colour = _SHOWN[row.standing.answer]
         count, among = (f"{row.fits.count:,}", f"{row.fits.among:,}") if row.fits.names else ("", "")
         table.add_row(row.cell.id, Text(word, style=colour), count, among, _engine(row), shown(row.standing.reason))
-    app.out.print(table)
+    table.print(app.out)
 
 
 def _print_github(app: App, cells: Sequence[Cell]) -> None:

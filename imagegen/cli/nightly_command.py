@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from imagegen import base, lock, pipeline
@@ -20,6 +19,7 @@ from imagegen.cli.comparing import known
 from imagegen.cli.compiling import builder_option, places
 from imagegen.cli.publishing import Publisher, Wishes, key_option
 from imagegen.cli.report import print_report
+from imagegen.cli.table import Table
 from imagegen.errors import LockError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
@@ -157,11 +157,11 @@ def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
         if each.proposal and (each.proposal.changed or each.proposal.held):
             section = changes.section(each.proposal, _moved(app, each.proposal))
             click.echo(section.text if _to_terminal() else str(section))
-    table = Table("cell", "result", "time", "", box=None, pad_edge=False)
+    table = Table("cell", "result", "time", "")
     for each in outcomes:
         result = Text(each.result, style=_COLOUR.get(each.result, "green"))
         table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
-    app.out.print(table)
+    table.print(app.out)
     for each in outcomes:
         if isinstance(each.error, pipeline.SmokeFailed):
             print_report(app.console, each.error.report)

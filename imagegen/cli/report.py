@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from imagegen.cli.table import Table
 from imagegen.errors import UsageError
 from imagegen.smoke import Report
 from imagegen.text import shown
@@ -17,11 +17,11 @@ _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
 def print_report(console: Console, report: Report) -> None:
     """One row per check, skips counted and shown."""
-    table = Table("check", "result", "time", "", box=None, pad_edge=False)
+    table = Table("check", "result", "time", "", wraps=("",))
     for result in report.results:
         status = Text(result.status, style=_COLOUR[result.status])
         table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
-    console.print(table)
+    table.print(console)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
 
 

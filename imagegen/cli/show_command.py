@@ -7,17 +7,20 @@ import re
 from collections.abc import Iterable
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from imagegen import builds, pipeline
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.table import Table
 from imagegen.errors import LockError
 from imagegen.layers import Size, layer_sizes, package_sizes, shared
 from imagegen.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
 from imagegen.matrix.model import Cell
 from imagegen.progress import human
 from imagegen.recipe import reason
+from imagegen.text import counted
+
+_FEW = 5  # packages that need another, in a row of the table; cells in a message
 
 
 @click.command("show")
@@ -26,8 +29,13 @@ from imagegen.recipe import reason
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
-    """What is in CELL, and why each pin is what it is."""
-    locks = [(chosen, app.fresh_lock(chosen)) for chosen in app.matrix.select(cell)]
+    """What is in CELL, and why each pin is what it is.
+
+    Of several cells those that are locked are shown, and the others are named. Exit code 67 when none is locked.
+    """
+    selected = app.matrix.select(cell)
+    locked = [each for each in selected if app.has_lock(each)] or selected[:1]
+    locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
     if size:
         weights = [_weight(app, lock) for _, lock in locks]
         if as_json:
@@ -40,6 +48,9 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     else:
         for chosen, lock in locks:
             _show(app, chosen, lock)
+    if missing := [each.id for each in selected if each not in locked]:
+        some = ", ".join(missing[:_FEW]) + (", ..." if len(missing) > _FEW else "")
+        app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {some}; `imagegen lock CELL` makes one")
 
 
 def _show(app: App, cell: Cell, lock: Lock) -> None:
@@ -50,14 +61,20 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
     if lock.record:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
-    table = Table("package", "version", "size", "from", "why", box=None, pad_edge=False)
+    table = Table("package", "version", "size", "from", "why", wraps=("from", "why"))
     for each in lock.packages:
         size = human(each.file.size) if isinstance(each, LockedWheel) else "-"
-        why = f"{reason(each)} ({each.choice})" if each.choice else reason(each)
-        table.add_row(each.name, each.version, size, _source(each), why)
-    app.out.print(table)
+        table.add_row(each.name, each.version, size, _source(each), _why(each))
+    table.print(app.out)
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
+
+
+def _why(package: LockedWheel | LockedBuild) -> str:
+    """Why it is there, and why in this file; of many packages that need it some, for JSON has all."""
+    few = package if len(package.via) <= _FEW else dataclasses.replace(package, via=package.via[:_FEW])
+    more = "" if few is package or package.because else f" and {len(package.via) - _FEW} more"
+    return f"{reason(few)}{more}" + (f" ({package.choice})" if package.choice else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +102,17 @@ def _weight(app: App, lock: Lock) -> Weight:
 
 def _show_weight(app: App, weight: Weight) -> None:
     app.out.print(
-        f"{weight.cell}: {len(weight.layers)} layers, {_total(size.packed for size in weight.layers)} compressed, "
-        f"{_total(size.unpacked for size in weight.layers)} unpacked"
+        f"{weight.cell}: {len(weight.layers)} layers, {_total(size.packed for size in weight.layers)} compressed; "
+        f"unpacked: {_total(size.unpacked for size in weight.layers)}"
     )
     for cell, (count, packed) in sorted(weight.shared.items()):
         if count:
             app.out.print(f"  shares {count} layers with {cell}: {human(packed)} compressed")
-    table = Table("layer or package", "compressed", "unpacked", box=None, pad_edge=False)
+    table = Table("layer or package", "compressed", "unpacked")
     below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?", size.name)]
     for size in (*below, *weight.packages):
         table.add_row(size.name, _human(size.packed), _human(size.unpacked))
-    app.out.print(table)
+    table.print(app.out)
 
 
 def _total(sizes: Iterable[int | None]) -> str:

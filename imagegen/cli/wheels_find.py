@@ -10,18 +10,22 @@ from typing import Any
 import click
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
-from rich.table import Table
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.table import Table
+from imagegen.compare.difference import CORES, estimate
 from imagegen.errors import UsageError
 from imagegen.lock import candidates
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell, Component, Requirement
+from imagegen.matrix.recipe import Recipe
 from imagegen.net import Client
-from imagegen.text import did_you_mean, shown
+from imagegen.text import counted, did_you_mean, shown
 from imagegen.wheels import catalogue
-from imagegen.wheels.find import Candidate, Need, find
+from imagegen.wheels.find import Candidate, Need, find, unreachable
+from imagegen.wheels.model import Place
+from imagegen.wheels.throttle import Work, duration
 
 
 @click.command("find")
@@ -166,18 +170,33 @@ def _row(each: Candidate) -> dict[str, Any]:
     }
 
 
+def _duration(recipe: Recipe, cell: Cell) -> str:
+    """As in: " of about 25 min on 16 cores"; nothing where the recipe states no cost."""
+    named = len(cell.gpus) if recipe.architectures else 1
+    work = Work(recipe.cost, named, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
+    seconds = estimate(work) if recipe.cost else None
+    return f" of about {duration(seconds)} on {CORES} cores" if seconds else ""
+
+
 def _print(
     app: App, component: Component, cell: Cell, need: Need, found: Sequence[Candidate], chosen: Candidate | None
 ) -> None:
     has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
     click.echo(f"{component.name} {need.version} for {cell.id}: {has}")
-    table = Table("fits", "place", "file", "why", box=None, pad_edge=False)
+    away = unreachable(found)
+    if away and chosen and chosen.place is Place.SOURCE:
+        click.echo(f"{counted(len(away), 'prebuilt wheel')} may fit, but cannot be reached from this machine:")
+        for each in away:
+            click.echo(shown(f"  {each.where}"))
+        time = _duration(app.matrix.recipes[component.name], cell)
+        click.echo(f"without it, the lock has a source build{time}; a directory in PIP_FIND_LINKS can provide it")
+    table = Table("file", "fits", "place", "why", wraps=("why",))
     # Files of one place that are refused for one reason share a row; JSON has each.
     for (fits, place, why), group in groupby(found, lambda each: (each.fits, each.place.value, each.reason)):
         first, *others = [each.filename or each.where for each in group]
         more = f" and {len(others)} more" if others else ""
-        table.add_row("yes" if fits else "no", place, shown(first + more), shown(why))
-    app.out.print(table)
+        table.add_row(shown(first + more), "yes" if fits else "no", place, shown(why))
+    table.print(app.out)
     if chosen:
         click.echo(shown(f"choice: {chosen.place.value}, {chosen.filename}: {chosen.reason}"))
         click.echo(shown(f"  {chosen.where}"))

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import click
-from rich.table import Table
 
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.table import Table
 from imagegen.progress import human
 from imagegen.text import shown
 from imagegen.wheels import wheelhouse
@@ -27,13 +27,13 @@ def command(app: App, *, as_json: bool) -> None:
     if as_json:
         app.json([dataclasses.asdict(wheel) for wheel in wheels])
         return
-    table = Table("wheel", "version", "torch", "python", "GPUs", "size", "made", "key", box=None, pad_edge=False)
+    table = Table("wheel", "version", "torch", "python", "GPUs", "size", "made", "key")
     for wheel in wheels:
         made = _age(wheel.record.get("made"), time.time())
         size = human(wheel.size)
         table.add_row(wheel.name, wheel.version, *map(_told, _facts(wheel)), size, made, wheel.key)
     if wheels:
-        app.out.print(table)
+        table.print(app.out)
     else:
         app.progress.say("no wheel is kept here: `imagegen wheels build` compiles what a cell's lock wants compiled")
 

@@ -245,11 +245,16 @@ def _rebuilds(before: Lock, after: Lock, known: Known) -> tuple[Rebuild, ...]:
     for build in after.builds:
         if build.key not in keys:
             work = known.work(build)
-            seconds = plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds if work else None
+            seconds = estimate(work) if work else None
             again = build.name in {each.name for each in before.builds}
             moved = _moved(build, before, after)
             found.append(Rebuild(build.name, build.release, moved, seconds, known.kept(build), again))
     return tuple(found)
+
+
+def estimate(work: Work) -> float | None:
+    """Return the seconds that a build takes on CORES cores with enough memory; None where its cost is not known."""
+    return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
 
 
 def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:

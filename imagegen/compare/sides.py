@@ -7,6 +7,7 @@ its; else the manifest and its labels have to do.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from imagegen.store.layout import is_digest
 from imagegen.text import did_you_mean
 
 _IMAGE = "an image of a registry is written with its registry: ghcr.io/acme/rl/cpu-grpo:latest"
+# Source: gitrevisions(7). @{2}, @{-1}, @{u}, @{upstream} and @{push} are no dates.
+_DATE = re.compile(r"@\{(?!(?:-?\d+|u|upstream|push)\})([^{}]+)\}", re.IGNORECASE)
 _LINUX = Platform("linux", "amd64")
 
 
@@ -168,6 +171,12 @@ def _of_commit(text: str, places: Places) -> Side | None:
     if not colon or text.startswith(":"):
         return None
     cell = places.cell(word)
+    if date := _DATE.search(name):
+        raise UsageError(
+            f"{date[0]} is not a date of a commit",
+            why="git looks it up in this clone's reflog, which begins when the repository was cloned",
+            fix=f"write the commit that `git rev-list -1 --before='{date[1]}' HEAD` prints, in place of {name}",
+        )
     commit = revision.commit_of(places.project, name, places.settings.env)
     if commit is None:
         if cell and "/" not in name:

@@ -31,7 +31,7 @@ class Conflict:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))
         lines = [f"{self.weight}: {facts}"]
         for rule in self.rules:
-            lines.append(f"  because: {rule.because} [{rule.id}]")
+            lines.append(f"  because: {rule.reason} [{rule.id}]")
             lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
             lines.append(f"  fix: {rule.fix}")
         return "\n".join(lines)

@@ -26,7 +26,8 @@ CATALOGUE = "catalogue"  # below it: data of another language, which imagegen.wh
 def load(directories: Sequence[Path]) -> Matrix:
     """Read every YAML file below the directories; later directories add to earlier ones, or override entries openly.
 
-    Raises MatrixErrors with everything that is wrong, each error with file, line and column.
+    An entry that is equal to one of an earlier directory is that entry. Raises MatrixErrors with everything that is
+    wrong, each error with file, line and column.
     """
     entries: Entries = {section: {} for section in SECTIONS}
     errors: list[MatrixError] = []
@@ -112,6 +113,8 @@ def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None
                 fix="keep one of them",
             )
         )
+    elif old and old.written == new.written:
+        return
     elif old and not (new.entry and new.entry.override):
         errors.append(
             MatrixError(

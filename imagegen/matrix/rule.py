@@ -34,6 +34,13 @@ class Rule:
     same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
 
     @property
+    def reason(self) -> str:
+        """`because`, with the packages that it is about where it names none of them ("Its label says ...")."""
+        text = self.because.casefold().replace("-", "")  # TransformerEngine is transformer-engine
+        named = any(name.replace("-", "") in text for name in self.leaders)
+        return self.because if named or not self.leaders else f"{', '.join(self.leaders)}: {self.because}"
+
+    @property
     def binding(self) -> bool:
         """Whether the rule can refuse a build: warnings and what is only remembered cannot."""
         return self.severity == "error" and self.evidence != "remembered"

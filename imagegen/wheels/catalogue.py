@@ -93,7 +93,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
                     errors.append(MatrixError(f"this is no address of a wheel of {entry.package}", where=where))
     if errors:
         raise MatrixErrors(list(errors))
-    return Catalogue(tuple(releases), tuple(files))
+    return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
 
 
 def _computed(release: Release, need: Need) -> Offer | Candidate:

@@ -25,7 +25,7 @@ from imagegen.wheels import naming
 from imagegen.wheels.model import BuiltWheel, Candidate, Offer, Place
 from imagegen.wheels.naming import Need, Told
 
-__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "find"]
+__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "find", "unreachable"]
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
@@ -201,7 +201,7 @@ class _Search:
             nobody = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
             what = self.need.obstacle or nobody
             return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
-        away = sum(bool(each.filename) and each.reason.startswith(_AWAY) for each in self.found)
+        away = len(unreachable(self.found))
         missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""
         reason = f"compiled for this cell, since no wheel fits{missed}"
         if self.need.from_source:
@@ -209,6 +209,11 @@ class _Search:
         elif any(each.fits for each in self.found):
             reason = "could be compiled for this cell"
         return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
+
+
+def unreachable(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates whose names fit and whose files cannot be reached: whether one serves is not known."""
+    return [each for each in found if each.filename and each.reason.startswith(_AWAY)]
 
 
 def _disqualifies(finding: Finding) -> bool:

@@ -15,7 +15,10 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.cli.app import App
+from imagegen.compat.verdict import Conflict, Verdict
 from imagegen.matrix import Matrix
+from imagegen.matrix.rule import Rule
+from imagegen.progress import Terminal
 from imagegen.store import Store
 
 IMAGE = """\
@@ -88,6 +91,26 @@ def test_the_doctor_says_what_stands_in_the_way(run: Run, monkeypatch: pytest.Mo
     assert run("doctor", "odd", "--container", "x").code == 64
 
 
+def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    because = "All of it is slow."
+    rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
+    verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
+    monkeypatch.setattr("imagegen.compat.judge_on", lambda *_: verdict)
+    said: list[tuple[str, bool]] = []
+    monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))
+    assert run("render", "cpu-grpo").code == 0
+    ((text, after),) = said
+    assert (after, "cpu-grpo-cpu-py311" in text, "slow" in text, rule.because in text) == (True, True, True, False)
+    assert len(text.splitlines()) == 1
+    said.clear()
+    assert run("show", "cpu-grpo").code == 0
+    ((text, after),) = said
+    assert (after, text.count(rule.because)) == (True, 1)
+    assert f"torch: {rule.because}" in text  # which package "it" is
+
+
 def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
     ended = run("list", "odd*")
     assert ended.code == 0
@@ -110,6 +133,52 @@ def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
     assert len(lines) == 1 + len(json.loads(run("list", "*", "--json").out))
 
 
+@pytest.mark.parametrize("command", ["list", "matrix"])
+def test_cells_are_whole_where_a_terminal_is_narrow(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ids = {each["cell"] for each in json.loads(run("list", "*vllm*", "--json").out)}
+    out = run(command, "*vllm*").out
+    assert ids <= set(out.split())
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_a_list_of_one_image_states_its_purpose_once(run: Run) -> None:
+    purpose = json.loads(run("list", "hopper-vllm", "--json").out)[0]["purpose"]
+    assert run("list", "hopper-vllm*").out.count(purpose) == 1
+
+
+def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
+    (locked,) = json.loads(run("show", "hopper-vllm", "--json").out)
+    via = max((each["via"] for each in locked["wheels"] if not each["because"]), key=len)
+    out = run("show", "hopper-vllm").out
+    assert len(via) > 5
+    assert f"{', '.join(via[:5])} and {len(via) - 5} more" in out
+    assert max(map(len, out.splitlines())) < 400
+
+
+def test_show_prints_the_locks_that_there_are_and_names_the_cells_without_one(run: Run) -> None:
+    states = {each["cell"]: each["locked"] for each in json.loads(run("list", "*-sglang*", "--json").out)}
+    ended = run("show", "*-sglang*", "--json")
+    assert ended.code == 0
+    assert {each["cell"] for each in json.loads(ended.out)} == {cell for cell, state in states.items() if state != "no"}
+    missing = [cell for cell, state in states.items() if state == "no"]
+    assert missing[0] in ended.err
+    assert f"{len(missing)} cells" in ended.err
+    assert run("show", "odd*").code == 67  # none is locked
+    assert run("show", missing[0]).code == 67
+
+
+@pytest.mark.parametrize("option", [["--project", "x"], ["--project=x"], ["--debug"], ["--version"]])
+@pytest.mark.parametrize("command", [["list"], ["wheels", "list"], ["store", "size"]])
+def test_an_option_of_imagegen_itself_has_a_fix_that_says_where_it_goes(
+    run: Run, command: list[str], option: list[str]
+) -> None:
+    ended = run(*command, *option)
+    assert ended.code == 64
+    assert f"fix: imagegen {option[0].partition('=')[0]}" in ended.err
+    assert run(*command, "--projekt", "x").err.count("fix:") == 1
+
+
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     ended = run("list")
     images = [each["image"] for each in json.loads(run("list", "--json").out)]
@@ -127,7 +196,7 @@ def test_what_an_image_weighs_is_shown_as_far_as_it_is_known(run: Run) -> None:
     assert weight["shared"]["sb3-maskable-cpu-py311"][1] > 100e6
     text = run("show", "cpu-grpo", "--size").out
     assert text.startswith("cpu-grpo-cpu-py311: ")
-    assert "compressed, not known here unpacked" in text.splitlines()[0]
+    assert "compressed; unpacked: not known here" in text.splitlines()[0]
 
 
 def test_a_width_that_is_asked_for_holds_on_a_pipe_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,17 +58,19 @@ def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_pat
     assert ended.err == (
         f"{CELL} has no flash-attn; this is what it would get with 2.8.3, the version that {CELL}-flash-attn has\n"
     )
-    first, head, *rows, last, where = ended.out.splitlines()
+    first, missed, address, otherwise, head, *rows, last, where = ended.out.splitlines()
     assert first == f"flash-attn 2.8.3 for {CELL}: Python 3.11, torch 2.11.0, CUDA 13.0"
-    assert head.split() == ["fits", "place", "file", "why"]
+    assert (missed.split()[0], "cores" in otherwise) == ("1", True)  # what decides comes before the candidates
+    assert address.startswith("  https://github.com/")
+    assert head.split() == ["file", "fits", "place", "why"]
     told = [" ".join(row.split()) for row in rows]
-    assert told[0] == "no wheelhouse this machine's store not asked: only a lock tells the build's key"
-    assert told[1] == f"no find-links {tmp_path / 'links'} has no wheel of flash-attn 2.8.3"
-    assert told[2].startswith("no index pypi cannot be reached: ")
-    assert told[3].startswith("no catalogue flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
+    assert told[0] == "this machine's store no wheelhouse not asked: only a lock tells the build's key"
+    assert told[1] == f"{tmp_path / 'links'} no find-links has no wheel of flash-attn 2.8.3"
+    assert told[2].startswith("pypi no index cannot be reached: ")
+    assert told[3].startswith("flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
     assert "cannot be reached: " in told[3]
-    assert any(" and 3 more for Python 3.10, the cell has 3.11" in row for row in told)
-    assert told[-1] == f"yes source build flash_attn-2.8.3.tar.gz {WHY}"
+    assert any(" and 3 more no catalogue for Python 3.10, the cell has 3.11" in row for row in told)
+    assert told[-1] == f"flash_attn-2.8.3.tar.gz yes source build {WHY}"
     assert last == f"choice: source build, flash_attn-2.8.3.tar.gz: {WHY}"
     assert where == "  recipe flash-attn"
 

@@ -118,6 +118,26 @@ def test_what_is_not_there(text: str, error: type[Exception], words: str, here: 
         sides.read(text, here.places)
 
 
+@pytest.mark.parametrize(
+    "revision", ["HEAD@{1.week.ago}", "main@{2026-11-19 10:00:00}", "@{yesterday}", "HEAD@{now}~1"]
+)
+def test_a_date_is_refused_since_git_looks_it_up_in_this_clones_history(revision: str, here: Here) -> None:
+    git(here.project, "reflog", "expire", "--expire=now", "--all")
+    git(here.project, "reset", "-q", "HEAD")  # as in a fresh clone
+    with pytest.raises(UsageError) as raised:
+        sides.read(f"{revision}:tiny", here.places)
+    assert "git rev-list -1 --before=" in str(raised.value.fix)
+
+
+def test_an_entry_of_the_reflog_and_an_upstream_are_no_dates(here: Here) -> None:
+    git(here.project, "config", "branch.main.remote", ".")
+    git(here.project, "config", "branch.main.merge", "refs/heads/main")
+    for name in ("HEAD@{0}", "main@{u}", "@{UPSTREAM}"):
+        assert sides.read(f"{name}:tiny", here.places).lock == here.lock
+    with pytest.raises(UsageError, match="no revision"):
+        sides.read("HEAD@{99}:tiny", here.places)
+
+
 def test_a_cell_that_had_no_lock_then(here: Here) -> None:
     git(here.project, "rm", "-q", f"locks/{CELL}.toml")
     git(here.project, "commit", "-qm", "gone")

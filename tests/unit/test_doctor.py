@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from imagegen import doctor
 from imagegen.config import Settings
 from imagegen.doctor import container, host, messages
+from imagegen.doctor.diagnosis import Diagnosis
 from imagegen.engine import Engine, Visit
 from imagegen.engine.visits import exec_in
 from imagegen.errors import ContainerError, EngineError, LostEngineError
 from imagegen.matrix.model import Cell, Gpu
 from imagegen.matrix.rule import Rule
-from imagegen.preflight.suite.model import Image, Machine
-from imagegen.preflight.suite.table import CHECKS
+from imagegen.preflight.suite.model import Finding, Image, Machine
+from imagegen.preflight.suite.table import CHECKS, Row
 from tests.unit.matrix_samples import SMALL, load
 
 GB = 1_000_000_000
@@ -123,6 +124,18 @@ def test_how_a_container_ended(changes: dict[str, Any], severity: str, said: str
 def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
     assert container.ending(visit()) == []
     assert container.ending(visit(running=True, exit_code=0, log="")) == []
+
+
+def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:
+    rows = (Row("engine", "error", "an engine answers"), Row("disk", "ok", "there is room"), Row("gpu", "-", "a GPU"))
+    findings = (Finding("engine", "error", "nothing listens", "start it"), Finding("engine", "note", "old", "update"))
+    text = Diagnosis("this host", None, "no GPU", rows, findings).text()
+    assert "an engine answers" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("error")]
+    assert line.split(maxsplit=2) == ["error", "engine", "nothing listens"]
+    for shown in ("there is room", "a GPU", "fix: start it", "old", "fix: update"):
+        assert text.count(shown) == 1
+    assert all(line.isascii() and len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
 
 
 class Rooms:

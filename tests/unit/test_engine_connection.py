@@ -80,7 +80,7 @@ def test_docker_host_that_leads_nowhere(tmp_path: Path, host: str) -> None:
 @pytest.mark.fault("Engine", "DOCKER_HOST is ssh://", "an error with the ssh command that forwards the engine's socket")
 def test_ssh_is_explained(tmp_path: Path) -> None:
     error = refused(settings_for(tmp_path, DOCKER_HOST="ssh://me@far:22"))
-    assert "/var/run/docker.sock ssh://me@far:22`" in str(error.fix)
+    assert "/var/run/docker.sock ssh://me@far:22`" in str(error)
 
 
 @pytest.mark.fault("Engine", "DOCKER_CONTEXT names a context that does not exist", "an error that names it")

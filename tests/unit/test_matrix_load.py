@@ -219,6 +219,20 @@ def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path) -> None:
     assert '1.yaml:2:3: "numpy" is defined twice' in told  # files of one directory have no order
 
 
+def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Path) -> None:
+    """Only a different one clashes, and one directory defines each name once, identical or not."""
+    first = load(tmp_path / "a", SMALL, RULE)
+    load(tmp_path / "b", SMALL, RULE)
+    assert matrix.load([tmp_path / "a", tmp_path / "b"]) == first
+    (tmp_path / "b/0.yaml").write_text(_edit(SMALL, "numpy: {description: n}", "numpy: {description: other}"))
+    with pytest.raises(MatrixErrors) as raised:
+        matrix.load([tmp_path / "a", tmp_path / "b"])
+    assert [(each.what, each.where.file) for each in raised.value.errors] == [
+        ('"numpy" is already defined', tmp_path / "b/0.yaml")
+    ]
+    assert complaint(tmp_path / "c", SMALL, SMALL).count("is defined twice") > 1
+
+
 @pytest.mark.parametrize(
     ("old", "new", "moved"),
     [

@@ -21,7 +21,13 @@ from imagegen.text import nearest, redact, shown
         ("http://[::1]:8080/a@b", "http://[::1]:8080/a@b"),
         ("https://cdn/x.whl?X-Signature=s3cret&y=1#sha256=0", "https://cdn/x.whl?***#sha256=0"),
         ("why? because", "why? because"),
-        ("git+ssh://git@host/x", "git+ssh://***@host/x"),
+        ("git+ssh://git@host/x", "git+ssh://git@host/x"),  # a user alone is no secret, where no token stands for one
+        ("`ssh -nNT ssh://me@far:22`", "`ssh -nNT ssh://me@far:22`"),
+        ("ssh://me:s3cret@far/x", "ssh://***@far/x"),
+        ("ssh://me:s3/cret@far/x", "ssh://***@far/x"),
+        ("ssh://me@s3cret@far/x", "ssh://***@far/x"),
+        ("ssh://me@far:s3cret@near", "ssh://***@near"),
+        ("https://t0ken@host/x", "https://***@host/x"),
     ],
 )
 def test_credentials_go(text: str, expected: str) -> None:

@@ -120,6 +120,10 @@ def test_a_project_adds_files_of_its_own(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_project_repeats_is_not_known_twice() -> None:
+    assert load([shipped("wheels"), shipped("wheels")]) == load([shipped("wheels")])
+
+
 @pytest.mark.parametrize(
     ("body", "what"),
     [
