@@ -43,15 +43,16 @@ def check(spec: Spec) -> Details:
     walk = Walk(absent, findings)
     for start, why in starts.items():
         walk.visit(start, why)
-    return findings.done(
-        {
-            "configurations": composed,
-            "modules": len(walk.visited),
-            "mismatches": list(walk.mismatches.values()),
-            "omitted": {name: spec.omits[name] for name in sorted(absent.omitted)},
-            "optional": sorted(absent.optional),
-        }
-    )
+    details: Details = {
+        "configurations": composed,
+        "modules": len(walk.visited),
+        "mismatches": list(walk.mismatches.values()),
+        "omitted": {name: spec.omits[name] for name in sorted(absent.omitted)},
+        "optional": sorted(absent.optional),
+    }
+    if walk.mismatches:
+        details["note"] = f"{len(walk.mismatches)} imports inside functions name what installed packages lack"
+    return findings.done(details)
 
 
 def backends(spec: Spec) -> tuple[str, ...]:
