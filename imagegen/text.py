@@ -51,9 +51,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return f'did you mean "{near}"?' if near else None
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Of known words one that begins so, the shortest of them; else one that is spelled much like it."""
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the shortest of the known words that begin with `word`, else one that is spelled much like it.
+
+    `likeness` is the least ratio of difflib's that counts as that, from 0 to 1.
+    """
     words = sorted(known)
     begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
-    near = begun or difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    near = begun or difflib.get_close_matches(word, words, n=1, cutoff=likeness)
     return near[0] if near else None

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const form = document.getElementById("filter");
-  const { filter, works, found } = form.elements;
+  const { filter, state, found } = form.elements;
   const groups = [...document.getElementById("cells").tBodies].map((body) => {
     const head = body.rows[0].textContent;
     const rows = [...body.rows].slice(1).map((row) => ({ row, text: `${head} ${row.textContent}`.toLowerCase() }));
@@ -16,7 +16,7 @@
     for (const { body, rows } of groups) {
       let here = 0;
       for (const { row, text } of rows) {
-        const wanted = (!works.value || row.dataset.works === works.value) && words.every((word) => text.includes(word));
+        const wanted = (!state.value || row.dataset.state === state.value) && words.every((word) => text.includes(word));
         row.hidden = !wanted;
         here += wanted;
       }
@@ -38,8 +38,8 @@
 
   const asked = new URLSearchParams(location.search);
   filter.value = asked.get("filter") ?? "";
-  works.value = asked.get("works") ?? "";
-  if (works.selectedIndex < 0) works.value = "";
+  state.value = asked.get("state") ?? "";
+  if (state.selectedIndex < 0) state.value = "";
   form.hidden = false;
   form.addEventListener("input", () => { apply(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -43,13 +43,12 @@ def resolve(base: Base, settings: Settings, progress: Progress, *, architecture:
     )
 
 
-def require_complete(locked: LockedBase) -> None:
-    """Raise BaseError for a base that is more than its image."""
-    if locked.packages:
+def require_complete(base: Base | LockedBase) -> None:
+    """Raise BaseError for a base that imagegen cannot build: an image of a registry to which packages must be added."""
+    if base.kind == "registry" and base.packages:
         raise BaseError(
-            f"base {locked.name} cannot be made",
-            why=f"{locked.image} needs {', '.join(locked.packages)} besides, which its own package manager would have "
-            "to install; imagegen does not run one yet",
+            f"base {base.name} needs packages that imagegen cannot add to an image of a registry yet",
+            why=f"only the package manager in {base.image} could install {', '.join(sorted(base.packages))}",
             fix="name an image that holds them, or use a base of kind debian",
         )
 

@@ -92,17 +92,10 @@ class App:
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""
-        found = self.find_lock(cell)
-        fix = f"`imagegen lock {cell.id}`"
+        found, where = self.find_lock(cell), str(self.lock_path(cell))
         if found is None:
-            raise LockError(f"{cell.id} has no lock", where=str(self.lock_path(cell)), fix=fix)
-        moved = lock.stale(found, cell)
-        if moved:
-            why = f"since then these inputs moved: {', '.join(moved)}"
-            raise LockError(f"the lock of {cell.id} is stale", where=str(self.lock_path(cell)), why=why, fix=fix)
-        if wrong := lock.contradictions(found, cell):
-            why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
-            raise LockError(f"the lock of {cell.id} contradicts it", where=str(self.lock_path(cell)), why=why, fix=fix)
+            raise LockError(f"{cell.id} has no lock", where=where, fix=f"`imagegen lock {cell.id}`")
+        lock.require_fresh(found, cell, where)
         self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
         return found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from imagegen import lock
+from imagegen import compat, lock
+from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
 from imagegen.errors import LockError
@@ -20,19 +21,13 @@ from imagegen.store import refs
 def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     """Images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.
 
-    What each is for, locked or not, built (in the store) or not.
+    What each is for, its state as `imagegen matrix` shows it, and whether it is built (in the store).
     """
     built = refs.images(app.store)
     cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
-    locks: dict[str, Lock | None] = {}
-    locked: dict[str, str] = {}
-    for cell in cells:
-        try:
-            locks[cell.id] = app.find_lock(cell)
-            locked[cell.id] = _locked(locks[cell.id], cell)
-        except LockError as error:  # one broken lock must not hide the other cells
-            app.progress.say(str(error))
-            locks[cell.id], locked[cell.id] = None, "broken"
+    locks = {cell.id: states.read_lock(app, cell) for cell in cells}
+    standings = compat.standings(cells, app.matrix.rules, app.library)
+    found = {cell.id: states.state(app, cell, standings[cell.id], locks[cell.id]) for cell in cells}
     if as_json:
         app.json(
             [
@@ -41,7 +36,9 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "image": cell.image,
                     "purpose": cell.purpose,
                     "axes": dict(cell.axes),
-                    "locked": locked[cell.id],
+                    "state": found[cell.id].name,
+                    "reason": found[cell.id].reason,
+                    "locked": _locked(locks[cell.id], cell),
                     "built": built.get(cell.id),
                 }
                 for cell in cells
@@ -52,27 +49,30 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     one = len({cell.image for cell in cells}) == 1  # image, whose purpose need not stand in every row
     if one:
         app.out.print(f"{cells[0].image}: {cells[0].purpose}")
-    table = Table(*first, "locked", "built", *(() if one else ("for",)), wraps=("for",))
+    table = Table(*first, "state", "built", *(() if one else ("for",)), wraps=("for",))
     for cell in cells:
         names = (cell.id,) if pattern else (cell.image, cell.id)
-        row = (*names, locked[cell.id], _built(locks[cell.id], built.get(cell.id)))
+        row = (*names, found[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
         table.add_row(*row, *(() if one else (cell.purpose,)))
     table.print(app.out)
     if not pattern and (more := len(app.matrix.cells()) - len(cells)):
         app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 
 
-def _built(found: Lock | None, digest: str | None) -> str:
+def _built(found: Lock | LockError | None, digest: str | None) -> str:
     if digest is None:
         return "no"
-    return "from another lock" if found and found.record and found.record.digest != digest else "yes"
+    return "from another lock" if isinstance(found, Lock) and found.record and found.record.digest != digest else "yes"
 
 
-def _locked(found: Lock | None, cell: Cell) -> str:
-    if found is None:
-        return "no"
+def _locked(found: Lock | LockError | None, cell: Cell) -> str:
+    if not isinstance(found, Lock):
+        return "broken" if found else "no"
     if lock.stale(found, cell):
         return "stale"
-    if lock.contradictions(found, cell):
-        return "edited"
+    try:
+        if lock.contradictions(found, cell):
+            return "edited"
+    except LockError:
+        return "broken"
     return "recorded" if found.record else "yes"

@@ -10,13 +10,22 @@ import click
 from rich.text import Text
 
 from imagegen import compat
+from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
 from imagegen.compat import Row
 from imagegen.matrix.model import Cell
-from imagegen.text import shown
+from imagegen.state import CellState, StateName
+from imagegen.text import counted, shown
 
-_SHOWN = {"compatible": ("yes", "green"), "incompatible": ("no", "red"), "unknown": ("unknown", "yellow")}
+_COLOURS: dict[StateName, str] = {
+    "tested": "green",
+    "locked": "green",
+    "no known conflict": "none",
+    "not buildable": "yellow",
+    "conflict": "red",
+    "unknown": "yellow",
+}
 
 
 @click.command("matrix")
@@ -25,23 +34,31 @@ _SHOWN = {"compatible": ("yes", "green"), "incompatible": ("no", "red"), "unknow
 @click.option("--github", is_flag=True, help="Print lines for $GITHUB_OUTPUT: what is locked, as matrices.")
 @pass_app
 def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
-    """The cells that match GLOB: which work, which do not and why, of which it is not known.
+    r"""Show the cells that match GLOB, each with its state and the reason for it.
 
-    It is judged by rules and by what package metadata states; "yes" is no promise that a lock can be made. "fit" counts
-    the known versions of the cell's main components that go together on its GPUs, CUDA and Python.
+    \b
+    tested             the smoke tests passed in exactly the image that the lock gives
+    locked             every version and file is pinned
+    no known conflict  rules and package metadata accept it; it is not locked
+    not buildable      no rule rejects it, but imagegen cannot build it
+    conflict           rules or package metadata reject it
+    unknown            rules and package metadata do not decide it
+
+    "combinations" counts the choices of known versions of the cell's main components (torch, vllm, megatron-core, ...)
+    that rules and metadata accept on its GPUs, CUDA and Python; "versions" are those of its inference engine.
     """
     if github:
         _print_github(app, app.matrix.select(pattern))
         return
     rows = compat.survey(app.matrix.select(pattern), app.matrix.rules, app.library)
+    found = [states.state(app, row.cell, row.standing, states.read_lock(app, row.cell)) for row in rows]
     if as_json:
-        app.json([_as_dict(row) for row in rows])
+        app.json([_as_dict(row, state) for row, state in zip(rows, found, strict=True)])
         return
-    table = Table("cell", "works", "fit", "of", "with", "why", wraps=("with", "why"))
-    for row in rows:
-        word, colour = _SHOWN[row.standing.answer]
-        count, among = (f"{row.fits.count:,}", f"{row.fits.among:,}") if row.fits.names else ("", "")
-        table.add_row(row.cell.id, Text(word, style=colour), count, among, _engine(row), shown(row.standing.reason))
+    table = Table("cell", "state", "combinations", "versions", "reason", wraps=("versions", "reason"))
+    for row, state in zip(rows, found, strict=True):
+        name, counts = Text(state.name, style=_COLOURS[state.name]), _combinations(row)
+        table.add_row(row.cell.id, name, counts, _engine(row), shown(state.reason))
     table.print(app.out)
 
 
@@ -60,20 +77,24 @@ def _labels(cell: Cell) -> list[str]:
     return ["self-hosted", "gpu", cell.gpus[-1].family] if cell.gpus else ["ubuntu-24.04"]
 
 
+def _combinations(row: Row) -> str:
+    return f"{row.fits.count:,} of {row.fits.among:,} fit" if row.fits.names else ""
+
+
 def _engine(row: Row) -> str:
-    """The versions that fit of what the cell generates with, else of what it trains with."""
+    """The versions that fit of the cell's inference engine, else of torch."""
     name = row.fits.engine
     if name is None:
         return ""
     versions = row.fits.versions[name]
-    return f"{name} {versions[0]} to {versions[-1]} ({len(versions)})" if versions else f"no {name}"
+    return f"{name} {versions[0]} to {versions[-1]} ({counted(len(versions), 'release')})" if versions else f"no {name}"
 
 
-def _as_dict(row: Row) -> dict[str, Any]:
+def _as_dict(row: Row, state: CellState) -> dict[str, Any]:
     return {
         "cell": row.cell.id,
-        "works": {"compatible": True, "incompatible": False, "unknown": None}[row.standing.answer],
-        "reason": row.standing.reason,
+        "state": state.name,
+        "reason": state.reason,
         "fit": row.fits.count,
         "of": row.fits.among,
         "versions": {name: list(versions) for name, versions in row.fits.versions.items()},

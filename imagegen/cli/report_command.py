@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from imagegen import builds, compat, data, layers, lock, pipeline, site
+from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.compare import words
@@ -18,7 +19,6 @@ from imagegen.errors import FetchError, LockError, PublishError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.nightly import changes
-from imagegen.publish import proof
 from imagegen.publish.tags import Subject, tags
 from imagegen.text import counted
 from imagegen.trust import project
@@ -34,20 +34,22 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the index, and the page of each cell.")
 @pass_app
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
-    """Write web pages about the cells that match GLOB: which work, and of each that is locked what is in it.
+    """Write web pages about the cells that match GLOB: the state of each, and of each that is locked what is in it.
 
     How to run it, what it needs, what it weighs, what the audit and the smoke checks said here, and its history in git.
     The pages need no server and fetch nothing from elsewhere. Prints the path of the first.
     """
     site.require_own(output)
     cells = app.matrix.select(pattern)
-    locks, broken = _locks(app)
+    read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
+    locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
+    rows = compat.survey(cells, app.matrix.rules, app.library)
     report = site.Report(
-        rows=compat.survey(cells, app.matrix.rules, app.library),
+        rows=rows,
+        states={row.cell.id: states.state(app, row.cell, row.standing, read[row.cell.id]) for row in rows},
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
-        broken=broken,
         descriptions=_descriptions(app),
     )
     files = site.render(report)
@@ -65,45 +67,24 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     click.echo(first)
 
 
-def _locks(app: App) -> tuple[dict[str, Lock], dict[str, str]]:
-    """Those of all cells, and of each that cannot be read why."""
-    found, broken = {}, {}
-    for cell in app.matrix.cells():
-        try:
-            if each := app.find_lock(cell):
-                found[cell.id] = each
-        except LockError as error:  # one broken lock must not hide the other cells
-            app.progress.say(str(error))
-            broken[cell.id] = f"its lock cannot be read: {error.what}"
-    return found, broken
-
-
 def _descriptions(app: App) -> Mapping[str, str]:
     return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
 
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
     whole, lacking = builds.here(locked, app.store)
+    tested = states.smoke_proof(app, cell, whole)
     return site.Sheet(
         cell=cell,
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),
         layers=layers.layer_sizes(whole, app.store, whole=not lacking),
         history=_history(app, cell, locked),
-        smoke=_smoke(app, cell, whole),
+        smoke=tested.report if tested else None,
         audit=pipeline.audit_report(whole, cell, app.store),
         tag=pipeline.tags(locked)[0],
         remote=_remote(app, cell, locked),
     )
-
-
-def _smoke(app: App, cell: Cell, whole: Lock) -> site.Smoke | None:
-    """What a publish proved of the image, with these checks; one that a GPU took part in comes first."""
-    digest = layers.made_here(whole, app.store) or (whole.record.digest if whole.record else None)
-    if digest is None:
-        return None
-    found = proof.recall(app.store, proof.Wanted.of(digest, whole, cell.declarations, require_gpu=False))
-    return found.report if found else None
 
 
 def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:

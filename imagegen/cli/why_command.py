@@ -1,18 +1,29 @@
-"""imagegen why: can this work, why not, and what does."""
+"""imagegen why: whether a combination or a cell can work, why not, and what does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from imagegen import compat
+from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
-from imagegen.compat import Explanation, Near, Question
+from imagegen.compat import Explanation, Question, Standing
+from imagegen.compat.verdict import Answer
 from imagegen.matrix import metadata
+from imagegen.matrix.model import Cell
+from imagegen.state import MEANINGS, CellState, StateName, cell_state
 from imagegen.text import shown
 
-_CODES = {"compatible": 0, "incompatible": 1, "unknown": 2}
+_NAMES: dict[Answer, StateName] = {
+    "compatible": "no known conflict",
+    "incompatible": "conflict",
+    "unknown": "unknown",
+}
+_Way = tuple[dict[str, str], str]  # the changes by name, and the command that asks about their result
 
 
 @click.command("why")
@@ -26,24 +37,64 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     """Say whether a combination can work: exit code 0 yes, 1 no, 2 not known.
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13') and what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
-    python==3.12, driver==580, base==ubuntu22.04); what is not named is free. Or name a cell.
+    python==3.12, driver==580, base==ubuntu22.04); what is not named is free. Or name a cell: then a cell that imagegen
+    cannot build is a no as well. A name that is not known makes the answer "unknown" unless the rest conflicts.
     """
     vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.directories))
     question = compat.ask(words, sets, app.matrix, vocabulary)
     explanation = compat.explain(question, app.matrix.rules, app.library)
-    near: tuple[Near, ...] = ()
-    if explanation.answer != "compatible":
-        near = compat.nearby(question, app.matrix.rules, app.library, compat.Surroundings.of(app.matrix))
+    state = _state(app, question, explanation)
+    ways = _ways(app, question, explanation, state)
     if as_json:
-        app.json(_as_dict(question, explanation, near))
+        app.json(_as_dict(question, explanation, state, ways))
     else:
-        click.echo(shown(_as_text(question, explanation, near)))
-    return _CODES[explanation.answer]
+        click.echo(shown(_as_text(question, explanation, state, ways)))
+    if explanation.answer == "incompatible" or (state and not state.buildable):
+        return 1
+    return 2 if explanation.answer == "unknown" else 0
 
 
-def _as_dict(question: Question, explanation: Explanation, near: tuple[Near, ...]) -> dict[str, Any]:
+def _state(app: App, question: Question, explanation: Explanation) -> CellState | None:
+    """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
+    cell = question.cell
+    if cell is None or "base" in question.asked:
+        return None
+    reasons = explanation.unknown
+    if explanation.answer == "incompatible" or not reasons:
+        worst = "error" if explanation.answer == "incompatible" else "suspicion"
+        found = (each.rules for each in explanation.conflicts if each.weight == worst)
+        reasons = tuple(rule.because for rules in found for rule in rules)
+    standing = Standing(explanation.answer, " ".join(reasons))
+    if question.asked:
+        return cell_state(cell, standing)
+    return states.state(app, cell, standing, states.read_lock(app, cell))
+
+
+def _ways(app: App, question: Question, explanation: Explanation, state: CellState | None) -> Sequence[_Way]:
+    """Return the nearest combinations that rules and metadata accept; of a cell that cannot be built, one that can."""
+    rules = app.matrix.rules
+    if explanation.answer != "compatible":
+        near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
+        return [(dict(each.changes), question.command(each.changes)) for each in near]
+    cell = question.cell
+    if cell is None or state is None or state.buildable:
+        return []
+    buildable = [each for each in app.matrix.cells() if cell_state(each, Standing("compatible")).buildable]
+    other = compat.nearest(rules, cell, buildable)
+    return [(_difference(cell, other), replace(question, cell=other).command())] if other else []
+
+
+def _difference(cell: Cell, other: Cell) -> dict[str, str]:
+    return {axis: f"=={value}" for axis, value in other.axes.items() if value != cell.axes[axis]}
+
+
+def _as_dict(
+    question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]
+) -> dict[str, Any]:
     return {
         "verdict": explanation.answer,
+        "rest": explanation.rest,  # the verdict without the unknown names; null where nothing else is asked about
+        "state": {"state": state.name, "reason": state.reason} if state else None,
         "conflicts": [
             {
                 "rule": rule.id,
@@ -60,17 +111,33 @@ def _as_dict(question: Question, explanation: Explanation, near: tuple[Near, ...
             for rule in conflict.rules
         ],
         "unknown": list(explanation.unknown),
-        "nearest": [{"changes": dict(each.changes), "command": question.command(each.changes)} for each in near],
+        "unknown_names": [{"name": each.name, "suggestion": each.suggestion} for each in question.unknown],
+        "nearest": [{"changes": changes, "command": command} for changes, command in ways],
     }
 
 
-def _as_text(question: Question, explanation: Explanation, near: tuple[Near, ...]) -> str:
+def _as_text(question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]) -> str:
+    """The verdict, then each reason as a block of its own, then what to try."""
+    blocks = [_verdict(question, explanation, state)]
+    for number, conflict in enumerate(explanation.conflicts, 1):
+        blocks.append(f"{number}. {conflict}".replace("\n", "\n "))  # below the text, not below its number
+    if explanation.unknown:
+        lines = [f"not known: {sentence}" for sentence in explanation.unknown]
+        if question.unknown and explanation.rest and explanation.answer == "unknown":
+            lines.append(f"the rest: {_NAMES[explanation.rest]}")
+        blocks.append("\n".join(lines))
+    if ways:
+        blocks.append("\n".join(["Try:", *(f"  {_text(changes)}: {command}" for changes, command in ways)]))
+    return "\n\n".join(blocks)
+
+
+def _verdict(question: Question, explanation: Explanation, state: CellState | None) -> str:
     asked = ", ".join(f"{name}{specifier}" for name, specifier in question.asked.items())
     about = f"{question.cell.id}{f' with {asked}' if asked else ''}" if question.cell else asked
-    lines = [f"{explanation.answer}: {about}"]
-    lines += [str(conflict) for conflict in explanation.conflicts]
-    lines += [f"not known: {sentence}" for sentence in explanation.unknown]
-    if near:
-        lines.append("nearest that works:")
-        lines += [f"  {each.text}: {question.command(each.changes)}" for each in near]
-    return "\n".join(lines)
+    if state and (explanation.answer == "compatible" or state.name == "not buildable"):
+        return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
+    return f"{_NAMES[explanation.answer]}: {about}"  # the blocks that follow say why
+
+
+def _text(changes: dict[str, str]) -> str:
+    return ", ".join(f"{name}{specifier}" for name, specifier in sorted(changes.items()))

@@ -5,7 +5,7 @@ from imagegen.compat.constraints import constraints
 from imagegen.compat.evaluate import judge, judge_on
 from imagegen.compat.facts import Fact, Facts, facts_of_cell, facts_of_lock
 from imagegen.compat.floor import floor
-from imagegen.compat.grid import Row, survey
+from imagegen.compat.grid import Row, Standing, standings, survey
 from imagegen.compat.nearby import Near, Surroundings, nearby
 from imagegen.compat.nearest import nearest
 from imagegen.compat.question import Question, ask
@@ -23,6 +23,7 @@ __all__ = [
     "Near",
     "Question",
     "Row",
+    "Standing",
     "Surroundings",
     "Verdict",
     "Vocabulary",
@@ -37,5 +38,6 @@ __all__ = [
     "judge_on",
     "nearby",
     "nearest",
+    "standings",
     "survey",
 ]

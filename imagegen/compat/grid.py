@@ -58,15 +58,25 @@ class Row:
 
 def survey(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> tuple[Row, ...]:
     """Every cell with its answer, in the given order."""
+    worlds = _worlds(cells, rules, library)
+    rows = {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell, world in worlds}
+    return tuple(rows[cell.id] for cell in cells)
+
+
+def standings(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> dict[str, Standing]:
+    """The answer about each of the cells, by id: `survey` without the count of combinations, which takes longer."""
+    return {cell.id: world.standing(cell) for cell, world in _worlds(cells, rules, library)}
+
+
+def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: Library) -> Iterator[tuple[Cell, World]]:
+    """Each of the cells with the world that it shares with cells alike."""
     rules = tuple(rules)
     alike: dict[object, list[Cell]] = {}
     for cell in cells:
         alike.setdefault((cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items()))), []).append(cell)
-    rows: dict[str, Row] = {}
     for some in alike.values():
         world = World(some, rules, library)
-        rows |= {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell in some}
-    return tuple(rows[cell.id] for cell in cells)
+        yield from ((cell, world) for cell in some)
 
 
 class World:

@@ -88,7 +88,7 @@ class _Search:
         facts = question.facts
         self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
-        if "base" in question.asked and "glibc" not in question.asked:
+        if "base" in question.asked and "base" in facts.names and "glibc" not in question.asked:
             self.costs["base"] = _COST["base"]
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
         scope = Scope(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
@@ -114,6 +114,8 @@ class _Search:
         if self.hopeless:
             return found
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
+        if not cores and self._assign(())[1]:
+            return found  # what is not known is beyond these changes
         for cost in range(1, _FURTHEST + 1):
             for names in self._subsets(cost):
                 useful = all(core & set(names) for core in cores)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from imagegen.compat.facts import Fact, Facts, extras_of, facts_of_cell
-from imagegen.compat.vocabulary import Vocabulary, cuda_of, python_of
+from imagegen.compat.vocabulary import MODEL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 from imagegen.errors import UsageError
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.fields import ENV, NO_CUDA, is_surrounding, specifier_set
@@ -33,6 +33,14 @@ class Question:
     gpus: tuple[Gpu, ...] = ()
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cell: Cell | None = None
+    unknown: tuple[UnknownName, ...] = ()  # among `asked`; the facts do not have them, so they reject nothing
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is asked about but unknown names."""
+        facts = self.facts
+        known = facts.packages or facts.versions or facts.env or self.gpus or self.asked.keys() & facts.names.keys()
+        return not known
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
         """The question as it can be typed, with some answers changed."""
@@ -71,7 +79,8 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
     """`RTX 5090` without quotes comes as two words: they belong together where together they mean something."""
     position = 0
     while position < len(words):
-        length = next((n for n in (4, 3, 2) if _together(words[position : position + n], n, vocabulary)), 1)
+        length = next((n for n in (4, 3, 2) if _together(words[position : position + n], n, vocabulary)), 0)
+        length = length or _unknown_card(words[position:], vocabulary)
         yield " ".join(words[position : position + length])
         position += length
 
@@ -79,6 +88,16 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
 def _together(words: Sequence[str], length: int, vocabulary: Vocabulary) -> bool:
     value = " ".join(words).rpartition("=")[2]
     return len(words) == length and all(map(_plain_word, words[1:])) and vocabulary.meaning(value) is not None
+
+
+def _unknown_card(words: Sequence[str], vocabulary: Vocabulary) -> int:
+    """Return of how many words the name of a GPU consists that is not known: "GTX 1080 Ti"; 1 where it is no GPU."""
+    name = words[0].rpartition("=")[2]
+    if len(words) == 1 or not re.fullmatch(r"[0-9]{3,4}", words[1]):
+        return 1
+    if is_surrounding(name.lower()) or vocabulary.meaning(name):
+        return 1
+    return 3 if words[2:] and re.fullmatch(MODEL, words[2].lower()) else 2
 
 
 def _plain_word(word: str) -> bool:
@@ -95,23 +114,27 @@ class _Asker:
         self.env: dict[str, str] = {}
         self.gpus: tuple[Gpu, ...] = ()
         self.extras: dict[str, frozenset[str]] = {}
+        self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
+        self.unknown: dict[str, UnknownName] = {}
 
     def hear(self, word: str) -> None:
         name, extras, specifier = _split(word)
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)+", name):
+            raise UsageError(f'"{name}" is a version without a name', fix=f"for example `{_EXAMPLE}`")
         if not specifier and not extras and not is_surrounding(name.lower()):
-            meaning = self.vocabulary.meaning(name)
-            if meaning is None:
-                fix = self.vocabulary.near(name) or f"for example `{_EXAMPLE}`"
-                raise UsageError(f'"{name}" is neither a component nor anything that one runs on', fix=fix)
-            name, specifier = meaning
+            name, specifier = self.vocabulary.meaning(name) or (name, "")
         if name.lower().startswith(ENV):
             self._variable(name[len(ENV) :], specifier)
         elif is_surrounding(name.lower()):
             self._surrounding(name.lower(), specifier)
         else:
-            self._package(self.vocabulary.package(name), specifier, extras)
+            self._package(name, specifier, extras)
 
-    def _package(self, package: str, specifier: str, extras: frozenset[str]) -> None:
+    def _package(self, name: str, specifier: str, extras: frozenset[str]) -> None:
+        try:
+            package = self.vocabulary.package(name)
+        except UnknownNameError as error:
+            self.unknown[name], package = error.unknown, name
         specifier = ",".join(part for part in (self.asked.get(package, ""), _double(specifier)) if part)
         try:
             specifier_set(specifier)
@@ -119,6 +142,8 @@ class _Asker:
             raise UsageError(str(error), where=f"{package}{specifier}") from error
         self.asked[package] = specifier
         self.extras[package] = self.extras.get(package, frozenset()) | extras
+        if package in self.unknown:
+            return
         release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
         self.packages[package] = Fact.asked(specifier, release)
 
@@ -150,25 +175,39 @@ class _Asker:
 
     def _named(self, name: str, value: str) -> None:
         if name == "gpu":
-            self.gpus = tuple(
-                dict.fromkeys([*self.gpus, *(gpu for each in value.split(",") for gpu in self.vocabulary.gpu(each))])
-            )
-            self.asked["gpu"] = f"=={','.join(gpu.name for gpu in self.gpus)}"
+            for each in value.split(","):
+                self._gpu(each.strip())
+            self.asked["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
         elif name == "base":
-            system = self.vocabulary.system(value)
-            self.asked["base"] = f"=={system.name}"
-            self.names["base"] = system.name
-            self.versions.setdefault("glibc", Fact.exactly(system.glibc))
+            self._base(value)
         elif value in self.vocabulary.platforms:
             self.names[name] = value
         else:
             raise UsageError(f'there is no platform "{value}"', fix=f"known are {', '.join(self.vocabulary.platforms)}")
 
+    def _gpu(self, name: str) -> None:
+        try:
+            self.gpus = tuple(dict.fromkeys([*self.gpus, *self.vocabulary.gpu(name)]))
+        except UnknownNameError as error:
+            self.unknown[name] = self.cards[name] = error.unknown
+
+    def _base(self, name: str) -> None:
+        try:
+            system = self.vocabulary.system(name)
+        except UnknownNameError as error:
+            self.unknown[name] = error.unknown
+            return
+        self.asked["base"] = f"=={system.name}"
+        self.names["base"] = system.name
+        self.versions.setdefault("glibc", Fact.exactly(system.glibc))
+
     def about(self, cell: Cell | None) -> Question:
+        """Return the question; of a cell, with its facts as far as no word changes them, known or not."""
+        unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            return Question(self.asked, facts, self.gpus, self.extras)
+            return Question(self.asked, facts, self.gpus, self.extras, unknown=unknown)
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
@@ -177,9 +216,15 @@ class _Asker:
             versions.pop("cuda", None)
         packages = {**(self._unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
         env = {**(facts.env or {}), **self.env}
-        gpus = () if names.get("cuda") == NO_CUDA else self.gpus or cell.gpus
+        if "base" in self.asked and "base" not in self.names:
+            names.pop("base")
+            if "glibc" not in self.asked:
+                versions.pop("glibc")
+        gpus = self.gpus if "gpu" in self.asked else cell.gpus
+        gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
-        return Question(self.asked, Facts(packages, versions, names, closed=False, env=env), gpus, extras, cell)
+        facts = Facts(packages, versions, names, closed=False, env=env)
+        return Question(self.asked, facts, gpus, extras, cell, unknown)
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""

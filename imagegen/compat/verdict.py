@@ -30,8 +30,8 @@ class Conflict:
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))
         lines = [f"{self.weight}: {facts}"]
-        for rule in self.rules:
-            lines.append(f"  because: {rule.reason} [{rule.id}]")
+        for number, rule in enumerate(self.rules):
+            lines.append(f"  {'and' if number else 'because'}: {rule.reason} [{rule.id}]")
             lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
             lines.append(f"  fix: {rule.fix}")
         return "\n".join(lines)

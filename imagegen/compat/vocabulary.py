@@ -16,9 +16,10 @@ from imagegen.text import nearest
 T = TypeVar("T")
 
 _MAKER = {"nvidia", "geforce", "tesla", "quadro"}  # before a card's name, as nvidia-smi says it
-_MODEL = re.compile(
+MODEL = re.compile(
     r"sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|[0-9]+gb|ti|super|d|laptop|gpu|blackwell|max|q|generation|server|workstation|edition"
 )
+_LIKENESS = 0.8  # difflib's ratio, at least, of a typing error: "troch" and "torch" have 0.8
 _CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9]\.[0-9](?:\.[0-9]+)?)")
 _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
 
@@ -26,6 +27,31 @@ _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
 def plain(text: str) -> str:
     """The same for "flash-attn", "Flash_Attn" and "flash attn"."""
     return re.sub(r"[\s_-]+", "", text.lower())
+
+
+@dataclass(frozen=True)
+class UnknownName:
+    """A name that neither the matrix nor the harvested metadata has."""
+
+    kind: str  # "component", "GPU" or "base"
+    name: str
+    suggestion: str | None  # a known name that resembles it
+    known: tuple[str, ...] = ()  # all names of its kind, where these are few
+
+    def __str__(self) -> str:
+        if self.suggestion:
+            return f"{self.name} (did you mean {self.suggestion}?)"
+        return f"{self.name} (known are {', '.join(self.known)})" if self.known else self.name
+
+
+class UnknownNameError(UsageError):
+    """A name that is not known, where a known one is needed."""
+
+    def __init__(self, unknown: UnknownName) -> None:
+        fix = f'did you mean "{unknown.suggestion}"?' if unknown.suggestion else None
+        fix = fix or (f"known are {', '.join(unknown.known)}" if unknown.known else None)
+        super().__init__(f'there is no {unknown.kind} "{unknown.name}"', fix=fix)
+        self.unknown = unknown
 
 
 @dataclass(frozen=True)
@@ -55,28 +81,29 @@ class Vocabulary:
             cell.base.name: System(cell.base.name, cell.base.glibc, cell.base.python) for cell in matrix.all_cells
         }
         systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
-        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *matrix.defaults)}
+        cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
+        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *cells)}
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
         return cls(_plain(names), _plain(gpus), _plain(systems), matrix.axes["platform"], labelled, written)
 
     def package(self, name: str) -> str:
-        """Raises UsageError for a name that nobody knows."""
-        instead = "known are the components of the matrix and the packages under matrices/metadata/"
-        return self._find(self.packages, name, "component", self.near(name) or instead)
+        """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
+        if plain(name) in self.packages:
+            return self.packages[plain(name)]
+        raise UnknownNameError(UnknownName("component", name, self.near(name)))
 
     def gpu(self, name: str) -> tuple[Gpu, ...]:
         """The GPUs of that name: several for a family. sm_90a is sm_90, for which `a` code runs as well."""
         found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{2,3})[af]?", name.lower().strip())
         if found and f"sm{found[1]}" in self.gpus:
             return self.gpus[f"sm{found[1]}"]
-        known = dict.fromkeys(gpu.name for named in self.gpus.values() for gpu in named)
-        instead = f"known are {', '.join(known)}, and cards of theirs"
-        return self.gpus.get(_card(name, self.gpus)) or self._find(self.gpus, name, "GPU", instead)
+        known = sorted({gpu.name for named in self.gpus.values() for gpu in named}, key=lambda each: (len(each), each))
+        return self.gpus.get(_card(name, self.gpus)) or self._find(self.gpus, name, "GPU", known)
 
     def system(self, name: str) -> System:
         known = sorted({system.name for system in self.systems.values()})
-        return self._find(self.systems, name, "base", f"known are {', '.join(known)}")
+        return self._find(self.systems, name, "base", known)
 
     def meaning(self, word: str) -> tuple[str, str] | None:
         """(surrounding or package, specifier) of a word alone: "cu128", "py312", "H100"; None if unknown."""
@@ -97,14 +124,22 @@ class Vocabulary:
         return "gpu", f"=={word}"
 
     def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
-        """A sentence that offers what was perhaps meant."""
-        found = nearest(plain(word), self.written if among is None else set(among) & set(self.written))
-        return f'did you mean "{self.written[found]}"?' if found else None
+        """Return the known name that is perhaps meant.
 
-    def _find(self, known: Mapping[str, T], name: str, kind: str, instead: str) -> T:
+        That is a name with a typing error, not one that resembles it (deepspeed, deep-ep). A GPU is meant only where
+        the word is a part of its name: one digit makes another GPU (V100, H100).
+        """
+        key = plain(word)
+        known = self.written.keys() if among is None else set(among) & self.written.keys()
+        cards = {each for each in known if each in self.gpus and not each.isalpha()}
+        parts = sorted(each for each in cards if len(key) > 2 and key in each)
+        found = nearest(key, known - cards, _LIKENESS) or next(iter(parts), None)
+        return self.written[found] if found else None
+
+    def _find(self, known: Mapping[str, T], name: str, kind: str, written: Iterable[str]) -> T:
         if plain(name) in known:
             return known[plain(name)]
-        raise UsageError(f'there is no {kind} "{name}"', fix=self.near(name, known) or instead)
+        raise UnknownNameError(UnknownName(kind, name, self.near(name, known), tuple(written)))
 
 
 def _card(name: str, known: Iterable[str]) -> str:
@@ -112,7 +147,7 @@ def _card(name: str, known: Iterable[str]) -> str:
     words = re.split(r"[\s_-]+", name.lower().strip())
     while words and words[0] in _MAKER:
         words.pop(0)
-    while words and "".join(words) not in known and _MODEL.fullmatch(words[-1]):
+    while words and "".join(words) not in known and MODEL.fullmatch(words[-1]):
         words.pop()
     return "".join(words)
 

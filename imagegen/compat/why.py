@@ -20,11 +20,15 @@ _TRIES = 12  # of those that are looked at for it
 
 @dataclass(frozen=True)
 class Explanation:
-    """`conflicts` hold warnings too; `unknown` are sentences about what is asked and not known here."""
+    """`conflicts` hold warnings too; `unknown` are sentences about what is asked and not known here.
+
+    `rest` is the answer about all names but the unknown ones; None where there are no others.
+    """
 
     answer: Answer
     conflicts: tuple[Conflict, ...] = ()
     unknown: tuple[str, ...] = ()
+    rest: Answer | None = None
 
 
 def explain(question: Question, rules: Iterable[Rule], library: Library) -> Explanation:
@@ -37,9 +41,9 @@ def explain(question: Question, rules: Iterable[Rule], library: Library) -> Expl
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
     answer = min((one.answer for one in each), key=WORST_FIRST.index)
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
-    return Explanation(
-        answer, tuple(conflicts.values()), tuple(dict.fromkeys(text for one in each for text in one.unknown))
-    )
+    unknown = dict.fromkeys([*map(str, question.unknown), *(text for one in each for text in one.unknown)])
+    whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
+    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), None if question.is_unknown else answer)
 
 
 class _Case:

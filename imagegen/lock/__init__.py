@@ -6,7 +6,7 @@ from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
-from imagegen.lock.freshness import contradictions, stale
+from imagegen.lock.freshness import contradictions, require_fresh, stale
 from imagegen.lock.indexes import with_indexes
 from imagegen.lock.make import make, moment
 
@@ -27,6 +27,7 @@ __all__ = [
     "moment",
     "read",
     "realised",
+    "require_fresh",
     "require_unchanged",
     "stale",
     "with_indexes",

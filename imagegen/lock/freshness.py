@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen.errors import BuildError
+from imagegen.errors import BuildError, LockError
 from imagegen.lock.build_sources import commit_of, patches_of
 from imagegen.lock.builds import BUILDER, builder
 from imagegen.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, winners_among
@@ -39,6 +39,17 @@ def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
     Versions, hashes and packages are the lock's own to say. Raises LockError for a platform that wheels do not know.
     """
     return tuple(_contradictions(lock, cell))
+
+
+def require_fresh(lock: Lock, cell: Cell, where: str) -> None:
+    """Raise LockError for a lock at the path `where` that is stale or that an edit has changed."""
+    fix = f"`imagegen lock {cell.id}`"
+    if moved := stale(lock, cell):
+        why = f"since then these inputs moved: {', '.join(moved)}"
+        raise LockError(f"the lock of {cell.id} is stale", where=where, why=why, fix=fix)
+    if wrong := contradictions(lock, cell):
+        why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
+        raise LockError(f"the lock of {cell.id} contradicts the matrix", where=where, why=why, fix=fix)
 
 
 def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:

@@ -11,6 +11,7 @@ from imagegen.layers import Size
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.site.history import History
+from imagegen.state import CellState
 
 Smoke = Mapping[str, Any]  # as smoke.Report.as_dict has it
 Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
@@ -33,13 +34,13 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Report:
-    """`rows` are the cells in the matrix's order; `broken` says of a cell why its lock cannot be read.
+    """`rows` are the cells in the matrix's order, `states` their states by id.
 
     `others` are locks of cells that the report leaves out: their images may share layers with these.
     """
 
     rows: tuple[Row, ...]
+    states: Mapping[str, CellState]
     sheets: tuple[Sheet, ...]
     others: tuple[Lock, ...] = ()
-    broken: Mapping[str, str] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead

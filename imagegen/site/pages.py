@@ -16,6 +16,7 @@ from imagegen.data import shipped
 from imagegen.progress import human
 from imagegen.site import view
 from imagegen.site.model import Report
+from imagegen.state import MEANINGS
 from imagegen.text import counted, shown
 
 SECTIONS = {
@@ -33,7 +34,7 @@ def render(report: Report) -> dict[str, bytes]:
     """Path below the report's folder -> content."""
     whole = view.index(report)
     environment = _environment()
-    pages = {"index.html": environment.get_template("index.html.j2").render(index=whole, top="")}
+    pages = {"index.html": environment.get_template("index.html.j2").render(index=whole, meanings=MEANINGS, top="")}
     template = environment.get_template("cell.html.j2")
     for sheet in whole.sheets:
         pages[sheet.href] = template.render(sheet=sheet, sections=SECTIONS.items(), top="../")

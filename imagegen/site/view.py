@@ -17,6 +17,7 @@ from imagegen.matrix.model import Cell
 from imagegen.recipe import reason
 from imagegen.site.history import Step
 from imagegen.site.model import Audit, Report, Sheet, Smoke
+from imagegen.state import MEANINGS, CellState, StateName
 from imagegen.text import counted
 
 _ON_CARDS = 4  # main components
@@ -27,12 +28,10 @@ _WORST_FIRST = ("error", "warning")  # severities that are told; notes are only 
 class RowView:
     cell: str
     href: str | None
-    answer: str
-    reason: str
+    state: CellState
     fit: str
     of: str
     engine: str
-    remark: str  # about its lock
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ class SheetView:
     cell: Cell
     lock: Lock
     href: str
-    answer: str
-    reason: str
+    state: CellState
     stale: tuple[str, ...]
     families: tuple[str, ...]
     main: Mapping[str, str]
@@ -103,7 +101,7 @@ class SheetView:
 
 @dataclass(frozen=True)
 class Index:
-    counts: Mapping[str, int]
+    counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
     sheets: tuple[SheetView, ...]
 
@@ -115,14 +113,13 @@ def href(cell: str) -> str:
 
 def index(report: Report) -> Index:
     """The whole report as it is shown."""
-    counts: Counter[str] = Counter(row.standing.answer for row in report.rows)
+    counts = Counter(state.name for state in report.states.values())
     locked = {sheet.cell.id for sheet in report.sheets}
     groups = [
         Group(image, report.descriptions.get(image, ""), tuple(_row(row, report, locked) for row in rows))
         for image, rows in itertools.groupby(report.rows, key=lambda row: row.cell.image)
     ]
-    answers = ("compatible", "incompatible", "unknown")
-    return Index({each: counts[each] for each in answers}, tuple(groups), tuple(_sheets(report)))
+    return Index({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
 
 
 def _row(row: Row, report: Report, locked: set[str]) -> RowView:
@@ -130,12 +127,10 @@ def _row(row: Row, report: Report, locked: set[str]) -> RowView:
     return RowView(
         cell=cell,
         href=href(cell) if cell in locked else None,
-        answer=row.standing.answer,
-        reason=row.standing.reason,
+        state=report.states[cell],
         fit=f"{fits.count:,}" if fits.names else "",
         of=f"{fits.among:,}" if fits.names else "",
         engine=_engine(row),
-        remark=report.broken.get(cell, ""),
     )
 
 
@@ -152,18 +147,15 @@ def _engine(row: Row) -> str:
 def _sheets(report: Report) -> Iterable[SheetView]:
     locks = (*(sheet.lock for sheet in report.sheets), *report.others)
     pages = {sheet.cell.id for sheet in report.sheets}
-    rows = {row.cell.id: row for row in report.rows}
     for sheet in report.sheets:
         others = [each for each in locks if each.cell != sheet.lock.cell]
         pins = {each.name: Pin(each.name, each.release, reason(each)) for each in sheet.lock.packages}
         chosen = sorted((each.name for each in sheet.lock.packages if each.because), key=_rank)
-        standing = rows[sheet.cell.id].standing
         yield SheetView(
             cell=sheet.cell,
             lock=sheet.lock,
             href=href(sheet.cell.id),
-            answer=standing.answer,
-            reason=standing.reason,
+            state=report.states[sheet.cell.id],
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),

@@ -15,7 +15,7 @@ from tests.unit import report_samples
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SHOWN = (
-    "[...document.querySelectorAll('tr[data-works]')].filter(e => e.checkVisibility()).map(e => e.cells[0].innerText)"
+    "[...document.querySelectorAll('tr[data-state]')].filter(e => e.checkVisibility()).map(e => e.cells[0].innerText)"
 )
 OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => e.checkVisibility({visibilityProperty: true})
     && !e.closest('.jump, .hidden, thead'))
@@ -81,10 +81,10 @@ def test_without_scripts_all_is_there_to_read(browser: Browser, pages: Path) -> 
     [
         ("", EVERY),
         ("?filter=tiny+GPU", ["tiny-gpu"]),
-        ("?works=incompatible", ["worse-cpu"]),
-        ("?filter=tiny&works=unknown", ["tiny-cpu-py311"]),
+        ("?state=conflict", ["worse-cpu"]),
+        ("?filter=tiny&state=unknown", ["tiny-cpu-py311"]),
         ("?filter=none+such", []),
-        ("?works=constructor", EVERY),
+        ("?state=constructor", EVERY),
     ],
 )
 def test_the_filter_takes_an_address(browser: Browser, pages: Path, query: str, left: list[str]) -> None:

@@ -15,6 +15,7 @@ from imagegen.matrix.model import Cell, Gpu
 from imagegen.site import History, Step
 from imagegen.smoke.report import Report as SmokeReport
 from imagegen.smoke.report import Result
+from imagegen.state import CellState
 from tests.unit.matrix_samples import SMALL, load
 from tests.unit.test_recipe import LOCK
 
@@ -91,10 +92,14 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     return site.Report(
         rows=(
             Row(gpu, Standing("compatible"), fits),
-            Row(cpu, Standing("unknown", "Nobody has tried it."), nothing),
+            Row(cpu, Standing("unknown", "No release of it is known."), nothing),
             Row(bad, Standing("incompatible", reason), fits),
         ),
+        states={
+            "tiny-gpu": CellState("tested", "1 of 3 smoke checks were skipped."),
+            "tiny-cpu-py311": CellState("unknown", "No release of it is known."),
+            "worse-cpu": CellState("conflict", reason),
+        },
         sheets=(whole, alone),
-        broken={"worse-cpu": "its lock cannot be read: it is no TOML"},
         descriptions={"tiny": "Small images.", "worse": "Another."},
     )

@@ -36,7 +36,7 @@ FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages D
         (("nothing-1-py3-none-any.whl", "--torch", "x"), "there is no file"),
         (("--site-packages", "nowhere"), "nowhere is no directory"),
         (("cpu-grpo", "--gpu", "sm_09"), 'there is no GPU "sm_09"\n  fix: '),
-        (("cpu-grpo", "--gpu", "RTX 5091"), 'there is no GPU "RTX 5091"\n  fix: did you mean "RTX 5090"?'),
+        (("cpu-grpo", "--gpu", "RTX 509"), 'there is no GPU "RTX 509"\n  fix: did you mean "RTX 5090"?'),
         (("cpu-grpo", "--gpu", "sm_90"), "cpu-grpo-cpu-py311 is for no GPU\n  fix: leave out --gpu and --driver"),
         (("cpu-grpo", "--driver", "new"), '--driver "new" is no version of a driver\n  fix: write it as nvidia-smi'),
         (

@@ -47,6 +47,8 @@ def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: 
     first = page.read_text()
     assert f"imagegen build {CELL}" in first
     assert first.count("Not run here.") == 2
+    index = tmp_path / "site" / "index.html"
+    assert 'data-state="locked"' in index.read_text()
     assert "cpu-grpo-cpu-py311" in first  # it shares layers, and has no page here
     assert not (tmp_path / "site" / site.href("cpu-grpo-cpu-py311")).exists()
 
@@ -62,6 +64,8 @@ def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: 
     told = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
     assert told == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}
     second = page.read_text()
+    assert 'data-state="tested"' in index.read_text()
+    assert '<span class="state tested">tested</span> 1 of 3 smoke checks were skipped.' in second
     assert "docker pull ghcr.io/acme/rl/sb3-maskable:latest<" in second
     assert re.search(r"docker pull ghcr\.io/acme/rl/sb3-maskable:2026\.11\.20-torch\S+-[0-9a-f]{8}<", second)
     assert "They passed: 2 pass, 1 skip." in second
@@ -75,7 +79,9 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     made = run("-o", str(tmp_path / "site"), "[cs][pb][u3]-*")
     assert made.exit_code == 0, made.output
     assert f"{CELL}.toml" in made.stderr
-    assert "its lock cannot be read" in (tmp_path / "site" / "index.html").read_text()
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert 'data-state="no known conflict"' in index
+    assert "its lock cannot be read" in index
     assert [path.stem for path in (tmp_path / "site" / "cells").iterdir()] == ["cpu-grpo-cpu-py311"]
 
 

@@ -26,19 +26,32 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:  # noqa: F811
     ended = run("why", *ASKED)
     assert (ended.code, ended.err) == (1, "")
-    first, *lines = ended.out.splitlines()
-    assert first == f"incompatible: {', '.join(ASKED)}"
-    assert "error: torch 2.9.1, vllm 0.11.0" in lines
-    assert "  because: vllm 0.11.0 requires torch==2.8.0. [pypi:vllm-0.11.0:torch]" in lines
-    assert any(line.startswith("  source: PyPI metadata of vllm 0.11.0 (documented, 20") for line in lines)
-    offered = lines[lines.index("nearest that works:") + 1 :]
-    assert offered[0].startswith("  torch==2.8.0: imagegen why torch==2.8.0 vllm==0.11.0")
+    verdict, *reasons, ways = ended.out.split("\n\n")
+    assert verdict == f"conflict: {', '.join(ASKED)}"
+    assert [each.splitlines()[0] for each in reasons] == ["1. error: torch 2.9.1, vllm 0.11.0"]
+    assert "vllm 0.11.0 requires torch==2.8.0. [pypi:vllm-0.11.0:torch]" in reasons[0]
+    assert "source: PyPI metadata of vllm 0.11.0 (documented, 20" in reasons[0]
+    first, offered, *_ = ways.splitlines()
+    assert first == "Try:"
+    assert offered.startswith("  torch==2.8.0: imagegen why torch==2.8.0 vllm==0.11.0")
+
+
+@pytest.mark.parametrize("asked", [("torch==2.6.0", "RTX 5090"), ("blackwell-vllm", "--set", "vllm=0.12.0")])
+def test_each_reason_is_a_block_of_its_own(run: Run, asked: tuple[str, ...]) -> None:  # noqa: F811
+    verdict, *blocks, _ = run("why", *asked).out.split("\n\n")
+    assert "\n" not in verdict
+    told = json.loads(run("why", *asked, "--json").out)["conflicts"]
+    assert [int(block.partition(".")[0]) for block in blocks] == sorted({each["conflict"] for each in told})
+    for number, block in enumerate(blocks, 1):
+        ids = [each["rule"] for each in told if each["conflict"] == number]
+        assert block.count("because: ") == 1
+        assert [block.count(f"[{each}]") for each in ids] == [1] * len(ids)
 
 
 def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:  # noqa: F811
     for asked in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *asked, "--json").out)
-        assert set(found) == {"verdict", "conflicts", "nearest", "unknown"}
+        assert set(found) == {"verdict", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
         assert found["verdict"] == "incompatible"
         for conflict in found["conflicts"]:
             assert {"rule", "components", "reason", "source", "fix"} <= set(conflict)
@@ -54,7 +67,7 @@ def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:  # noqa: F811
     assert (works.code, json.loads(works.out)["verdict"]) == (0, "compatible")
     unknown = run("why", "vllm==99.0")
     assert unknown.code == 2
-    assert unknown.out.startswith("unknown: vllm==99.0\nnot known: vllm 99.0: no such release is known here")
+    assert unknown.out.startswith("unknown: vllm==99.0\n\nnot known: vllm 99.0: no such release is known here")
 
 
 def verdict(run: Run, *asked: str) -> tuple[str, list[str], list[dict[str, str]]]:  # noqa: F811
@@ -115,11 +128,88 @@ def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:  # noqa: F811
 
 
 def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F811
-    ended = run("why", "troch==2.9.1")
-    assert (ended.code, ended.out) == (64, "")
-    assert ended.err == 'usage: there is no component "troch"\n  fix: did you mean "torch"?\n'
     assert run("why").code == 64
     assert run("why", "torch==x").code == 64
+    assert run("why", "deepspeed==x").code == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "verdict", "rest", "unknown"),
+    [
+        (("torch==2.8.0", "vllm==0.11.0", "deepspeed==0.16.2"), 2, "unknown", "compatible", {"deepspeed": None}),
+        (("torch==2.9.1", "vllm==0.11.0", "deepspeed"), 1, "incompatible", "incompatible", {"deepspeed": None}),
+        (("vllm==99.0", "math-verify"), 2, "unknown", "unknown", {"math-verify": None}),
+        (("torch==2.9.1", "vlm==0.11.0"), 2, "unknown", "compatible", {"vlm": "vllm"}),
+        (("troch==2.9.1",), 2, "unknown", None, {"troch": "torch"}),
+        (("torch==2.8.0", "gpu==T4"), 2, "unknown", "compatible", {"T4": None}),
+        (("torch==2.8.0", "V100"), 2, "unknown", "compatible", {"V100": None}),  # an H100 is another architecture
+        (("torch==2.8.0", "RTX", "2080", "Ti"), 2, "unknown", "compatible", {"RTX 2080 Ti": None}),
+        (("torch==2.6.0", "gpu==RTX 5090,T4"), 1, "incompatible", "incompatible", {"T4": None}),
+        (("hopper-vllm-cu130-py313",), 2, "unknown", None, {"hopper-vllm-cu130-py313": "hopper-vllm-cu130-py312"}),
+        (("torch==2.8.0", "base==ubuntu22.10"), 2, "unknown", "compatible", {"ubuntu22.10": "ubuntu22.04"}),
+        (("hopper-vllm", "--set", "gpu=T4"), 2, "unknown", "compatible", {"T4": None}),
+        (("hopper-vllm", "--set", "vllm=0.12.0", "--set", "x=1"), 1, "incompatible", "incompatible", {"x": None}),
+    ],
+)
+def test_a_name_that_is_not_known_leaves_the_verdict_of_the_rest(
+    run: Run,  # noqa: F811
+    asked: tuple[str, ...],
+    code: int,
+    verdict: str,
+    rest: str | None,
+    unknown: dict[str, str | None],
+) -> None:
+    ended = run("why", *asked, "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["verdict"], found["rest"]) == (code, verdict, rest)
+    assert {each["name"]: each["suggestion"] for each in found["unknown_names"]} == unknown
+    text = run("why", *asked).out
+    for name, suggestion in unknown.items():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"not known: {name}"))
+        assert ("(did you mean" in line) == (suggestion is not None)
+
+
+@pytest.mark.parametrize("asked", [("torch==2.9.1", "deep-ep==1.2.1"), ("torch==2.9.1", "deepspeed"), ("deepspeed",)])
+def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, asked: tuple[str, ...]) -> None:  # noqa: F811
+    assert verdict(run, *asked) == ("unknown", [], [])
+
+
+@pytest.mark.parametrize("rules", ["compatible", "unknown"])
+def test_why_says_no_of_a_cell_that_cannot_be_built(run: Run, rules: str) -> None:  # noqa: F811
+    cell = "hopper-vllm-cu130-py312"
+    changed = () if rules == "compatible" else ("--set", "vllm=99.0")
+    ended = run("why", cell, *changed, "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["verdict"], found["state"]["state"]) == (1, rules, "not buildable")
+    assert found["state"]["reason"]
+    if rules == "compatible":
+        assert {"python": "==3.11"} in [each["changes"] for each in found["nearest"]]
+        program, *arguments = shlex.split(found["nearest"][0]["command"])
+        assert (program, run(*arguments).code) == ("imagegen", 0)
+    first, second, *_ = run("why", cell, *changed).out.splitlines()
+    assert first.startswith(f"not buildable: {cell}")
+    assert found["state"]["reason"] in second
+
+
+@pytest.mark.parametrize(
+    ("cell", "state"),
+    [("cpu-grpo", "locked"), ("odd", "no known conflict"), ("hopper-vllm-cu130-py312", "not buildable")],
+)
+def test_every_command_gives_a_cell_the_same_state(run: Run, cell: str, state: str) -> None:  # noqa: F811
+    (row,) = json.loads(run("matrix", cell, "--json").out)
+    (listed,) = json.loads(run("list", cell, "--json").out)
+    asked = json.loads(run("why", cell, "--json").out)["state"]
+    assert row["state"] == listed["state"] == asked["state"] == state
+    assert row["reason"] == listed["reason"] == asked["reason"]
+    assert state in run("list", cell).out
+    assert state in run("matrix", cell).out
+    assert run("why", cell).out.startswith(f"{state}: {row['cell']}\n")
+
+
+def test_a_changed_cell_has_neither_lock_nor_test(run: Run) -> None:  # noqa: F811
+    found = json.loads(run("why", "cpu-grpo", "--set", "transformers=5.9.0", "--json").out)
+    assert found["state"]["state"] == "no known conflict"
+    assert json.loads(run("why", "torch==2.8.0", "--json").out)["state"] is None
 
 
 def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
@@ -127,13 +217,13 @@ def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
     shipped = shipped_matrix()
     assert {each["cell"] for each in cells} == {*(cell.id for cell in shipped.all_cells), "odd-cpu-py311"}
     for each in cells:
-        assert (each["works"] is True) == (not each["reason"])
+        assert each["reason"] or each["state"] in {"tested", "locked", "no known conflict"}
         assert each["fit"] <= each["of"]
     (flagship,) = json.loads(run("matrix", "blackwell-vllm", "--json").out)
-    assert flagship["works"] is True
+    assert flagship["state"] == "locked"
     assert "0.24.0" in flagship["versions"]["vllm"]
     lines = run("matrix", "blackwell-vllm*").out.splitlines()
-    assert lines[0].split() == ["cell", "works", "fit", "of", "with", "why"]
+    assert lines[0].split() == ["cell", "state", "combinations", "versions", "reason"]
     assert len(lines) == 1 + sum(each["cell"].startswith("blackwell-vllm") for each in cells)
     assert run("matrix", "nothing*").code == 64
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from imagegen import compat, matrix
+from imagegen import matrix
+from imagegen.cli.commands import cli
 from imagegen.data import shipped
 from imagegen.matrix import Matrix
 
@@ -48,9 +50,12 @@ def test_the_image_has_the_cells_that_the_page_names(extended: Matrix) -> None:
     assert {each.name for each in default.env} >= {"NVIDIA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST"}
 
 
-def test_the_rule_refuses_what_the_page_says(extended: Matrix) -> None:
-    rule = next(rule for rule in extended.rules if rule.id == "cce-needs-ampere")
-    facts = compat.facts_of_cell(extended.select("my-sft")[0])
-    for capability, answer in (("7.5", "incompatible"), ("9.0", "compatible")):
-        gpu = {"gpu": compat.Fact.exactly(capability)}
-        assert compat.judge([rule], replace(facts, versions={**facts.versions, **gpu})).answer == answer
+def test_the_rule_refuses_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path)
+    (words,) = re.findall(r"^    imagegen (why .*)$", PAGE, re.MULTILINE)
+    for gpu, code, rules in (("A100", 1, ["cce-needs-fp8"]), ("H100", 0, [])):
+        asked = words.replace("gpu=A100", f"gpu={gpu}").split()
+        ended = CliRunner().invoke(cli, ["--project", str(tmp_path), *asked, "--json"], standalone_mode=False)
+        assert (ended.return_value, ended.exception) == (code, None)
+        assert [each["rule"] for each in json.loads(ended.stdout)["conflicts"] if each["severity"] == "error"] == rules

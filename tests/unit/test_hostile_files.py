@@ -223,7 +223,8 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
         assert "says otherwise about base.interpreter, env" in done.stderr
         assert f"{project.lock.name}" in done.stderr
         assert "`imagegen lock demo-cpu-py311`" in done.stderr
-    assert "edited" in project.run("list", "demo").stdout
+    (listed,) = json.loads(project.run("list", "demo", "--json").stdout)
+    assert (listed["state"], listed["locked"], bool(listed["reason"])) == ("no known conflict", "edited", True)
     assert project.run("lock", "demo", env=env).returncode == 0
     assert lock.read(project.lock) == good
 

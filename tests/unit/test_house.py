@@ -23,6 +23,7 @@ ORDER = [
         "wheels",
         "base",
         "lock",
+        "state",
         "harvest",
         "layers",
         "recipe",

@@ -207,7 +207,7 @@ def test_packages_that_the_base_wants_stay_names(house: Wider) -> None:
     assert loads(dumps(lock)) == lock
     from imagegen import base
 
-    with pytest.raises(BaseError, match="base cuda cannot be made") as caught:
+    with pytest.raises(BaseError) as caught:
         base.require_complete(lock.base)
     assert "git, python3.12" in str(caught.value)
 

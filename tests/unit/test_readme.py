@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import click
 import pytest
 
-from imagegen import matrix
+from imagegen import compat, matrix
 from imagegen.cli.commands import cli
+from imagegen.compat import Standing
 from imagegen.data import shipped
+from imagegen.matrix import metadata
+from imagegen.state import MEANINGS, cell_state
 from tests.unit.matrix_samples import shipped_matrix
+from tests.unit.shipped_locks import NAMES, shipped_lock
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -48,7 +53,7 @@ _BLOCK = re.compile(r"(<!-- images: .*? -->\n)(.*?)(<!-- /images -->)", re.DOTAL
 
 def test_the_table_of_images_is_what_matrix_and_locks_say(request: pytest.FixtureRequest) -> None:
     rows = "".join(map(_row, shipped_matrix().defaults))
-    table = f"| image | what it is | GPUs | CUDA | Python | locked |\n|---|---|---|---|---|---|\n{rows}"
+    table = f"| image | what it is | GPUs | CUDA | Python | state |\n|---|---|---|---|---|---|\n{rows}"
     if request.config.getoption("--update-golden"):
         (ROOT / "README.md").write_text(_BLOCK.sub(lambda found: found[1] + table + found[3], README))
     found = _BLOCK.search((ROOT / "README.md").read_text())
@@ -56,17 +61,26 @@ def test_the_table_of_images_is_what_matrix_and_locks_say(request: pytest.Fixtur
 
 
 def _row(image: str) -> str:
-    """An image's default cell, and whether some cell of it is locked."""
-    loaded = shipped_matrix()
-    (cell,) = loaded.select(image)
+    """An image's default cell. Its state is that of the repository: a test is recorded in a store."""
+    (cell,) = shipped_matrix().select(image)
+    locked = shipped_lock(cell.id) if cell.id in NAMES else None
     families = {gpu.family for gpu in cell.gpus}
     gpus = ", ".join(family.capitalize() for family in _FAMILIES if family in families)
     assert not families - set(_FAMILIES)
-    locked = [
-        each for each in loaded.all_cells if each.image == image and (shipped("locks") / f"{each.id}.toml").exists()
-    ]
     columns = (f"`{image}`", cell.description, gpus or "none", cell.cuda_version or "none", cell.python)
-    return f"| {' | '.join(columns)} | {'yes' if locked else ''} |\n"
+    return f"| {' | '.join(columns)} | {cell_state(cell, _standings()[cell.id], locked).name} |\n"
+
+
+@functools.cache
+def _standings() -> dict[str, Standing]:
+    loaded = shipped_matrix()
+    cells = [loaded.select(image)[0] for image in loaded.defaults]
+    library = compat.Library(lambda package: metadata.load([shipped("matrices")], package))
+    return compat.standings(cells, loaded.rules, library)
+
+
+def test_the_states_are_explained() -> None:
+    assert re.findall(r"^- `([a-z ]+)`: (.*)$", README, re.MULTILINE) == list(MEANINGS.items())
 
 
 def test_every_command_is_in_the_table() -> None:

@@ -128,7 +128,7 @@ def _saying(words: str, report: site.Report) -> site.Report:
     )
     return replace(
         report,
-        rows=tuple(replace(row, standing=replace(row.standing, reason=words)) for row in report.rows),
+        states={name: replace(state, reason=words) for name, state in report.states.items()},
         sheets=(sheet, *report.sheets[1:]),
         descriptions={"tiny": words},
     )

@@ -1,0 +1,47 @@
+"""The states of cells as commands show them: from the matrix, the project's locks and the store."""
+
+from __future__ import annotations
+
+from imagegen import builds, compat, layers, lock
+from imagegen.cli.app import App
+from imagegen.compat import Standing
+from imagegen.errors import LockError
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.publish import proof
+from imagegen.publish.proof import Proof
+from imagegen.state import CellState, cell_state
+
+
+def read_lock(app: App, cell: Cell) -> Lock | LockError | None:
+    """Return the cell's lock; the error where it cannot be read, since one broken lock must not hide other cells."""
+    try:
+        return app.find_lock(cell)
+    except LockError as error:
+        app.progress.say(str(error))
+        return LockError(f"its lock cannot be read: {error.what}")
+
+
+def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | None) -> CellState:
+    """Return the state of `cell`; `locked` is what `read_lock` returned. A lock counts that a build accepts."""
+    if not isinstance(locked, Lock):
+        return cell_state(cell, standing, locked)
+    try:
+        lock.require_fresh(locked, cell, str(app.lock_path(cell)))
+    except LockError as error:
+        return cell_state(cell, standing, error)
+    verdict = compat.judge_on(cell.gpus, app.matrix.rules, compat.facts_of_lock(locked, cell.base.glibc))
+    if verdict.answer == "incompatible":
+        errors = (conflict.rules for conflict in verdict.conflicts if conflict.weight == "error")
+        reasons = (rule.because for rules in errors for rule in rules)
+        return cell_state(cell, Standing("incompatible", " ".join(reasons)))
+    found = smoke_proof(app, cell, builds.here(locked, app.store)[0])
+    return cell_state(cell, standing, locked, found.report["counts"] if found else None)
+
+
+def smoke_proof(app: App, cell: Cell, locked: Lock) -> Proof | None:
+    """Return what this store knows of smoke tests that passed in the image of the lock; with a GPU before without."""
+    digest = layers.made_here(locked, app.store) or (locked.record.digest if locked.record else None)
+    if digest is None:
+        return None
+    return proof.recall(app.store, proof.Wanted.of(digest, locked, cell.declarations, require_gpu=False))
