@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import base, compat, lock, matrix
+from imagegen import base, compat, data, lock, matrix
 from imagegen.config import Settings
 from imagegen.data import shipped
 from imagegen.errors import GoneError, IncompatibleError, LockError
@@ -77,7 +77,7 @@ class App:
 
     def find_lock(self, cell: Cell) -> Lock | None:
         path = self.lock_path(cell)
-        return lock.read(path) if _there(path) else None
+        return lock.read(path, data.project_of(path.parent)) if _there(path) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""
