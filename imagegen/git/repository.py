@@ -206,7 +206,7 @@ def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]
         configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
     env = command.environment(settings.env, room, configuration, protocols)
     if address is None:
-        env["GIT_CONFIG_GLOBAL"] = str(_trusting(room, place.url))
+        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(room, place.url))
     for name in _PROXIES:
         if proxy := settings.env.get(name) or settings.env.get(name.upper()):
             env[name] = proxy
@@ -215,13 +215,13 @@ def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]
     return env
 
 
-def _trusting(room: Path, directory: str) -> Path:
-    """Write a configuration with which git serves the repository at `directory`, also one of another user.
+def _write_trust(folder: Path, directory: str) -> Path:
+    """Write a configuration into a folder, with which git serves the repository at `directory` of any owner.
 
     The user names it, and the git that serves it runs nothing that it names. Only a file reaches that git.
     """
     path = os.path.realpath(directory).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    file = room / "gitconfig"
+    file = folder / "gitconfig"
     file.write_text("[safe]\n" + "".join(f'\tdirectory = "{path}{suffix}"\n' for suffix in _SUFFIXES))
     return file
 

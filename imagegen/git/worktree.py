@@ -69,7 +69,7 @@ def find(folder: Path, env: Mapping[str, str]) -> Worktree | None:
 
 
 def _directory(link: Path) -> Path:
-    """Return the git directory behind a .git, itself where it leads nowhere: git says what is wrong with it."""
+    """Return the git directory behind a .git, itself where it leads nowhere: git reports what is wrong with it."""
     if link.is_file():
         with link.open("rb") as file:
             text = os.fsdecode(file.read(_LONGEST_LINK))

@@ -284,7 +284,7 @@ def test_an_engine_gets_from_the_registry_what_the_store_lacks(
 @pytest.mark.fault(
     "Publishing",
     "a repository around the project that belongs to another user, and names programs",
-    "it is not read, nothing of it is run; published without a source, with a warning that says why",
+    "it is not read, nothing of it is run; published without a source, with a warning that gives the reason",
 )
 def test_a_repository_of_another_user_is_no_source(site: Site, way: Way, tmp_path: Path) -> None:
     shared, marker = tmp_path / "shared", tmp_path / "ran"
