@@ -8,6 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
 
 
@@ -23,11 +24,30 @@ def is_source_tree(directory: Path) -> bool:
     return (directory / "imagegen" / "data.py").is_file()
 
 
-def read(path: Path) -> bytes:
-    """A file that people write. Raises OSError, also for what is no regular file (it might never end) or too long."""
+def project_of(directory: Path) -> Path | None:
+    """Return the project that holds a directory of matrices or recipes.
+
+    None for the shipped ones: installers may link them from a cache.
+    """
+    return None if directory == shipped(directory.name) else directory.parent
+
+
+def require_within(path: Path, project: Path) -> None:
+    """Raise OSError where symbolic links lead out of the project: its author may not name files of this machine."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(project)):
+        raise OSError(errno.EXDEV, OUTSIDE, str(path))
+
+
+def read(path: Path, project: Path | None = None) -> bytes:
+    """Return the contents of a file that people write.
+
+    Raises OSError, also for what is no regular file (it might never end), too long, or outside of its `project`.
+    """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if project:
+            require_within(path, project)
         content = file.read(_LONGEST + 1)
     if content is None:  # a file of the kernel's that has nothing to say now
         raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import __version__, base, compat, lock, matrix
+from imagegen import __version__, base, compat, data, lock, matrix
 from imagegen.config import Settings
 from imagegen.data import is_source_tree, shipped
 from imagegen.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
@@ -88,7 +88,8 @@ class App:
         return _there(self.lock_path(cell))
 
     def find_lock(self, cell: Cell) -> Lock | None:
-        return lock.read(self.lock_path(cell)) if self.has_lock(cell) else None
+        path = self.lock_path(cell)
+        return lock.read(path, data.project_of(path.parent)) if self.has_lock(cell) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""

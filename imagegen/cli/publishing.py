@@ -15,6 +15,7 @@ from imagegen.cli.compiling import realised, with_engine
 from imagegen.cli.gate import gate
 from imagegen.engine import Engine
 from imagegen.errors import FetchError, UsageError
+from imagegen.git.worktree import ForeignRepositoryError
 from imagegen.inventory import carried
 from imagegen.layers import Image, gzipped
 from imagegen.layers.codec import CODEC
@@ -107,7 +108,12 @@ class Publisher:
 
     @cached_property
     def source(self) -> origin.Source | None:
-        return origin.of(self.app.project, self.app.env, self.project.source)
+        """The commit that the project is at; None, with a warning, in a repository of another user."""
+        try:
+            return origin.of(self.app.project, self.app.env, self.project.source)
+        except ForeignRepositoryError as error:
+            self.app.progress.say(f"warning: published without the commit it is made of: {error}")
+            return None
 
     def reference(self, image: str) -> Reference:
         """The repository of an image. Raises FetchError for a name that no registry takes."""

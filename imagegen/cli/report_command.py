@@ -109,7 +109,7 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     try:
         return site.history_of(path, locked, partial(_sentences, app), _sections(app, cell), app.env)
     except FetchError as error:
-        app.progress.say(f"the history of {cell.id} is left out: {error.what}")
+        app.progress.say(f"the history of {cell.id} is left out: {error}")
         return site.History()
 
 
@@ -117,7 +117,7 @@ def _sections(app: App, cell: Cell) -> list[changes.Section]:
     """What nights have told of the cell, newest first."""
     path = app.project / "locks" / changes.FILE
     try:
-        return [each for each in changes.read(data.read(path).decode(), path) if each.cell == cell.id]
+        return [each for each in changes.read(data.read(path, app.project).decode(), path) if each.cell == cell.id]
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, LockError) as error:

@@ -30,8 +30,9 @@ def run_buildx(
     """See `Engine.buildx`."""
     _check(buildx)
     # Attestations and git labels would make a build's digest depend on more than its Dockerfile.
+    # So would a commit, which buildx has the user's git look for in every directory above, unprotected.
     env = {name: value for name, value in buildx.env.items() if name != "BUILDX_GIT_LABELS"}
-    env |= {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDKIT_PROGRESS": "plain"}
+    env |= {"BUILDX_GIT_INFO": "false", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDKIT_PROGRESS": "plain"}
     tail: deque[str] = deque(maxlen=_TAIL)
     with tempfile.TemporaryFile() as stdout:
         process = subprocess.Popen(

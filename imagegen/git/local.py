@@ -15,14 +15,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from imagegen.errors import FetchError, LockError
-from imagegen.git import command
+from imagegen.git import command, worktree
 from imagegen.git import tree as trees
 from imagegen.git.archive import Archive, Read, tarred
 from imagegen.git.tree import Entry
+from imagegen.git.worktree import Worktree
 from imagegen.store import Store, digest_of
 from imagegen.text import counted
 
-_CONFIGURATION = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": os.devnull}
 _CONTROL = (".git", ".hg", ".svn")
 _LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag
 _LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
@@ -34,7 +34,10 @@ _CHUNK = 1 << 20  # bytes
 
 
 def pack(path: Path, folder: str, store: Store) -> Archive:
-    """A directory's files below one folder; an sdist as it is. Raises FetchError: absent, or no source."""
+    """Pack a directory's files below one folder; an sdist as it is.
+
+    Raises FetchError: absent, no source, or in a repository of another user.
+    """
     where = str(path)
     if path.is_file():
         if not path.name.endswith(_SDIST):
@@ -84,7 +87,8 @@ def _copied(path: Path, store: Store) -> Archive:
 def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterator[bytes]:
     """Paths from `root` of all that counts in one of its folders; submodules that are not checked out are left out."""
     folder = root / os.fsdecode(below)
-    for name in _of_git(folder) if _is_repository(folder) else _walked(folder):
+    tree = worktree.find(folder, os.environ)
+    for name in _of_git(tree, folder) if tree else _walked(folder):
         path = below + name.rstrip(b"/")
         full = root / os.fsdecode(path)
         if full.is_symlink() or full.is_file():
@@ -98,23 +102,13 @@ def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterat
         # else it is tracked, and was removed
 
 
-def _is_repository(folder: Path) -> bool:
-    try:
-        return command.run(folder, _environment(), ["rev-parse", "--is-inside-work-tree"]).strip() == "true"
-    except command.FailedError as error:
-        if (folder / ".git").exists():
-            raise FetchError(f"git cannot read {folder}", why=str(error).strip()) from error
-        return False
-
-
-def _of_git(folder: Path) -> Iterator[bytes]:
-    listed = command.run(folder, _environment(), _LIST)
-    yield from (os.fsencode(name) for name in listed.split("\0") if name)
-
-
-def _environment() -> dict[str, str]:
+def _of_git(tree: Worktree, folder: Path) -> Iterator[bytes]:
     # Without the user's own list of ignored files: a colleague's archive has to be the same.
-    return command.alone(os.environ, os.devnull, _CONFIGURATION)
+    try:
+        listed = tree.run(folder, _LIST)
+    except command.FailedError as error:
+        raise FetchError(f"git cannot read {folder}", why=str(error).strip()) from error
+    yield from (os.fsencode(name) for name in listed.split("\0") if name)
 
 
 def _walked(folder: Path) -> Iterator[bytes]:

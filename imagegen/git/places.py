@@ -21,8 +21,6 @@ from imagegen.net import file_path, is_file
 from imagegen.net.address import Address, parse
 from imagegen.text import redact
 
-_CONFIGURATION = "GIT_CONFIG"  # how the variables begin that say where git's configuration is, or what it is
-_NO_RULE = 1  # git-config(1): the exit status where nothing is found
 _USABLE = ("https://", "http://", "file:///", "/")  # others need the user's keys and programs
 
 
@@ -77,21 +75,7 @@ def _named(base: str, path: str, by: str) -> Place:
 
 def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
     """(base, what it stands in for), in git's order; of the user's and the system's configuration, nothing else."""
-    env = {name: value for name, value in settings.env.items() if name.startswith(_CONFIGURATION)}
-    env |= {name: settings.env[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in settings.env}
-    env |= {"PATH": settings.env.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "GIT_DIR": os.devnull}
-    arguments = ["config", "--null", "--get-regexp", r"^url\..*\.insteadof$"]
-    try:
-        found = command.run(Path("/"), env, arguments)
-    except command.FailedError as error:
-        if error.status == _NO_RULE:
-            return
-        why = redact(str(error).strip())
-        raise FetchError(
-            "git's configuration cannot be read", why=why, fix="correct it, or set GIT_CONFIG_GLOBAL"
-        ) from error
-    for rule in found.split("\0"):
-        name, _, start = rule.partition("\n")
+    for name, start in command.user_configuration(settings.env, r"^url\..*\.insteadof$"):
         base = name.removeprefix("url.").removesuffix(".insteadof")
         if start and base.startswith(_USABLE):
             yield base, start

@@ -11,7 +11,8 @@ what a short name means.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,6 @@ from imagegen.text import redact
 _SAID = 4  # lines of git's own words
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _CONFIGURATION = {
-    "protocol.allow": "never",
-    "protocol.https.allow": "always",
-    "core.hooksPath": "/dev/null",
-    "core.fsmonitor": "false",
-    "credential.helper": "",
     "fetch.recurseSubmodules": "false",
     "transfer.bundleURI": "false",
     "gc.auto": "0",
@@ -45,6 +41,8 @@ _ABSENT = ("not our ref", "unadvertised object", "couldn't find remote ref", "no
 _CLOSED = ("could not read Username", "Authentication failed", "not found", "returned error: 40", "not appear to be a")
 _MOVED = "returned error: 30"
 
+_SUFFIXES = ("", "/.git", ".git", ".git/.git")  # git-upload-pack(1): where a repository is, below a name
+
 T = TypeVar("T")
 
 
@@ -54,13 +52,14 @@ class NoRepositoryError(FetchError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A bare repository that holds one commit."""
+    """A bare repository that holds one commit; `env` is the user's."""
 
     path: Path
+    env: Mapping[str, str]
 
     def listing(self, tree: str) -> Iterator[bytes]:
         """Rows of `git ls-tree -r -l -z`, as they come: a small tree can name more files than memory holds."""
-        with command.started(self.path, ["ls-tree", "-r", "-l", "-z", "--full-tree", tree]) as process:
+        with command.started(self.path, self.env, ["ls-tree", "-r", "-l", "-z", "--full-tree", tree]) as process:
             assert process.stdout  # noqa: S101 - asked for a pipe
             rest = b""
             try:
@@ -76,7 +75,7 @@ class Repository:
     @contextmanager
     def blobs(self) -> Iterator[Callable[[str], bytes]]:
         """A function that gives a blob's bytes by its name."""
-        with command.started(self.path, ["cat-file", "--batch"]) as process:
+        with command.started(self.path, self.env, ["cat-file", "--batch"]) as process:
             stdin, stdout = process.stdin, process.stdout
             assert stdin and stdout  # noqa: S101 - asked for pipes
 
@@ -105,8 +104,9 @@ def fetched(url: str, commit: str, tree: str, store: Store, settings: Settings) 
         def ask(place: Place, env: dict[str, str]) -> None:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
             command.run(room, env, create)
-            command.run(repository, env, [*fetch, "--", place.url, commit])
-            found = command.run(repository, env, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
+            here = {**env, "GIT_DIR": str(repository)}
+            command.run(repository, here, [*fetch, "--", place.url, commit])
+            found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
             if found != tree:
                 raise FetchError(
                     f"{place.url} at {commit} is not what the matrix says",
@@ -115,7 +115,7 @@ def fetched(url: str, commit: str, tree: str, store: Store, settings: Settings) 
                 )
 
         _from_one(url, f"commit {commit}", ask, room, store, settings)
-        yield Repository(repository)
+        yield Repository(repository, settings.env)
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:
@@ -192,12 +192,11 @@ def _reach(place: Place, url: str, settings: Settings) -> None:
 
 def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]:
     """Nothing of the user's but the way to the network, and the credentials for this host."""
-    configuration = dict(_CONFIGURATION)
-    address = place.address
+    configuration, address, protocols = dict(_CONFIGURATION), place.address, ["https"]
     if address is None:
-        configuration["protocol.file.allow"] = "always"
+        protocols = ["file"]
     elif address.scheme == "http" and (place.by or address.host == "127.0.0.1"):
-        configuration["protocol.http.allow"] = "always"
+        protocols.append("http")
     if address and (auth := address.auth or netrc_auth(address, settings.env)):
         token = base64.b64encode(":".join(auth).encode()).decode()
         # Through the environment: others may read the arguments of a process.
@@ -205,17 +204,26 @@ def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]
             f"Authorization: Basic {token}"
         )
         configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
-    env = command.alone(settings.env, room, configuration)
-    if address is None:  # the user names a directory, be it another user's; git that serves it sees files alone
-        trusting = room / "gitconfig"
-        trusting.write_text("[safe]\n\tdirectory = *\n")
-        env["GIT_CONFIG_GLOBAL"] = str(trusting)
+    env = command.environment(settings.env, room, configuration, protocols)
+    if address is None:
+        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(room, place.url))
     for name in _PROXIES:
         if proxy := settings.env.get(name) or settings.env.get(name.upper()):
             env[name] = proxy
     if bundle := settings.ca_bundle:
         env["GIT_SSL_CAPATH" if bundle.is_dir() else "GIT_SSL_CAINFO"] = str(bundle)
     return env
+
+
+def _write_trust(folder: Path, directory: str) -> Path:
+    """Write a configuration into a folder, with which git serves the repository at `directory` of any owner.
+
+    The user names it, and the git that serves it runs nothing that it names. Only a file reaches that git.
+    """
+    path = os.path.realpath(directory).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    file = folder / "gitconfig"
+    file.write_text("[safe]\n" + "".join(f'\tdirectory = "{path}{suffix}"\n' for suffix in _SUFFIXES))
+    return file
 
 
 def _explained(place: Place, wanted: str, said: str) -> FetchError:

@@ -34,10 +34,10 @@ class LockErrors(ErrorGroup, LockError):
     """All that is wrong with a lock file, at once."""
 
 
-def read(path: Path) -> Lock:
-    """The lock in a file. Raises LockError, or LockErrors with each fault's line."""
+def read(path: Path, project: Path | None = None) -> Lock:
+    """Return the lock in a file, of a project. Raises LockError, or LockErrors with each fault's line."""
     try:
-        text = data.read(path).decode()
+        text = data.read(path, project).decode()
     except FileNotFoundError:
         raise LockError("there is no lock", where=Location(path), fix="run `imagegen lock` first") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -181,8 +181,8 @@ class _Completion:
         result = {}
         for found in self._sound("recipes"):
             if found.name in self.components:
-                project = directories[found.layer].parent
-                made, errors = recipe(found, self.components[found.name], self.gpus, project)
+                directory = directories[found.layer]
+                made, errors = recipe(found, self.components[found.name], self.gpus, directory)
                 result[found.name] = made
                 self.errors += errors
         return result

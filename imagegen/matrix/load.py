@@ -33,7 +33,7 @@ def load(directories: Sequence[Path]) -> Matrix:
     errors: list[MatrixError] = []
     for layer, directory in enumerate(directories):
         for file in _files(directory, errors):
-            document = _read(file, errors)
+            document = _read(file, data.project_of(directory), errors)
             parsed = _validate(document, errors)
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():
@@ -66,9 +66,9 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
     return files
 
 
-def _read(file: Path, errors: list[MatrixError]) -> documents.Document:
+def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.Document:
     try:
-        raw = data.read(file)
+        raw = data.read(file, project)
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(file), why=error.strerror))
         return documents.Document(file, data={})

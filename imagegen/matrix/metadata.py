@@ -104,7 +104,7 @@ def load(directories: Sequence[Path], package: str) -> Package | None:
     for directory in reversed(directories):
         path = path_of(directory, package)
         try:
-            raw = data.read(path)
+            raw = data.read(path, data.project_of(directory))
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -18,17 +18,20 @@ from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, P
 
 
 def recipe(
-    found: Found, component: Component, gpus: Mapping[str, Gpu], project: Path
+    found: Found, component: Component, gpus: Mapping[str, Gpu], directory: Path
 ) -> tuple[Recipe, list[MatrixError]]:
-    """The recipe and what is wrong with it; `project` is where its local paths begin."""
+    """Return the recipe and what is wrong with it; its file lies below `directory`, a project's wheels/."""
     entry: RecipeEntry = found.entry
     errors = [*_contradictions(found, entry, component), *_unknown_gpus(found, entry, gpus)]
-    errors += _patch_errors(found, entry.patches)
+    errors += _patch_errors(found, directory, entry.patches)
     for version, release in entry.releases.items():
-        errors += _patch_errors(found, release.patches or (), "releases", version)
+        errors += _patch_errors(found, directory, release.patches or (), "releases", version)
+        errors += _path_errors(found, directory.parent, version, release)
     made = Recipe(
         component=component.name,
-        releases={version: _source(found, version, release, project) for version, release in entry.releases.items()},
+        releases={
+            version: _source(found, version, release, directory.parent) for version, release in entry.releases.items()
+        },
         requires=tuple(entry.requires),
         build_requires=tuple(entry.build_requires),
         against=tuple(sorted(entry.against)),
@@ -92,7 +95,19 @@ def _patches(found: Found, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
     return tuple(Patch(found.document.file.parent / each.file, each.sha256, each.because) for each in entries)
 
 
-def _patch_errors(found: Found, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
+def _path_errors(found: Found, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
+    """Yield an error for a local source that links lead out of the directory that its `../`s name."""
+    if release.path:
+        top = project.joinpath(*[".."] * release.path.count("../"))
+        try:
+            data.require_within(project / release.path, top)
+        except OSError as error:
+            where = found.where("releases", version, "path", key=False)
+            what, fix = f"the source {release.path} cannot be read", "write the path that it leads to"
+            yield MatrixError(what, where=where, why=error.strerror, fix=fix)
+
+
+def _patch_errors(found: Found, directory: Path, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
     patches = _patches(found, entries)
     for position, patch in enumerate(patches):
         here: tuple[str | int, ...] = (*inside, "patches", position)
@@ -100,7 +115,7 @@ def _patch_errors(found: Found, entries: Sequence[PatchEntry], *inside: str) -> 
         if name in [earlier.path.name for earlier in patches[:position]]:
             yield found.error(f'patches: "{name}" is listed twice', *here, "file", key=False)
         try:
-            content = data.read(patch.path)
+            content = data.read(patch.path, data.project_of(directory))
         except OSError as error:
             where = found.where(*here, "file", key=False)
             yield MatrixError(f"the patch {patch.path} cannot be read", where=where, why=error.strerror)

@@ -83,7 +83,7 @@ def add(path: Path, new: Section) -> None:
     LockError for a file that is not as this module writes it.
     """
     try:
-        sections = list(read(data.read(path).decode(), path))
+        sections = list(read(data.read(path, path.parent.parent).decode(), path))
     except FileNotFoundError:
         sections = []
     except (OSError, UnicodeDecodeError) as error:

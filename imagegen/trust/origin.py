@@ -6,7 +6,6 @@ and SPDX's form "git+https://...".
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from imagegen.errors import FetchError
-from imagegen.git import command
+from imagegen.git import command, worktree
+from imagegen.git.worktree import Worktree
 
-_CONFIGURATION = {
-    "safe.directory": "*",
-    "safe.bareRepository": "explicit",  # a folder of the project's that looks like one brings its own configuration
-    "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,
-}
 _STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
 
@@ -36,27 +30,28 @@ class Source:
 
 
 def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source | None:
-    """The commit that a project's directory is at. None without git, or where no repository and no commit is.
+    """Return the commit that a project's directory is at. None without git, or where no repository and no commit is.
 
-    `url` is the repository's address where the project says it itself (publish.yaml's `source`).
+    `url` is the repository's address where publish.yaml's `source` names it. Raises ForeignRepositoryError.
     """
-    alone = command.alone(env, os.devnull, _CONFIGURATION)
+    tree = worktree.find(project, env)
+    if tree is None:
+        return None
     try:
-        commit = command.run(project, alone, ["rev-parse", "--verify", "HEAD"]).strip()
-        unfiltered = command.alone(env, os.devnull, _CONFIGURATION | _no_filters(project, alone))
-        changed = command.run(project, unfiltered, _STATUS)
+        commit = tree.run(project, ["rev-parse", "--verify", "HEAD"]).strip()
+        changed = tree.run(project, _STATUS, _no_filters(project, tree))
     except (command.FailedError, FetchError):
         return None
-    return Source(url or _remote(project, alone), commit, bool(changed.strip()))
+    return Source(url or _remote(project, tree), commit, bool(changed.strip()))
 
 
-def _no_filters(project: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What turns off the programs that a repository lets loose on its files when they are compared (gitattributes(5)).
+def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
+    """Return settings that turn off the programs that compare a repository's files (gitattributes(5)).
 
     Where such a filter is needed to see that a file is the commit's, the file counts as changed.
     """
     try:
-        named = command.run(project, env, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
+        named = tree.run(project, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
     except command.FailedError:
         return {}  # there is none
     drivers = {name.rpartition(".")[0] for name in named.split("\0") if name}
@@ -66,9 +61,9 @@ def _no_filters(project: Path, env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _remote(project: Path, env: Mapping[str, str]) -> str | None:
+def _remote(project: Path, tree: Worktree) -> str | None:
     try:
-        found = command.run(project, env, ["config", "--get", "remote.origin.url"]).strip()
+        found = tree.run(project, ["config", "--get", "remote.origin.url"]).strip()
     except (command.FailedError, FetchError):
         return None
     return public(found)

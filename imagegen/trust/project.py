@@ -67,7 +67,7 @@ def load(directory: Path) -> Project:
     """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong."""
     path = directory / FILE
     try:
-        document = documents.parse(path, data.read(path))
+        document = documents.parse(path, data.read(path, directory))
     except FileNotFoundError:
         return Project()
     except OSError as error:

@@ -79,8 +79,9 @@ def load(directories: Sequence[Path]) -> Catalogue:
     releases: list[Release] = []
     files: list[KnownFile] = []
     errors: list[MatrixError] = []
-    for path in sorted(path for directory in directories for path in (directory / FOLDER).glob("*.yaml")):
-        document, parsed = _read(path, errors)
+    files_of = ((path, data.project_of(each)) for each in directories for path in (each / FOLDER).glob("*.yaml"))
+    for path, project in sorted(files_of):
+        document, parsed = _read(path, project, errors)
         for name, entry in parsed.catalogue.items():
             source = f"{entry.source}, {entry.date}"
             releases += (_release(entry, version, each, source) for version, each in entry.releases.items())
@@ -188,10 +189,10 @@ class _File(_Strict):
     catalogue: dict[f.Name, _Entry] = Field(default={})
 
 
-def _read(path: Path, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
+def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
     """A file's entries; none of a faulty one, whose faults go to `errors`."""
     try:
-        document = documents.parse(path, data.read(path))
+        document = documents.parse(path, data.read(path, project))
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(path), why=error.strerror))
         return documents.Document(path), _File()

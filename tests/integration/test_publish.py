@@ -31,6 +31,11 @@ from imagegen.registry.reference import endpoint, engine_name
 from imagegen.smoke import Report, Result
 from imagegen.store import Store
 from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.trust.attach import gather
+from imagegen.trust.documents import PROVENANCE
+from imagegen.trust.project import Project
+from imagegen.trust.signers import Trust
+from tests.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.integration.hub import USER, Hub, serving
 from tests.integration.small_cell import CELL, Machine, Site
 from tests.integration.test_registry_push import login
@@ -273,3 +278,28 @@ def test_an_engine_gets_from_the_registry_what_the_store_lacks(
             assert container.exec(["cat", "/said"], timeout=60).stdout == b"pulled"
     finally:
         engine.client.api.remove_image(tag)
+
+
+@pytest.mark.fault(
+    "Publishing",
+    "a repository around the project that belongs to another user, and names programs",
+    "it is not read, nothing of it is run; published without a source, with a warning that gives the reason",
+)
+def test_a_repository_of_another_user_is_no_source(site: Site, way: Way, tmp_path: Path) -> None:
+    shared, marker = tmp_path / "shared", tmp_path / "ran"
+    shutil.copytree(site.project, shared / "project")
+    fetch_lazily(shared, marker, "project/sub")
+    foreign = give_away(shared / ".git")
+    plain_git(shared / "project", "status", fails=True)
+    marker.unlink()  # so it would have been run
+    publishing = Publishing(replace(site, project=shared / "project"), tmp_path / "machine", way, "foreign")
+    digest, errors = publishing.run("--no-test")
+    assert not marker.exists()
+    assert foreign == (str(shared / ".git") in errors)
+    name = parse(f"{way.host}/acme/foreign/small")
+    with Client(publishing.settings) as client:
+        repository = Repository(name, client, publishing.settings)
+        found = gather(repository, digest.strip(), Trust(Project())).documents
+        (provenance,) = (json.loads(each.document.content) for each in found if each.document.kind is PROVENANCE)
+    source = provenance["buildDefinition"]["externalParameters"]["source"]
+    assert isinstance(source, str) is foreign, source

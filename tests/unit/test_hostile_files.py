@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
@@ -16,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from imagegen import lock, matrix
+from imagegen import data, lock, matrix
 from imagegen.data import shipped
 from imagegen.errors import LockError, MatrixErrors
 from imagegen.lock import contradictions, stale
 from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.model import Lock, LockedEnv
 from imagegen.matrix import Cell
-from tests.project import Project
+from tests.project import CELL, Project
 from tests.unit.matrix_samples import SMALL, complaint
 
 FILE = "refused with file, line and column where there are any, and why"
@@ -69,6 +70,61 @@ def test_files_that_are_none(make_file: Callable[[Path], None], why: str, tmp_pa
     with pytest.raises(LockError, match=why) as told:
         lock.read(tmp_path / "x.yaml")
     assert f"{tmp_path}/x.yaml" in str(told.value)
+
+
+SECRET = "root:$6$salt$hash:1::::::"
+LINKED = {  # link -> the commands that read it, and their exit code
+    "matrices/x.yaml": (["list"], 65),
+    "matrices/metadata/demo.json": (["why", "demo"], 65),
+    "wheels/x.yaml": (["list"], 65),
+    "wheels/catalogue/x.yaml": (["lock", "demo"], 65),
+    "wheels/x.patch": (["list"], 65),
+    "sources": (["list"], 65),
+    "publish.yaml": (["publish", "demo", "--to", "127.0.0.1:1/x", "--dry-run"], 65),
+    f"locks/{CELL}.toml": (["show", "demo"], 67),
+    "locks/CHANGES.md": (["report", "--output", "report"], 0),
+}
+PATCHED = """\
+components:
+  my-k: {description: Ours., compiled: true}
+recipes:
+  my-k:
+    releases: {"1.0": {path: %s, patches: [{file: x.patch, sha256: "%s", because: Tests.}]}}
+    modules: [k]
+    source: Tests.
+"""
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a link that leads out of the project, to a file of the machine",
+    "refused: nothing of it is shown",
+)
+@pytest.mark.parametrize("link", LINKED)
+def test_a_link_out_of_the_project_is_not_followed(link: str, tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    target, path = tmp_path / "secret", project.root / link
+    target.write_text(f"{SECRET}\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if link in ("wheels/x.patch", "sources"):
+        (project.root / "wheels").mkdir(exist_ok=True)
+        (project.root / "wheels/x.patch").write_text("") if link == "sources" else None
+        (project.root / "wheels/k.yaml").write_text(PATCHED % ("sources", hashlib.sha256(b"").hexdigest()))
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    arguments, code = LINKED[link]
+    done = project.run(*arguments)
+    assert done.returncode == code, done.stderr
+    assert data.OUTSIDE in done.stderr
+    shown = done.stdout + done.stderr + "".join(each.read_text() for each in project.root.glob("report/**/*.html"))
+    assert SECRET[:4] not in shown
+
+
+def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    demo = project.root / "matrices/demo.yaml"
+    demo.symlink_to(demo.rename(project.root / "elsewhere.yaml"))
+    assert "demo" in project.run("list", "demo").stdout
 
 
 @pytest.mark.fault("Matrices, rules, locks", "a directory that cannot be read", "named: nothing in it is passed over")

@@ -50,6 +50,7 @@ def steps() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 
 RUNS = {(file, step.get("name", "")): step["run"] for file, _, step in steps() if "run" in step}
+WITH_TOKEN = {(file, step.get("name", "")) for file, _, step in steps() if "GH_TOKEN" in step.get("env", {})}
 
 
 class Checkout:
@@ -67,7 +68,7 @@ class Checkout:
         (root / "bin/python").write_text('#!/bin/sh\necho "[\\"python\\"]" >> ' + str(self.log))
         (root / "bin/python").chmod(0o755)
         self.env = {
-            "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8", "GH_TOKEN": "secret",
+            "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8",
             "GITHUB_OUTPUT": str(self.output), "GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_ACTOR": "me",
             "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@localhost", "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@localhost",
@@ -85,9 +86,10 @@ class Checkout:
 
     def run(self, file: str, name: str, *, fails: bool = False, **env: str) -> str:
         """Run a step as GitHub does; what it says."""
+        token = {"GH_TOKEN": "secret"} if (file, name) in WITH_TOKEN else {}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", RUNS[file, name]],
-            cwd=self.here, env={**self.env, **env}, capture_output=True, text=True, check=False,
+            cwd=self.here, env={**self.env, **token, **env}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode != 0) is fails, done.stderr
         DONE.add((file, name))
@@ -146,6 +148,18 @@ def test_permissions_are_given_job_by_job() -> None:
         document = yaml.safe_load(path.read_text())
         assert document["permissions"] == {}
         assert all("permissions" in job for job in document["jobs"].values())
+
+
+def test_the_token_is_in_the_environment_of_the_steps_that_use_it() -> None:
+    """Not of a whole job: imagegen and what it starts need none."""
+    assert WITH_TOKEN
+    for path in FILES:
+        document = yaml.safe_load(path.read_text())
+        for scope in (document, *document.get("jobs", {}).values()):
+            assert "token" not in str(scope.get("env", {})), path.name
+    for file, _, step in steps():
+        uses = re.search(r"GH_TOKEN|\bgh |\bgit (fetch|push)\b", step.get("run", ""))
+        assert ((file, step.get("name", "")) in WITH_TOKEN) is bool(uses), (file, step.get("name"))
 
 
 def test_no_expression_stands_in_a_script() -> None:
