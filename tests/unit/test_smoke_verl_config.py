@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -92,6 +93,15 @@ def test_what_the_matrix_omits_is_no_fault() -> None:
     findings, _, absent = walk(Import("verl.entry"), omits=omits)
     assert findings.wrong == {}
     assert absent.omitted == set(omits)
+
+
+@pytest.mark.usefixtures("site")
+def test_an_empty_module_in_the_place_of_an_absent_one_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verl does so with vllm in an image with SGLang."""
+    monkeypatch.setitem(sys.modules, "zmqx", ModuleType("zmqx"))
+    start = Import("zmqx.context")
+    assert set(walk(start)[0].wrong) == {"zmqx"}
+    assert walk(start, omits={"pyzmqx": "b"})[2].omitted == {"pyzmqx"}
 
 
 @pytest.mark.usefixtures("site")

@@ -181,7 +181,14 @@ def _not_installed(error: Exception) -> str | None:
         parts = error.name.split(".")
         for length in range(1, len(parts) + 1):
             name = ".".join(parts[:length])
-            if importlib.util.find_spec(name) is None:
+            if not _is_installed(name):
                 regular = length > 1 and getattr(sys.modules.get(".".join(parts[: length - 1])), "__file__", None)
                 return None if regular else name
     return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # verl puts an empty module in the place of an engine that is absent
+        return False
