@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from imagegen.text import counted, shown
+from imagegen.text import counted, cut, redact, shown
+
+SHOWN = 10_000  # characters of what happened, why and how to fix it, each
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,17 @@ class ImagegenError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        lines = [_bounded(f"{self.where}: {self.what}" if self.where else self.what)]
         if self.why:
-            lines.append(f"  why: {self.why}")
+            lines.append(f"  why: {_bounded(self.why)}")
         if self.fix:
-            lines.append(f"  fix: {self.fix}")
+            lines.append(f"  fix: {_bounded(self.fix)}")
         return shown("\n".join(lines))
+
+
+def _bounded(text: str) -> str:
+    """Return `text` redacted and at most SHOWN characters long."""
+    return cut(redact(text), SHOWN)
 
 
 class ErrorGroup(ImagegenError):

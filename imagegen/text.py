@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 # Controls, formats (right-to-left marks, zero-width characters, byte order marks), lone surrogates, line separators.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_SECRETS = (
-    (re.compile(r"(?<=://)[^/\s'\"<>]*@"), "***@"),  # user:password@
-    (re.compile(r"(?<=://)[^/\s'\"<>:@\[]+:(?!\d*(?:[/?#\s]|$))[^\s'\"<>]*@"), "***@"),  # with a slash in the password
-    (re.compile(r"(://[^\s'\"<>?]*\?)[^\s'\"<>#]+"), r"\1***"),  # signatures of redirects, tokens
-)
+# Each pattern fails where it begins or goes on from where it ended, so that all of them take linear time.
+_ADDRESS = re.compile(r"://[^\s'\"<>]+")  # from the scheme on
+_USER = re.compile(r"(?<=://)[^/]*@")  # user:password@
+_PASSWORD = re.compile(r"(?<=://)[^/:@\[]+:(?!\d*(?:[/?#]|$))")  # user: and no port; the password may hold a slash
+_QUERY = re.compile(r"\?[^#]+")  # signatures of redirects, tokens
 
 
 def counted(count: int, noun: str) -> str:
@@ -31,9 +31,24 @@ def unprintable(text: str) -> str | None:
 
 def redact(text: str) -> str:
     """`text` without the credentials of the addresses in it: fit for errors and logs."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
+    return _ADDRESS.sub(lambda address: _redact_address(address[0]), text)
+
+
+def _redact_address(address: str) -> str:
+    """Redact one address, which begins at its "://" and ends where white space, a quote or a bracket does."""
+    address = _USER.sub("***@", address)
+    user, end = _PASSWORD.search(address), address.rfind("@")
+    if user and user.end() <= end:
+        address = f"{address[: user.start()]}***{address[end:]}"
+    return _QUERY.sub("?***", address)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return at most `longest` characters of `text`, and an ellipsis in place of the others.
+
+    Redact first: a cut through an address can remove what marks its credentials.
+    """
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def shown(text: str) -> str:

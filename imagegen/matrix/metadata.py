@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from imagegen import data
 from imagegen.errors import Location, MatrixError
+from imagegen.text import cut, redact
 
 FOLDER = "metadata"  # below a directory of matrices
 _LONGEST = 2000  # characters of a text
@@ -70,7 +72,7 @@ def requirement(text: str) -> Requirement:
             raise ValueError(f"a requirement is longer than {_LONGEST} characters")
         return Requirement(text)
     except (InvalidRequirement, RecursionError) as error:
-        raise ValueError(f'"{text[:_SHOWN]}" is not a PEP 508 requirement') from error
+        raise ValueError(f'"{cut(redact(text), _SHOWN)}" is not a PEP 508 requirement') from error
 
 
 @cache
@@ -194,7 +196,7 @@ def _fix(path: Path | str) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        twice = next(key for position, (key, _) in enumerate(pairs) if key in dict(pairs[:position]))
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f'"{twice}" is given twice')
     return table
 
