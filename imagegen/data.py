@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
+HAND_WRITTEN = 1 << 20  # bytes of a file that no program writes; the longest of the shipped ones has 11 kB
 
 
 def shipped(name: str) -> Path:
@@ -18,16 +19,19 @@ def shipped(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
-def read(path: Path) -> bytes:
-    """A file that people write. Raises OSError, also for what is no regular file (it might never end) or too long."""
+def read(path: Path, longest: int = _LONGEST) -> bytes:
+    """Return the contents of a file of a project.
+
+    Raises OSError, also for what is no regular file (it might never end) or has more than `longest` bytes.
+    """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        content = file.read(_LONGEST + 1)
+        content = file.read(longest + 1)
     if content is None:  # a file of the kernel's that has nothing to say now
         raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))
-    if len(content) > _LONGEST:
-        raise OSError(errno.EFBIG, f"it is longer than {_LONGEST >> 20} MiB", str(path))
+    if len(content) > longest:
+        raise OSError(errno.EFBIG, f"it is longer than {longest >> 20} MiB", str(path))
     return content
 
 

@@ -17,6 +17,7 @@ _ADDRESS = re.compile(r"://[^\s'\"<>]+")  # from the scheme on
 _USER = re.compile(r"(?<=://)[^/]*@")  # user:password@
 _PASSWORD = re.compile(r"(?<=://)[^/:@\[]+:(?!\d*(?:[/?#]|$))")  # user: and no port; the password may hold a slash
 _QUERY = re.compile(r"\?[^#]+")  # signatures of redirects, tokens
+_COMPARED = 1000  # words, each with the one that is wrong: more take longer than an answer is worth
 
 
 def counted(count: int, noun: str) -> str:
@@ -69,5 +70,5 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """Of known words one that begins so, the shortest of them; else one that is spelled much like it."""
     words = sorted(known)
     begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
-    near = begun or difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    near = begun or (len(words) <= _COMPARED and difflib.get_close_matches(word, words, n=1, cutoff=0.6))
     return near[0] if near else None

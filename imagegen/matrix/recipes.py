@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from imagegen import data
-from imagegen.errors import MatrixError
+from imagegen.errors import ErrorList, MatrixError
 from imagegen.matrix.model import Component, EnvVar, Gpu
 from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Own, Patch, Recipe, SdistFile, Submodule
 from imagegen.matrix.references import Found
@@ -19,10 +19,12 @@ from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, P
 
 def recipe(
     found: Found, component: Component, gpus: Mapping[str, Gpu], project: Path
-) -> tuple[Recipe, list[MatrixError]]:
+) -> tuple[Recipe, ErrorList[MatrixError]]:
     """The recipe and what is wrong with it; `project` is where its local paths begin."""
     entry: RecipeEntry = found.entry
-    errors = [*_contradictions(found, entry, component), *_unknown_gpus(found, entry, gpus)]
+    errors: ErrorList[MatrixError] = ErrorList()
+    errors += _contradictions(found, entry, component)
+    errors += _unknown_gpus(found, entry, gpus)
     errors += _patch_errors(found, entry.patches)
     for version, release in entry.releases.items():
         errors += _patch_errors(found, release.patches or (), "releases", version)
@@ -58,17 +60,23 @@ def _contradictions(found: Found, entry: RecipeEntry, component: Component) -> I
         "modules": entry.modules,
     }
     for key, names in lists.items():
-        for position, name in enumerate(names):
-            if name in names[:position]:
-                yield found.error(f'{key}: "{name}" is listed twice', key, position, key=False)
+        for position in _repeated(names):
+            yield found.error(f'{key}: "{names[position]}" is listed twice', key, position, key=False)
+    against = set(entry.against)
     for position, name in enumerate(lists["build_requires"]):
-        if name in entry.against:
+        if name in against:
             what = f'"{name}" is among `against` too: one build cannot have two of it'
             yield found.error(what, "build_requires", position, key=False)
     for version, release in entry.releases.items():
         if release.sdist and not _is_of(release.sdist.file, component.package, version):
             what = f"{release.sdist.file} is no sdist of {component.package} {version}"
             yield found.error(what, "releases", version, "sdist", "file", key=False)
+
+
+def _repeated(names: Iterable[str]) -> list[int]:
+    """The positions of names that stand earlier in the list, too."""
+    first: dict[str, int] = {}
+    return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]
 
 
 def _is_of(filename: str, package: str, version: str) -> bool:
@@ -94,11 +102,13 @@ def _patches(found: Found, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
 
 def _patch_errors(found: Found, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
     patches = _patches(found, entries)
+    names = [patch.path.name for patch in patches]  # by which the build finds them, all in one folder
+    for position in _repeated(names):
+        yield found.error(
+            f'patches: "{names[position]}" is listed twice', *inside, "patches", position, "file", key=False
+        )
     for position, patch in enumerate(patches):
         here: tuple[str | int, ...] = (*inside, "patches", position)
-        name = patch.path.name  # by which the build finds it, in one folder with the others
-        if name in [earlier.path.name for earlier in patches[:position]]:
-            yield found.error(f'patches: "{name}" is listed twice', *here, "file", key=False)
         try:
             content = data.read(patch.path)
         except OSError as error:

@@ -19,10 +19,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from imagegen import data
 from imagegen.audit.torch_exports import minor
-from imagegen.errors import MatrixError, MatrixErrors
+from imagegen.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix import fields as f
-from imagegen.matrix.faults import fault
+from imagegen.matrix.faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need
@@ -78,7 +78,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
     """Read wheels/catalogue below each of the directories called wheels. Raises MatrixErrors with all that is wrong."""
     releases: list[Release] = []
     files: list[KnownFile] = []
-    errors: list[MatrixError] = []
+    errors: ErrorList[MatrixError] = ErrorList()
     for path in sorted(path for directory in directories for path in (directory / FOLDER).glob("*.yaml")):
         document, parsed = _read(path, errors)
         for name, entry in parsed.catalogue.items():
@@ -92,7 +92,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
                     where = document.where(("catalogue", name, "files", position, "url"))
                     errors.append(MatrixError(f"this is no address of a wheel of {entry.package}", where=where))
     if errors:
-        raise MatrixErrors(list(errors))
+        raise MatrixErrors(errors)
     return Catalogue(tuple(releases), tuple(files))
 
 
@@ -189,7 +189,7 @@ class _File(_Strict):
 def _read(path: Path, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
     """A file's entries; none of a faulty one, whose faults go to `errors`."""
     try:
-        document = documents.parse(path, data.read(path))
+        document = documents.parse(path, data.read(path, data.HAND_WRITTEN))
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(path), why=error.strerror))
         return documents.Document(path), _File()
@@ -199,8 +199,7 @@ def _read(path: Path, errors: list[MatrixError]) -> tuple[documents.Document, _F
     try:
         return document, _File.model_validate(document.data)
     except ValidationError as invalid:
-        faults = (fault(document, detail, _File) for detail in invalid.errors(include_url=False))
-        errors += (each for each in faults if each)
+        errors += explain(document, invalid.errors(include_url=False), _File)
     return document, _File()
 
 
