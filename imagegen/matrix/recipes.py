@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.utils import canonicalize_name, parse_sdist_filename
 
 from imagegen import data
 from imagegen.errors import ErrorList, MatrixError
@@ -82,7 +82,7 @@ def _repeated(names: Iterable[str]) -> list[int]:
 def _is_of(filename: str, package: str, version: str) -> bool:
     try:
         name, its_version = parse_sdist_filename(filename)
-    except InvalidSdistFilename:
+    except ValueError:
         return False
     return (name, str(its_version)) == (package, version)
 
