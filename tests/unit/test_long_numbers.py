@@ -75,7 +75,7 @@ def test_matrices_and_locks_refuse_it(kind: Any, text: str) -> None:
         TypeAdapter(kind).validate_python(text)
 
 
-def test_the_place_of_it_is_told(tmp_path: Path) -> None:
+def test_the_error_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(MatrixErrors) as raised:
         load(tmp_path, SMALL.replace('"==2.13.0"', f'"=={DIGITS}"'))
     (error,) = raised.value.errors
@@ -98,7 +98,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         ask()
 
 
-@pytest.mark.fault("Network", "an index with file names whose versions have 5,000 digits", "they are passed over")
+@pytest.mark.fault("Network", "an index with file names whose versions have 5,000 digits", "they are skipped")
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
@@ -119,7 +119,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: debversion.key(f"{DIGITS}:1") > debversion.key(f"{DIGITS[1:]}:1"), True),
     ],
 )
-def test_what_others_list_is_passed_over(ask: Callable[[], object], answer: object) -> None:
+def test_what_others_list_is_skipped(ask: Callable[[], object], answer: object) -> None:
     assert ask() == answer
 
 

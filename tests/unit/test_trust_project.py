@@ -48,9 +48,9 @@ publish:
 @pytest.mark.fault(
     "Trust",
     "publish.yaml has 300 unknown keys",
-    "100 are told, each with its line, and how many more there are",
+    "100 are explained, each with its line, and how many more there are",
 )
-def test_faults_are_told_up_to_a_number(tmp_path: Path) -> None:
+def test_faults_are_explained_up_to_a_number(tmp_path: Path) -> None:
     text = "publish:\n" + "".join(f"  k{each}: a\n" for each in range(3 * MOST))
     with pytest.raises(MatrixErrors) as caught:
         load(write(tmp_path, text))
