@@ -10,6 +10,7 @@ from pathlib import Path
 
 OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
+HAND_WRITTEN = 1 << 20  # bytes of a file that no program writes; the longest of the shipped ones has 11 kB
 
 
 def shipped(name: str) -> Path:
@@ -38,21 +39,22 @@ def require_within(path: Path, project: Path) -> None:
         raise OSError(errno.EXDEV, OUTSIDE, str(path))
 
 
-def read(path: Path, project: Path | None = None) -> bytes:
+def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> bytes:
     """Return the contents of a file that people write.
 
-    Raises OSError, also for what is no regular file (it might never end), too long, or outside of its `project`.
+    Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies
+    outside of its `project`.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         if project:
             require_within(path, project)
-        content = file.read(_LONGEST + 1)
+        content = file.read(longest + 1)
     if content is None:  # a file of the kernel's that has nothing to say now
         raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))
-    if len(content) > _LONGEST:
-        raise OSError(errno.EFBIG, f"it is longer than {_LONGEST >> 20} MiB", str(path))
+    if len(content) > longest:
+        raise OSError(errno.EFBIG, f"it is longer than {longest >> 20} MiB", str(path))
     return content
 
 

@@ -6,11 +6,15 @@ Each class has its own exit code, so that scripts can tell the classes apart. Co
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self, TypeVar
 
-from imagegen.text import counted, shown
+from imagegen.text import counted, cut, redact, shown
+
+SHOWN = 10_000  # characters of what happened, why and how to fix it, each
+MOST = 100  # errors of one pass that are explained
 
 
 @dataclass(frozen=True)
@@ -42,23 +46,64 @@ class ImagegenError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        lines = [_bounded(f"{self.where}: {self.what}" if self.where else self.what)]
         if self.why:
-            lines.append(f"  why: {self.why}")
+            lines.append(f"  why: {_bounded(self.why)}")
         if self.fix:
-            lines.append(f"  fix: {self.fix}")
+            lines.append(f"  fix: {_bounded(self.fix)}")
         return shown("\n".join(lines))
 
 
-class ErrorGroup(ImagegenError):
-    """Several errors of one class found in one pass, so that a user fixes a file in one go."""
+def _bounded(text: str) -> str:
+    """Return `text` redacted and at most SHOWN characters long."""
+    return cut(redact(text), SHOWN)
 
-    def __init__(self, errors: list[ImagegenError]) -> None:
-        self.errors = errors
-        super().__init__(counted(len(errors), "error"))
+
+_Error = TypeVar("_Error", bound=ImagegenError)
+
+
+class ErrorList(list[_Error]):
+    """The errors of one pass: the first MOST are kept, the others are counted in `omitted`.
+
+    Where the list `is_full`, what an error costs besides (a search for similar names) is not worth its time.
+    """
+
+    omitted = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= MOST
+
+    def append(self, error: _Error) -> None:
+        if self.is_full:
+            self.omitted += 1
+        else:
+            super().append(error)
+
+    def extend(self, errors: Iterable[_Error]) -> None:
+        for error in errors:
+            self.append(error)
+        self.omitted += getattr(errors, "omitted", 0)
+
+    def __iadd__(self, errors: Iterable[_Error]) -> Self:  # type: ignore[override, misc]
+        self.extend(errors)
+        return self
+
+
+class ErrorGroup(ImagegenError):
+    """Several errors of one class found in one pass, so that a user fixes a file in one go.
+
+    `omitted` is how many more were found than `errors` holds.
+    """
+
+    def __init__(self, errors: Sequence[ImagegenError]) -> None:
+        self.errors = list(errors)
+        self.omitted: int = getattr(errors, "omitted", 0)
+        super().__init__(counted(len(errors) + self.omitted, "error"))
 
     def __str__(self) -> str:
-        return "\n".join([*(str(error) for error in self.errors), f"{self.what} found"])
+        more = [f"{self.omitted} more"] if self.omitted else []
+        return "\n".join([*(str(error) for error in self.errors), *more, f"{self.what} found"])
 
 
 class UsageError(ImagegenError):

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 
 # Controls, formats (right-to-left marks, zero-width characters, byte order marks), lone surrogates, line separators.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_SECRETS = (
-    # user:password@, or a token; but for ssh://user@, without which a command is of no use
-    (re.compile(r"(?<=://)(?!(?<=ssh://)[\w.-]+@[^@/\s'\"<>]*+(?!@))[^/\s'\"<>]*@"), "***@"),
-    (re.compile(r"(?<=://)[^/\s'\"<>:@\[]+:(?!\d*(?:[/?#\s]|$))[^\s'\"<>]*@"), "***@"),  # with a slash in the password
-    (re.compile(r"(://[^\s'\"<>?]*\?)[^\s'\"<>#]+"), r"\1***"),  # signatures of redirects, tokens
-)
+# Each pattern fails where it begins or goes on from where it ended, so that all of them take linear time.
+_ADDRESS = re.compile(r"(?:ssh)?://[^\s'\"<>]+")  # from the scheme on
+_SSH_USER = re.compile(r"ssh://[\w.-]+@[^@]*")  # a user alone is no secret, and a command needs it
+_USER = re.compile(r"(?<=://)[^/]*@")  # user:password@
+_PASSWORD = re.compile(r"(?<=://)[^/:@\[]+:(?!\d*(?:[/?#]|$))")  # user: and no port; the password may hold a slash
+_QUERY = re.compile(r"\?[^#]+")  # signatures of redirects, tokens
+_COMPARED = 1000  # words, each with the one that is wrong: more take longer than an answer is worth
 
 
 def counted(count: int, noun: str) -> str:
@@ -32,9 +33,25 @@ def unprintable(text: str) -> str | None:
 
 def redact(text: str) -> str:
     """`text` without the credentials of the addresses in it: fit for errors and logs."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
+    return _ADDRESS.sub(lambda address: _redact_address(address[0]), text)
+
+
+def _redact_address(address: str) -> str:
+    """Redact one address, which begins at its "://", or "ssh://", and ends where white space, a quote or a bracket does."""
+    if not _SSH_USER.fullmatch(address):
+        address = _USER.sub("***@", address)
+    user, end = _PASSWORD.search(address), address.rfind("@")
+    if user and user.end() <= end:
+        address = f"{address[: user.start()]}***{address[end:]}"
+    return _QUERY.sub("?***", address)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return at most `longest` characters of `text`, and an ellipsis in place of the others.
+
+    Redact first: a cut through an address can remove what marks its credentials.
+    """
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def shown(text: str) -> str:
@@ -58,5 +75,5 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
     """
     words = sorted(known)
     begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
-    near = begun or difflib.get_close_matches(word, words, n=1, cutoff=likeness)
+    near = begun or (len(words) <= _COMPARED and difflib.get_close_matches(word, words, n=1, cutoff=likeness))
     return near[0] if near else None

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagegen.audit import tags
 from imagegen.audit.elf import CUDA
@@ -184,7 +184,7 @@ def _stem(path: str) -> str:
 def _within(version: str, specifier: str) -> bool:
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
-    except InvalidVersion:
+    except ValueError:
         return not specifier
 
 

@@ -51,7 +51,7 @@ def driver_symbols() -> re.Pattern[str]:
 def cuda_major(library: str) -> tuple[str, int] | None:
     """The stem and CUDA's major of a library that is named by it: ("cudart", 13) of libcudart.so.13."""
     match = re.fullmatch(data("libraries")["cuda-major"]["libraries"], library)
-    return (match[1], int(match["major"])) if match else None
+    return (match[1], int(match["major"])) if match and len(match["major"]) < 10 else None
 
 
 @cache
@@ -78,7 +78,7 @@ def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
     """
     wanted: dict[str, tuple[int, ...]] = {}
     for node in nodes:
-        match = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)", node)
+        match = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", node)
         if match is None:
             return None
         wanted[match[1]] = max(wanted.get(match[1], ()), _numbers(match[2]))

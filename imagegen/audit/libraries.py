@@ -197,7 +197,7 @@ def _version_finding(
 
 def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
     family, _, version = node.rpartition("_")
-    return family, tuple(int(part) for part in re.findall(r"\d+", version)), node
+    return family, tuple(int(part) for part in re.findall(r"\d{1,9}", version)), node
 
 
 def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:

@@ -16,7 +16,8 @@ def clashes(
     """Pairs of packages that do not go together, with the paths.
 
     `contents` maps packages to paths and what is there: the same text stands for the same file. `byte_code` gives the
-    path of a source's byte-code; it is only for packages that bring none of their own.
+    path of a source's byte-code; it is only for packages that bring none of their own. What lies at that path, below
+    it, or in place of its directory is a clash.
     """
     owners: dict[str, tuple[str, str]] = {}  # path -> identity, package
     found: dict[Clash, list[str]] = {}
@@ -25,18 +26,33 @@ def clashes(
             other, first = owners.setdefault(path, (identity, name))
             if other != identity:
                 found.setdefault((first, name, CONTENTS), []).append(path)
-    directories: set[str] = set()
+    directories: dict[str, str] = {}  # path -> the first package that has a file below
     for path, (_, name) in owners.items():
         for directory in parents(path):
             if directory in directories:
                 break
-            directories.add(directory)
+            directories[directory] = name
             if directory in owners:
                 found.setdefault((owners[directory][1], name, DIRECTORY), []).append(directory)
-        # It would run instead of the source.
-        if byte_code and path.endswith(".py") and (compiled := owners.get(where := byte_code(path))):
-            found.setdefault((compiled[1], name, BYTE_CODE), []).append(where)
+    for clash, path in _byte_code_clashes(owners, directories, byte_code) if byte_code else ():
+        found.setdefault(clash, []).append(path)
     return found
+
+
+def _byte_code_clashes(
+    owners: Mapping[str, tuple[str, str]], directories: Mapping[str, str], byte_code: Callable[[str], str]
+) -> Iterator[tuple[Clash, str]]:
+    for path, (_, name) in owners.items():
+        if not path.endswith(".py"):
+            continue
+        compiled = byte_code(path)
+        directory = compiled.rpartition("/")[0]
+        if compiled in owners:  # it would run instead of the source
+            yield (owners[compiled][1], name, BYTE_CODE), compiled
+        if directory in owners:
+            yield (owners[directory][1], name, DIRECTORY), directory
+        if compiled in directories:
+            yield (name, directories[compiled], DIRECTORY), compiled
 
 
 def parents(path: str) -> Iterator[str]:

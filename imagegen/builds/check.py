@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit.capability import arch, runs
@@ -33,7 +33,7 @@ def made(folder: Path, build: LockedBuild) -> Path:
     (path,) = wheels
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
-    except InvalidWheelFilename as error:
+    except ValueError as error:
         raise BuildError(f"{_name(build)} gave something that is no wheel", where=path.name, why=str(error)) from error
     if (name, version) != (canonicalize_name(build.name), Version(build.version)):
         raise BuildError(

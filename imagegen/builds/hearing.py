@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagegen.text import cut, redact
+
 _EVENT = re.compile(r"#[0-9]+ [0-9.]+ @imagegen (\{.*\})")
 _LINE = re.compile(r"#[0-9]+ (?:[0-9.]+ (?P<text>.*)|(?P<end>ERROR: .*))")
 _KEPT = 50_000  # lines of a log
@@ -108,7 +110,7 @@ class Ear:
 
     def ending(self, lines: int) -> str:
         """The last lines of the log, without what BuildKit says of the step as a whole."""
-        said = [line[:_WIDTH] for line in self._log if not line.startswith("ERROR: ")]
+        said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
         return "\n".join(said[-lines:])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagegen.errors import BuildError
 from imagegen.lock.model import LockedBuild
@@ -62,7 +62,7 @@ def _stated(pyproject: Path) -> tuple[str, Version] | None:
     try:
         project: Any = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
         return str(project["name"]), Version(project["version"])
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidVersion, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

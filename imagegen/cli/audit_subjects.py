@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagegen.audit.model import Subject
 from imagegen.audit.sarif import Source
@@ -123,7 +123,7 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
     if torch is not None:
         try:
             Version(torch)
-        except InvalidVersion:
+        except ValueError:
             raise UsageError(f'--torch "{torch}" is no version', fix="--torch 2.8.0") from None
     from imagegen.inventory import loose
 

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any
 
 import click
-from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagegen import lock
 from imagegen.cli.app import App, pass_app
@@ -68,7 +68,7 @@ def _asked_about(text: str) -> tuple[str, str | None]:
     name, pinned, version = text.partition("==")
     try:
         return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
-    except (InvalidName, InvalidVersion) as error:
+    except ValueError as error:
         fix = "name a component, or a version of it as NAME==VERSION"
         raise UsageError(f'"{text}" is neither a component nor one with a version', fix=fix) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagegen.compare.side import Part, Side
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
@@ -123,7 +123,7 @@ def goes_back(before: str, after: str) -> bool:
     """Whether `after` is older; of what is no version nobody can say, so it is not."""
     try:
         return Version(after) < Version(before)
-    except InvalidVersion:
+    except ValueError:
         return False
 
 
@@ -221,7 +221,7 @@ def _forces(
     try:
         version = Version(old.version)
         asked = [each for each in map(metadata.requirement, stated) if canonicalize_name(each.name) == new.name]
-    except (InvalidVersion, ValueError):
+    except ValueError:
         return True
     machine = _MACHINES.get(lock.platform.rpartition("/")[2], "")
     return any(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 # The private engine's packages. Debian 13's Docker 26.1.5 and buildx 0.13.1 do all that is needed, measured; their
 # limit is a stage of more than about 30 layers as the source of a RUN mount, which takes BuildKit 0.14.
@@ -44,5 +44,5 @@ def buildx_version(output: str) -> Version | None:
 def _at_least(text: str, floor: Version) -> bool:
     try:
         return Version(text.split("-", maxsplit=1)[0]) >= floor
-    except InvalidVersion:
+    except ValueError:
         return False

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
     canonicalize_name,
     parse_sdist_filename,
     parse_wheel_filename,
@@ -22,7 +20,8 @@ from packaging.version import Version
 from imagegen.errors import FetchError
 from imagegen.harvest.wheel_metadata import Metadata
 from imagegen.lock.indexes import Link
-from imagegen.matrix.metadata import Package, Release, holds, requirement
+from imagegen.matrix.metadata import LONGEST, Package, Release, holds, requirement
+from imagegen.text import cut
 
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")
@@ -84,7 +83,7 @@ def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
                 name, version, build, tags = parse_wheel_filename(link.filename)
             else:
                 (name, version), build, tags = parse_sdist_filename(link.filename), (), frozenset()
-        except (InvalidWheelFilename, InvalidSdistFilename):  # eggs, installers, and what nobody can install any more
+        except ValueError:  # eggs, installers, and what nobody can install any more
             continue
         if name != package:
             continue
@@ -165,9 +164,11 @@ def cuda_of(requires: Iterable[str]) -> str | None:
 
 def _specifier(text: str) -> str:
     try:
-        return str(SpecifierSet(text))
-    except InvalidSpecifier as error:
-        raise ValueError(f'its Requires-Python is "{text}"') from error
+        if len(text) <= LONGEST:
+            return str(SpecifierSet(text))
+    except ValueError:
+        pass
+    raise ValueError(f'its Requires-Python is "{cut(text, LONGEST)}"')
 
 
 def _machine(tag: Tag) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from imagegen import data
 from imagegen.audit import elf, torch_exports
@@ -70,7 +70,7 @@ def add(asked: str, settings: Settings, store: Store, progress: Progress, path: 
 def _release(filename: str) -> str:
     try:
         name, version, _, tags = parse_wheel_filename(filename)
-    except InvalidWheelFilename as error:
+    except ValueError as error:
         raise UsageError(f"{filename} is not the file name of a wheel", why=str(error)) from error
     if name != "torch" or not any(_is_ours(tag.platform) for tag in tags):
         raise UsageError(f"{filename} is not a wheel of torch for x86-64 Linux")
@@ -103,7 +103,7 @@ def _fetch(release: str, settings: Settings, store: Store, progress: Progress) -
 def _is_of(link: Link, release: str) -> bool:
     try:
         name, version, _, tags = parse_wheel_filename(link.filename)
-    except (InvalidWheelFilename, InvalidVersion):
+    except ValueError:
         return False
     # A CPU build is another version, with a local label.
     ours = any(_is_ours(tag.platform) and tag.interpreter.startswith("cp") for tag in tags)

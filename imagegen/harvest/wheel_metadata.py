@@ -10,8 +10,8 @@ import zlib
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagegen.errors import FetchError
 from imagegen.lock.indexes import Link
@@ -66,11 +66,7 @@ def parse(raw: bytes, package: str, version: str) -> Metadata:
             raise ValueError(f"it has {'no' if not values else 'more than one'} {field}")
         return values[0]
 
-    try:
-        same = canonicalize_name(one("Name"), validate=True) == package and Version(one("Version")) == Version(version)
-    except (InvalidName, InvalidVersion) as error:
-        raise ValueError(str(error)) from error
-    if not same:
+    if canonicalize_name(one("Name"), validate=True) != package or Version(one("Version")) != Version(version):
         raise ValueError(f"it is that of {one('Name')} {one('Version')}")
     return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "")
 

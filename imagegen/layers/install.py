@@ -12,8 +12,10 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
 
 from imagegen.audit.ownership import parents
 from imagegen.errors import WheelError
@@ -92,27 +94,44 @@ def installation(wheel: Wheel, python: str) -> list[Installed]:
     return files
 
 
-def _check_paths(wheel: Wheel, files: Iterable[Installed], python: str) -> None:
-    """Each path is one file, no file is another's directory, and the environment itself stays as it is."""
+def _check_paths(wheel: Wheel, files: Sequence[Installed], python: str) -> None:
+    """Raise WheelError unless each path is one file, no file is another's directory, the environment itself stays as it
+    is, and no metadata is another release's. The byte-code that will be compiled has its paths, too.
+    """
     links = set(skeleton(python))
     taken = {directory for path in (*links, f"{site_packages(python)}/x") for directory in parents(path)}
     paths: set[str] = set()
     directories: set[str] = set()
-    for file in files:
-        where = f"{wheel.filename}: {file.path}"
+    byte_code = [pyc_path(file.path, python) for file in files if compiles(file, python)]
+    for path in (*(file.path for file in files), *byte_code):
+        where = f"{wheel.filename}: {path}"
         above = set()
-        for directory in parents(file.path):
+        for directory in parents(path):
             if directory in directories:
                 break
             above.add(directory)
         directories |= above
-        if file.path in links or file.path in taken or above & links:
+        if path in links or path in taken or above & links:
             raise WheelError("a wheel replaces a part of the environment itself", where=where)
-        if file.path in paths:
+        if path in paths:
             raise WheelError("two files of the wheel are installed at one path", where=where)
-        paths.add(file.path)
+        if _is_foreign_metadata(wheel, path, python):
+            raise WheelError("a wheel brings the metadata of another distribution or release", where=where)
+        paths.add(path)
     for path in sorted(paths & directories):
         raise WheelError("a path is a file and a directory", where=f"{wheel.filename}: {path}")
+
+
+def _is_foreign_metadata(wheel: Wheel, path: str, python: str) -> bool:
+    """Whether importlib.metadata, which ignores case, takes the path for metadata that are not the wheel's own.
+
+    An .egg-info of the wheel's own distribution is left from its build and says nothing of others.
+    """
+    top = relative(path, site_packages(python)).partition("/")[0]
+    name, _, kind = top.rpartition(".")
+    if kind.lower() == "egg-info":
+        return canonicalize_name(name.partition("-")[0]) != wheel.distribution
+    return kind.lower() == "dist-info" and top != wheel.dist_info
 
 
 def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
@@ -128,6 +147,11 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
         if member.name == f"{wheel.dist_info}/INSTALLER":
             continue
         if not member.name.startswith(data):
+            if member.name.partition("/")[0].endswith(".data"):  # installers differ in what they make of it
+                where = f"{wheel.filename}: {member.name}"
+                raise WheelError(
+                    "a wheel's data lie in a directory of another name", where=where, why=f"its own is {data}"
+                )
             target = f"{site}/{member.name}"
         else:
             scheme, _, rest = member.name.removeprefix(data).partition("/")

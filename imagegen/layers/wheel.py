@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer.records import InvalidRecordEntry, parse_record_file
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from imagegen.audit.stated import stated
 from imagegen.errors import WheelError
@@ -62,7 +62,7 @@ class Wheel:
         self._misrecorded = misrecorded
         try:
             distribution, version, _, _ = parse_wheel_filename(filename)
-        except InvalidWheelFilename as error:
+        except ValueError as error:
             raise WheelError("not a wheel's file name", where=filename, why=str(error)) from error
         self.distribution, self.version = str(distribution), str(version)
         try:
@@ -164,7 +164,7 @@ class Wheel:
         told = Version(self.version)
         try:
             same = Version(version) in (told, Version(told.public))
-        except InvalidVersion:
+        except ValueError:
             same = False
         if canonicalize_name(name) != self.distribution or not same:
             why = f"there it is {name} {version}"

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
     parse_sdist_filename,
     parse_wheel_filename,
 )
@@ -71,12 +69,7 @@ class _Distribution(_Table):
 
 
 def _release(filename: str) -> tuple[str, Version]:
-    try:
-        if filename.endswith(".whl"):
-            return parse_wheel_filename(filename)[:2]
-        return parse_sdist_filename(filename)
-    except (InvalidWheelFilename, InvalidSdistFilename) as error:
-        raise ValueError(str(error)) from None
+    return parse_wheel_filename(filename)[:2] if filename.endswith(".whl") else parse_sdist_filename(filename)
 
 
 class Wheel(_Distribution):

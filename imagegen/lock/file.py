@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from imagegen import data
-from imagegen.errors import ErrorGroup, Location, LockError
+from imagegen.errors import MOST, ErrorGroup, ErrorList, Location, LockError
 from imagegen.lock import builds
 from imagegen.lock.model import LOCK_VERSION, Lock
 from imagegen.lock.schema import LockFile, to_table
@@ -27,7 +27,6 @@ _RELOCK = "restore the file from version control, or delete it and run `imagegen
 
 
 _LONGEST_LINE = 1 << 13  # a key of a million parts would take tomllib days
-_EXPLAINED = 100  # faults; each is looked for in the whole text
 
 
 class LockErrors(ErrorGroup, LockError):
@@ -71,7 +70,9 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
     try:
         lock = LockFile.model_validate(table).to_model()
     except ValidationError as error:
-        raise LockErrors([_explain(text, path, fault) for fault in error.errors()[:_EXPLAINED]]) from error
+        faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
+        faults.omitted = error.error_count() - len(faults)
+        raise LockErrors(faults) from error
     if wrong := builds.misbuilt(lock):
         position = [build.name for build in lock.builds].index(wrong[0])
         raise LockError(

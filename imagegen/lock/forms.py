@@ -6,13 +6,12 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from imagegen import registry
+from imagegen.matrix import metadata
 from imagegen.matrix.fields import BUILD_ENV, RESERVED_ENV
 from imagegen.text import unprintable
 
@@ -39,7 +38,7 @@ def _plain(value: str) -> str:
 def _version(value: str) -> str:
     try:
         Version(value)
-    except InvalidVersion:
+    except ValueError:
         raise ValueError(f"{value!r} is no version (PEP 440)") from None
     if value != value.strip():  # which Version allows
         raise ValueError(f"{value!r} is no version (PEP 440): it has white space around it")
@@ -78,11 +77,7 @@ def _plain_path(url: str) -> str:
 
 
 def _requirement(value: str) -> str:
-    try:
-        parsed = Pep508(_plain(value))
-    except InvalidRequirement as error:
-        raise ValueError(f"{value!r} is no requirement (PEP 508): {error}") from None
-    if parsed.url:
+    if metadata.requirement(_plain(value)).url:
         raise ValueError(f"{value!r} is a requirement by address, which no index can answer")
     return value
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.config import Settings, mirror_name
@@ -119,7 +119,7 @@ def stand_in(settings: Settings, package: str, version: str, target: Target) -> 
 def _is_release(filename: str, package: str, version: str) -> bool:
     try:
         name, found, _, _ = parse_wheel_filename(filename)
-    except InvalidWheelFilename:
+    except ValueError:
         return False
     return name == package and found == Version(version)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from imagegen import git
 from imagegen.config import Settings
@@ -144,7 +144,7 @@ def _version(filename: str) -> str:
     """A wheel's version; one that nobody asks for, of another file."""
     try:
         return str(parse_wheel_filename(filename)[1])
-    except InvalidWheelFilename:
+    except ValueError:
         return "0.dev0"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import uv
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imagegen.config import Settings
@@ -169,7 +169,7 @@ def _check(text: str) -> None:
         if Requirement(text).url is None:
             return
         why = "a requirement by address names no version that an index could tell"
-    except InvalidRequirement as error:
+    except ValueError as error:
         why = str(error)
     raise LockError(f"{text!r} cannot be resolved", why=why)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.epoch import EPOCH
@@ -102,7 +102,6 @@ def _check(name: str, version: str, filename: str, wheel: bytes, source: str) ->
             absent = [info.filename for info in archive.infolist() if _stands_for_another(archive, info)]
     # RuntimeError: encrypted, or of a future version.
     except (
-        InvalidWheelFilename,
         zipfile.BadZipFile,
         zlib.error,
         RuntimeError,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from imagegen.errors import LockError
 from imagegen.lock.model import LockedBase
@@ -75,7 +75,7 @@ class Target:
     def _fitness(self, filename: str) -> tuple[int, tuple[int, str] | tuple[()], str] | None:
         try:
             _, _, build, tags = parse_wheel_filename(filename)
-        except InvalidWheelFilename:
+        except ValueError:
             return None
         ranks = [self.ranks[tag] for tag in tags if tag in self.ranks]
         return (-min(ranks), build, filename) if ranks else None

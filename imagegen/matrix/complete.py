@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
 from imagegen.config import mirror_name
-from imagegen.errors import MatrixError
+from imagegen.errors import ErrorList, MatrixError
 from imagegen.matrix.cells import Matrix, cell_id
 from imagegen.matrix.compose import compose
 from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
@@ -34,18 +35,17 @@ from imagegen.matrix.rule import Rule, WinnerRule
 from imagegen.matrix.schema import AxisEntry, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
+_MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
 _LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
 SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
 
 
-def complete(entries: Entries, directories: Sequence[Path], errors: list[MatrixError]) -> Matrix:
+def complete(entries: Entries, directories: Sequence[Path], errors: ErrorList[MatrixError]) -> Matrix:
     """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial.
 
     `directories` are those of the entries' layers, each below its project's own.
     """
-    unresolved = list(check_references(entries))
-    errors += (error for _, error in unresolved)
-    return _Completion(entries, directories, errors, {found.path for found, _ in unresolved}).matrix()
+    return _Completion(entries, directories, errors, check_references(entries, errors)).matrix()
 
 
 class _Completion:
@@ -53,7 +53,7 @@ class _Completion:
         self,
         entries: Entries,
         directories: Sequence[Path],
-        errors: list[MatrixError],
+        errors: ErrorList[MatrixError],
         unresolved: set[tuple[str, str]],
     ) -> None:
         self.entries = entries
@@ -74,6 +74,7 @@ class _Completion:
         self._check_axes()
         self.indexes = self._indexes()
         self.components = self._components()
+        self.sdists = tuple(each for each in self.components.values() if each.sdist)
         self.recipes = self._recipes(directories)
         self.rules = tuple(self._rule(found) for found in self._sound("rules"))
         self.winners = tuple(_winner(found) for found in self._sound("winners"))
@@ -215,8 +216,14 @@ class _Completion:
         if not entry.gpus and set(self._offered(entry, "cuda")) != {NO_CUDA}:
             self._fail(found, "an image with CUDA says for which GPUs it is: `gpus` is missing")
         axes = sorted(self.axes)
-        choices = itertools.product(*(self._offered(entry, axis) for axis in axes))
-        cells = [self._cell(found.name, entry, dict(zip(axes, values, strict=True))) for values in choices]
+        offered = [self._offered(entry, axis) for axis in axes]
+        if math.prod(map(len, offered)) > _MAX_CELLS:
+            self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
+            return []
+        cells = [
+            self._cell(found.name, entry, dict(zip(axes, values, strict=True)))
+            for values in itertools.product(*offered)
+        ]
         return [cell for cell in cells if cell]
 
     def _base(self, found: Found) -> Base:
@@ -259,7 +266,7 @@ class _Completion:
             axes=axes,
             base=base,
             requirements=requirements,
-            sdists=tuple(each for _, each in sorted(self.components.items()) if each.sdist),
+            sdists=self.sdists,
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},
             env=tuple(
                 EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items())

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from imagegen.errors import Location, MatrixError
+from imagegen.errors import ErrorList, Location, MatrixError
 
 _MAX_DEPTH = 20
 _STRING, _BOOL, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "bool", "null"))
@@ -25,7 +25,7 @@ class Document:
     data: Any = None
     keys: dict[Path_, tuple[int, int]] = field(default_factory=dict)
     values: dict[Path_, tuple[int, int]] = field(default_factory=dict)
-    errors: list[MatrixError] = field(default_factory=list)
+    errors: ErrorList[MatrixError] = field(default_factory=ErrorList)
     broken: set[Path_] = field(default_factory=set)  # values that already have an error here
 
     def where(self, path: Path_, *, key: bool = False) -> Location:

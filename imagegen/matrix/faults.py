@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from imagegen.errors import MatrixError
+from imagegen.errors import ErrorList, MatrixError
 from imagegen.matrix import document as documents
 from imagegen.matrix.fields import MEANINGS
 from imagegen.text import did_you_mean
@@ -19,13 +20,25 @@ _SHAPES = {
 }
 
 
-def fault(document: documents.Document, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError | None:
-    """What pydantic has against a document, in words and with its line; None: it was said before."""
+def explain(
+    document: documents.Document, details: Iterable[ErrorDetails], schema: type[BaseModel]
+) -> ErrorList[MatrixError]:
+    """Return what pydantic has against a document, in words and with lines, less what the parser has said before."""
+    found: ErrorList[MatrixError] = ErrorList()
+    for detail in details:
+        if tuple(detail["loc"]) in document.broken:
+            continue  # the parser has already said that it needs quotes
+        if found.is_full:
+            found.omitted += 1
+        else:
+            found.append(_explain(document, detail, schema))
+    return found
+
+
+def _explain(document: documents.Document, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError:
     path, kind = tuple(detail["loc"]), detail["type"]
     key = bool(path) and path[-1] == "[key]"
     path = path[:-1] if key else path
-    if path in document.broken and not key:
-        return None  # the parser has already said that it needs quotes
     if kind == "extra_forbidden":
         known = _known_keys(schema, path)
         fix = did_you_mean(str(path[-1]), known) or f"known here: {', '.join(known)}"

@@ -10,12 +10,12 @@ import datetime as dt
 import re
 from typing import Annotated, Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import AfterValidator, StringConstraints
 
+from imagegen.matrix.metadata import requirement
 from imagegen.text import unprintable
 
 # What a rule may name besides components and env.NAME: the first by name, the others by a version or a range.
@@ -71,7 +71,7 @@ def specifier_set(text: str) -> SpecifierSet:
     """Parse a PEP 440 specifier. ValueError when it is malformed, can match nothing, or compares raw strings (===)."""
     try:
         specifier = SpecifierSet(text)
-    except InvalidSpecifier as error:
+    except ValueError as error:
         raise ValueError(f'"{text}" is not a PEP 440 version specifier, such as "==2.13.0" or ">=5.9,<5.11"') from error
     if any(each.operator == "===" for each in specifier):
         raise ValueError("=== compares text, not versions: use ==")
@@ -113,23 +113,19 @@ def condition_parts(text: str) -> tuple[str, ...]:
 def _version(text: str) -> str:
     try:
         Version(text)
-    except InvalidVersion as error:
+    except ValueError as error:
         raise ValueError(f'"{text}" is not a PEP 440 version') from error
     return text
 
 
 def _pep508(text: str) -> str:
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise ValueError(f'"{text}" is not a PEP 508 requirement') from error
-    if requirement.url:
+    if requirement(text).url:
         raise ValueError("a requirement by URL is not allowed here")
     return text
 
 
 def _exact_pin(text: str) -> str:
-    specifiers = list(Requirement(_pep508(text)).specifier)
+    specifiers = list(requirement(_pep508(text)).specifier)
     if len(specifiers) != 1 or specifiers[0].operator != "==" or specifiers[0].version.endswith(".*"):
         raise ValueError(f'"{text}" is not an exact pin, such as "setuptools==84.2.1"')
     return text

@@ -9,12 +9,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from imagegen import data
-from imagegen.errors import MatrixError, MatrixErrors
+from imagegen.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix import metadata
 from imagegen.matrix.cells import Matrix
 from imagegen.matrix.complete import complete
-from imagegen.matrix.faults import fault
+from imagegen.matrix.faults import explain
 from imagegen.matrix.references import Entries, Found
 from imagegen.matrix.schema import SECTIONS, MatrixFile
 from imagegen.text import did_you_mean
@@ -27,10 +27,10 @@ def load(directories: Sequence[Path]) -> Matrix:
     """Read every YAML file below the directories; later directories add to earlier ones, or override entries openly.
 
     An entry that is equal to one of an earlier directory is that entry. Raises MatrixErrors with everything that is
-    wrong, each error with file, line and column.
+    wrong, the first MOST errors with file, line and column.
     """
     entries: Entries = {section: {} for section in SECTIONS}
-    errors: list[MatrixError] = []
+    errors: ErrorList[MatrixError] = ErrorList()
     for layer, directory in enumerate(directories):
         for file in _files(directory, errors):
             document = _read(file, data.project_of(directory), errors)
@@ -44,7 +44,7 @@ def load(directories: Sequence[Path]) -> Matrix:
     matrix = complete(entries, directories, errors)
     if errors:
         errors.sort(key=_order)
-        raise MatrixErrors(list(errors))
+        raise MatrixErrors(errors)
     return matrix
 
 
@@ -68,7 +68,7 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
 
 def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.Document:
     try:
-        raw = data.read(file, project)
+        raw = data.read(file, project, data.HAND_WRITTEN)
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(file), why=error.strerror))
         return documents.Document(file, data={})
@@ -92,7 +92,7 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
         return MatrixFile.model_validate(written)
     except ValidationError as invalid:
         details = invalid.errors(include_url=False)
-    errors += (error for detail in details if (error := fault(document, detail, MatrixFile)))
+    errors += explain(document, details, MatrixFile)
     unsound = {tuple(detail["loc"][:2]) for detail in details}
     sound = {
         section: {name: entry for name, entry in entries.items() if (section, name) not in unsound}
@@ -138,12 +138,13 @@ def _remember_broken(entries: Entries, document: documents.Document, parsed: Mat
                     entries[section].setdefault(name, Found(name, None, document, (section, name), layer))
 
 
-def _check_overrides(entries: Entries, errors: list[MatrixError]) -> None:
+def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:
     for section, known in entries.items():
         for found in known.values():
             if found.entry and found.entry.override and not found.replaces:
                 where = found.where("override")
-                fix = did_you_mean(found.name, (name for name in known if name != found.name))
+                others = () if errors.is_full else (name for name in known if name != found.name)
+                fix = did_you_mean(found.name, others)
                 errors.append(MatrixError(f'"{found.name}" overrides nothing in {section}', where=where, fix=fix))
 
 

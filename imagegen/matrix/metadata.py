@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,18 +16,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagegen import data
 from imagegen.errors import Location, MatrixError
+from imagegen.text import cut, redact
 
 FOLDER = "metadata"  # below a directory of matrices
-_LONGEST = 2000  # characters of a text
+LONGEST = 2000  # characters of a text
 _SHOWN = 200  # characters of a text that an error repeats
 _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are the product of its parts
 
@@ -65,12 +67,12 @@ class Package:
 @cache
 def requirement(text: str) -> Requirement:
     """A requirement, parsed once: releases of a package share most of theirs. Raises ValueError."""
+    if len(text) > LONGEST:  # and so no number in it is too long for int(), which packaging calls when it compares
+        raise ValueError(f"a requirement is longer than {LONGEST} characters")
     try:
-        if len(text) > _LONGEST:
-            raise ValueError(f"a requirement is longer than {_LONGEST} characters")
         return Requirement(text)
-    except (InvalidRequirement, RecursionError) as error:
-        raise ValueError(f'"{text[:_SHOWN]}" is not a PEP 508 requirement') from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'"{cut(redact(text), _SHOWN)}" is not a PEP 508 requirement') from error
 
 
 @cache
@@ -194,7 +196,7 @@ def _fix(path: Path | str) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        twice = next(key for position, (key, _) in enumerate(pairs) if key in dict(pairs[:position]))
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f'"{twice}" is given twice')
     return table
 
@@ -209,7 +211,7 @@ def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:
 def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
-    except InvalidSpecifier as error:
+    except ValueError as error:
         raise ValueError(f'"{text}" is not a PEP 440 version specifier') from error
     return text
 
@@ -217,7 +219,7 @@ def _specifier(text: str) -> str:
 def _version(text: str) -> str:
     try:
         canonical = str(Version(text))
-    except InvalidVersion as error:
+    except ValueError as error:
         raise ValueError(f'"{text}" is not a PEP 440 version') from error
     if canonical != text:
         raise ValueError(f'the canonical form of "{text}" is "{canonical}"')
@@ -248,7 +250,7 @@ def _date(text: str) -> str:
     return text
 
 
-_Text = Annotated[str, StringConstraints(max_length=_LONGEST)]
+_Text = Annotated[str, StringConstraints(max_length=LONGEST)]
 _Date = Annotated[_Text, AfterValidator(_date)]
 _Version = Annotated[_Text, AfterValidator(_version)]
 _Requirement = Annotated[_Text, AfterValidator(_requires)]

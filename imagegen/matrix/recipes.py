@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.utils import canonicalize_name, parse_sdist_filename
 
 from imagegen import data
-from imagegen.errors import MatrixError
+from imagegen.errors import ErrorList, MatrixError
 from imagegen.matrix.model import Component, EnvVar, Gpu
 from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Own, Patch, Recipe, SdistFile, Submodule
 from imagegen.matrix.references import Found
@@ -19,10 +19,12 @@ from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, P
 
 def recipe(
     found: Found, component: Component, gpus: Mapping[str, Gpu], directory: Path
-) -> tuple[Recipe, list[MatrixError]]:
+) -> tuple[Recipe, ErrorList[MatrixError]]:
     """Return the recipe and what is wrong with it; its file lies below `directory`, a project's wheels/."""
     entry: RecipeEntry = found.entry
-    errors = [*_contradictions(found, entry, component), *_unknown_gpus(found, entry, gpus)]
+    errors: ErrorList[MatrixError] = ErrorList()
+    errors += _contradictions(found, entry, component)
+    errors += _unknown_gpus(found, entry, gpus)
     errors += _patch_errors(found, directory, entry.patches)
     for version, release in entry.releases.items():
         errors += _patch_errors(found, directory, release.patches or (), "releases", version)
@@ -61,11 +63,11 @@ def _contradictions(found: Found, entry: RecipeEntry, component: Component) -> I
         "modules": entry.modules,
     }
     for key, names in lists.items():
-        for position, name in enumerate(names):
-            if name in names[:position]:
-                yield found.error(f'{key}: "{name}" is listed twice', key, position, key=False)
+        for position in _repeated(names):
+            yield found.error(f'{key}: "{names[position]}" is listed twice', key, position, key=False)
+    against = set(entry.against)
     for position, name in enumerate(lists["build_requires"]):
-        if name in entry.against:
+        if name in against:
             what = f'"{name}" is among `against` too: one build cannot have two of it'
             yield found.error(what, "build_requires", position, key=False)
     for version, release in entry.releases.items():
@@ -74,10 +76,16 @@ def _contradictions(found: Found, entry: RecipeEntry, component: Component) -> I
             yield found.error(what, "releases", version, "sdist", "file", key=False)
 
 
+def _repeated(names: Iterable[str]) -> list[int]:
+    """The positions of names that stand earlier in the list, too."""
+    first: dict[str, int] = {}
+    return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]
+
+
 def _is_of(filename: str, package: str, version: str) -> bool:
     try:
         name, its_version = parse_sdist_filename(filename)
-    except InvalidSdistFilename:
+    except ValueError:
         return False
     return (name, str(its_version)) == (package, version)
 
@@ -109,11 +117,13 @@ def _path_errors(found: Found, project: Path, version: str, release: ReleaseEntr
 
 def _patch_errors(found: Found, directory: Path, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
     patches = _patches(found, entries)
+    names = [patch.path.name for patch in patches]  # by which the build finds them, all in one folder
+    for position in _repeated(names):
+        yield found.error(
+            f'patches: "{names[position]}" is listed twice', *inside, "patches", position, "file", key=False
+        )
     for position, patch in enumerate(patches):
         here: tuple[str | int, ...] = (*inside, "patches", position)
-        name = patch.path.name  # by which the build finds it, in one folder with the others
-        if name in [earlier.path.name for earlier in patches[:position]]:
-            yield found.error(f'patches: "{name}" is listed twice', *here, "file", key=False)
         try:
             content = data.read(patch.path, data.project_of(directory))
         except OSError as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
-from imagegen.errors import Location, MatrixError
+from imagegen.errors import ErrorList, Location, MatrixError
 from imagegen.matrix.document import Document
 from imagegen.matrix.fields import ENV, SURROUNDINGS, condition_error
-from imagegen.text import did_you_mean
+from imagegen.text import counted, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,24 @@ class Found:
         return MatrixError(what, where=self.where(*inside, key=key), fix=fix)
 
 
+_LISTED = 50  # names that an error repeats
 _SECTION = {"index": "indexes"}  # where the plural is not as usual
 
 Entries = dict[str, dict[str, Found]]  # section -> name -> entry
 
 
-def check_references(entries: Entries) -> Iterator[tuple[Found, MatrixError]]:
-    """Every name in an entry that no entry defines, with the entry that uses it."""
-    known = _Known(entries)
+def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tuple[str, str]]:
+    """Add an error for every name in an entry that no entry defines; return the paths of the entries that use one."""
+    known = _Known(entries, errors)
     checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
     checks["recipes"] = _recipe
+    unresolved = set()
     for section, check in checks.items():
         for found in entries[section].values():
-            yield from ((found, error) for error in check(found, known))
+            for error in check(found, known):
+                errors.append(error)
+                unresolved.add(found.path)
+    return unresolved
 
 
 def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -56,8 +62,8 @@ def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
 
 def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
     if found.name not in known.names["components"]:
-        fix = did_you_mean(found.name, known.names["components"]) or "say under components what it is"
-        yield found.error(f'there is no component "{found.name}"', fix=fix)
+        near = None if known.errors.is_full else did_you_mean(found.name, known.names["components"])
+        yield found.error(f'there is no component "{found.name}"', fix=near or "say under components what it is")
 
 
 def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -67,13 +73,28 @@ def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
 
 
 class _Known:
-    def __init__(self, entries: Entries) -> None:
+    """The names that entries define, each kind collected once: many entries name one of many."""
+
+    def __init__(self, entries: Entries, errors: ErrorList[MatrixError]) -> None:
         self.names = {section: set(known) for section, known in entries.items()}
+        self.subjects = self.names["components"] | set(SURROUNDINGS)
+        self.values = cache(self._values)
+        self.errors = errors
         self._axes = entries["axes"]
         self._components = entries["components"]
         self._gpus = entries["gpus"]
 
-    def values(self, axis: str) -> set[str]:
+    def missing(
+        self, found: Found, kind: str, name: Any, defined: Collection[str], *inside: str | int, fix: str | None = None
+    ) -> Iterator[MatrixError]:
+        """An error if `name` is text that is not `defined`; anything but text has an error of its own already."""
+        broken = (*found.path, *inside) in found.document.broken
+        if isinstance(name, str) and name not in defined and not broken:
+            if not self.errors.is_full:
+                fix = fix or did_you_mean(name, defined) or _known_here(defined)
+            yield found.error(f'there is no {kind} "{name}"', *inside, fix=fix, key=name == inside[-1])
+
+    def _values(self, axis: str) -> set[str]:
         written = self._axes[axis].written if axis in self._axes else None
         values = written.get("values") if isinstance(written, dict) else None
         return {value for value in values if isinstance(value, str)} if isinstance(values, list) else set()
@@ -84,11 +105,16 @@ class _Known:
 
     def architecture(self, product: str) -> str | None:
         """What `gpus` calls the architecture of this product, as "sm_90" of an H100."""
-        wanted = product.casefold()
-        for name, found in self._gpus.items():
-            if wanted in [each.casefold() for each in _list(found.written, "products") if isinstance(each, str)]:
-                return name
-        return None
+        return self._products.get(product.casefold())
+
+    @cached_property
+    def _products(self) -> dict[str, str]:
+        return {
+            each.casefold(): name
+            for name, found in reversed(self._gpus.items())
+            for each in _list(found.written, "products")
+            if isinstance(each, str)
+        }
 
     def commits(self, component: str) -> set[str]:
         return set(_mapping(self._components[component].written, "git"))
@@ -97,9 +123,9 @@ class _Known:
 def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
     for key in ("index", "local"):
         for value in _mapping(found.written, key):
-            yield from _missing(found, "value of the cuda axis", value, known.values("cuda"), key, value)
+            yield from known.missing(found, "value of the cuda axis", value, known.values("cuda"), key, value)
     for value, alias in _mapping(found.written, "index").items():
-        yield from _missing(found, "index", alias, known.names["indexes"], "index", value)
+        yield from known.missing(found, "index", alias, known.names["indexes"], "index", value)
 
 
 def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -115,7 +141,7 @@ def _gpus(found: Found, known: _Known) -> Iterator[MatrixError]:
     for position, name in enumerate(_list(found.written, "gpus")):
         architecture = known.architecture(name) if isinstance(name, str) else None
         fix = f"{name} is {architecture}: write {architecture}" if architecture else None
-        yield from _missing(found, "gpu", name, known.names["gpus"], "gpus", position, fix=fix)
+        yield from known.missing(found, "gpu", name, known.names["gpus"], "gpus", position, fix=fix)
 
 
 def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
@@ -123,12 +149,12 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
     written = found.written if written is None else written
     for name, use in _mapping(written, "components").items():
         here = (*inside, "components", name)
-        yield from _missing(found, "component", name, known.names["components"], *here)
+        yield from known.missing(found, "component", name, known.names["components"], *here)
         yield from _name(found, "index", known, use, *here)
         if not isinstance(use, dict) or name not in known.names["components"]:
             continue
         if "git" in use:
-            yield from _missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
+            yield from known.missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
         if use.get("from_source") is True and not known.is_compiled(name):
             yield found.error(f'the component "{name}" needs no compiler', *here, "from_source")
     for position, variant in enumerate(_list(written, "variants")):
@@ -141,37 +167,42 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
 
 def _axes(found: Found, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
     for axis, values in axes.items():
-        yield from _missing(found, "axis", axis, known.names["axes"], *inside, axis)
+        yield from known.missing(found, "axis", axis, known.names["axes"], *inside, axis)
         if axis in known.names["axes"] and isinstance(values, list):
             for position, value in enumerate(values):
                 kind = f"value of the {axis} axis"
-                yield from _missing(found, kind, value, known.values(axis), *inside, axis, position)
+                yield from known.missing(found, kind, value, known.values(axis), *inside, axis, position)
 
 
 def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
     """The one entry that the key `kind` names, where it is given."""
     written = found.written if written is None else written
     if isinstance(written, dict) and kind in written:
-        yield from _missing(found, kind, written[kind], known.names[_SECTION.get(kind, f"{kind}s")], *inside, kind)
+        defined = known.names[_SECTION.get(kind, f"{kind}s")]
+        yield from known.missing(found, kind, written[kind], defined, *inside, kind)
 
 
 def _names(found: Found, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
     for position, name in enumerate(names):
-        yield from _missing(found, kind, name, known.names[f"{kind}s"], *inside, position)
+        yield from known.missing(found, kind, name, known.names[f"{kind}s"], *inside, position)
 
 
 def _conditions(found: Found, side: str, known: _Known) -> Iterator[MatrixError]:
     closed = {"base": known.names["bases"], "platform": known.values("platform")}
-    components = known.names["components"] | set(SURROUNDINGS)
     for name, value in _mapping(found.written, side).items():
         if name in closed:
-            yield from _missing(found, f"{name} value", value, closed[name], side, name)
+            yield from known.missing(found, f"{name} value", value, closed[name], side, name)
             continue
         if not name.startswith(ENV):
-            yield from _missing(found, "component", name, components, side, name)
+            yield from known.missing(found, "component", name, known.subjects, side, name)
         wrong = condition_error(name, value) if isinstance(value, str) else None
         if wrong:
             yield found.error(f"{side}.{name}: {wrong}", side, name, key=False)
+
+
+def _known_here(names: Collection[str]) -> str:
+    more = [counted(len(names) - _LISTED, "other")] if len(names) > _LISTED else []
+    return f"known here: {', '.join([*sorted(names)[:_LISTED], *more]) or 'none'}"
 
 
 def _mapping(written: Any, key: str) -> dict[str, Any]:
@@ -182,14 +213,3 @@ def _mapping(written: Any, key: str) -> dict[str, Any]:
 def _list(written: Any, key: str) -> list[Any]:
     value = written.get(key) if isinstance(written, dict) else None
     return value if isinstance(value, list) else []
-
-
-def _missing(
-    found: Found, kind: str, name: Any, known: Iterable[str], *inside: str | int, fix: str | None = None
-) -> Iterator[MatrixError]:
-    """An error if `name` is text that nothing defines; anything but text has an error of its own already."""
-    known = sorted(known)
-    broken = (*found.path, *inside) in found.document.broken
-    if isinstance(name, str) and name not in known and not broken:
-        fix = fix or did_you_mean(name, known) or f"known here: {', '.join(known) or 'none'}"
-        yield found.error(f'there is no {kind} "{name}"', *inside, fix=fix, key=name == inside[-1])

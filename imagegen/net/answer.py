@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from http import HTTPStatus
 from urllib.parse import urljoin
@@ -105,7 +106,12 @@ def whole_size(response: requests.Response) -> int | None:
         told = response.headers.get("Content-Range", "").rpartition("/")[2]
     else:
         told = response.headers.get("Content-Length", "")
-    return int(told) if told.isdecimal() else None
+    return size_of(told)
+
+
+def size_of(header: str) -> int | None:
+    """Return the number of bytes that a header gives; None where it is none. A real size has far fewer digits."""
+    return int(header) if re.fullmatch("[0-9]{1,18}", header) else None
 
 
 def continues(response: requests.Response, start: int) -> bool:

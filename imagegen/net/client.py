@@ -11,7 +11,7 @@ from typing import Protocol
 from imagegen.config import Settings
 from imagegen.errors import FetchError
 from imagegen.net.address import file_path, is_file
-from imagegen.net.answer import TryAgainError, continues, whole_size
+from imagegen.net.answer import TryAgainError, continues, size_of, whole_size
 from imagegen.net.exchange import CHUNK, Exchange, authorized
 from imagegen.net.local import opened
 from imagegen.net.page import MAX_PAGE, Page, first_bytes, read_page
@@ -105,10 +105,10 @@ class Client:
 
         def once() -> int:
             with self.exchange.answer("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
-                length = answer.response.headers.get("Content-Length", "")
-            if not length.isdecimal():
+                length = size_of(answer.response.headers.get("Content-Length", ""))
+            if length is None:
                 raise FetchError(f"{answer.url} does not say its size", why="the answer has no Content-Length")
-            return int(length)
+            return length
 
         return self.exchange.retry(url, once)
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 from datetime import UTC, datetime
 
-from imagegen.text import redact
+from imagegen.text import cut, redact
 
 _MAX_REASON = 300  # characters of what others say
 _UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes
@@ -21,7 +21,7 @@ def reason_of(error: BaseException) -> str:
     cause = innermost(error)
     text = " ".join(str(cause).split()) or type(cause).__name__
     meaning = next((words for kind, words in _MEANINGS if isinstance(cause, kind)), "")
-    return meaning + redact(text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")
+    return meaning + cut(redact(text), _MAX_REASON)
 
 
 def distrust(error: ssl.SSLCertVerificationError) -> str:

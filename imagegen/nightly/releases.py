@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.config import Settings
@@ -101,7 +101,7 @@ def _lacks(links: list[Link], target: Target) -> str | None:
     try:
         if not SpecifierSet(python).contains(target.python):
             return f"it is for Python {python}"
-    except InvalidSpecifier:  # uv reads some that packaging does not
+    except ValueError:  # uv reads some that packaging does not
         pass
     wheels = [link.filename for link in links if link.filename.endswith(".whl")]
     if wheels and target.best((name, name) for name in wheels) is None:
@@ -112,7 +112,7 @@ def _lacks(links: list[Link], target: Target) -> str | None:
 def _is_of(filename: str, package: str) -> bool:
     try:
         name = parse_wheel_filename(filename)[0] if filename.endswith(".whl") else parse_sdist_filename(filename)[0]
-    except (InvalidWheelFilename, InvalidSdistFilename):
+    except ValueError:
         return False
     return name == package
 

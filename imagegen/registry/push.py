@@ -34,7 +34,7 @@ from imagegen.registry.session import Session
 from imagegen.registry.upload import Upload
 from imagegen.store import Store, digest_of
 from imagegen.store.layout import MANIFEST_TYPE
-from imagegen.text import counted
+from imagegen.text import counted, cut, redact
 
 _AT_ONCE = 4  # uploads
 _ASKED_AT_ONCE = 8
@@ -368,4 +368,4 @@ def _reasons(body: bytes) -> list[str]:
         found = [f"{error['code']} ({error['message']})" if error.get("message") else error["code"] for error in errors]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
-    return [str(reason)[:_MAX_REASON] for reason in found[:_MAX_REASONS]]
+    return [cut(redact(str(reason)), _MAX_REASON) for reason in found[:_MAX_REASONS]]

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from imagegen.errors import FetchError, PublishError, StoreError
 from imagegen.net import DeniedError
 from imagegen.net.address import parse as parse_address
-from imagegen.net.answer import TryAgainError, redirected
+from imagegen.net.answer import TryAgainError, redirected, size_of
 from imagegen.net.exchange import CHUNK, Body
 from imagegen.net.send import Reply, Sender
 from imagegen.progress import Meter
@@ -101,8 +101,7 @@ class Upload:
         if reply.status != HTTPStatus.ACCEPTED:
             return reply
         self._follow(reply, required=True)
-        least = reply.headers.get("OCI-Chunk-Min-Length", "")
-        self._piece = max(self._piece, int(least) if least.isdecimal() else 0)
+        self._piece = max(self._piece, size_of(reply.headers.get("OCI-Chunk-Min-Length", "")) or 0)
         self._reached(0)
         return None
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from imagegen import data
 from imagegen.errors import MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
-from imagegen.matrix.faults import fault
+from imagegen.matrix.faults import explain
 
 FILE = "publish.yaml"
 _Text = Annotated[str, Field(min_length=1, max_length=500)]
@@ -67,18 +67,17 @@ def load(directory: Path) -> Project:
     """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong."""
     path = directory / FILE
     try:
-        document = documents.parse(path, data.read(path, directory))
+        document = documents.parse(path, data.read(path, directory, data.HAND_WRITTEN))
     except FileNotFoundError:
         return Project()
     except OSError as error:
         raise MatrixError("the file cannot be read", where=str(path), why=error.strerror) from error
     if document.errors:
-        raise MatrixErrors(list(document.errors))
+        raise MatrixErrors(document.errors)
     try:
         read = _File.model_validate(document.data)
     except ValidationError as invalid:
-        found = (fault(document, detail, _File) for detail in invalid.errors(include_url=False))
-        raise MatrixErrors([error for error in found if error]) from invalid
+        raise MatrixErrors(explain(document, invalid.errors(include_url=False), _File)) from invalid
     return Project(
         read.publish.to,
         read.publish.source,

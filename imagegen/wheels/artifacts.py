@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from imagegen.config import WHEELHOUSE_VARIABLE, Settings
 from imagegen.errors import FetchError, UsageError
@@ -193,5 +193,5 @@ def _called(filename: str, name: str, version: str) -> bool:
     told = naming.read(filename)
     try:
         return told is not None and (told.package, parse_wheel_filename(filename)[1]) == (name, Version(version))
-    except (InvalidWheelFilename, InvalidVersion):
+    except ValueError:
         return False

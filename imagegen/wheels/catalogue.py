@@ -19,10 +19,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from imagegen import data
 from imagegen.audit.torch_exports import minor
-from imagegen.errors import MatrixError, MatrixErrors
+from imagegen.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.matrix import document as documents
 from imagegen.matrix import fields as f
-from imagegen.matrix.faults import fault
+from imagegen.matrix.faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need
@@ -78,7 +78,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
     """Read wheels/catalogue below each of the directories called wheels. Raises MatrixErrors with all that is wrong."""
     releases: list[Release] = []
     files: list[KnownFile] = []
-    errors: list[MatrixError] = []
+    errors: ErrorList[MatrixError] = ErrorList()
     files_of = ((path, data.project_of(each)) for each in directories for path in (each / FOLDER).glob("*.yaml"))
     for path, project in sorted(files_of):
         document, parsed = _read(path, project, errors)
@@ -93,7 +93,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
                     where = document.where(("catalogue", name, "files", position, "url"))
                     errors.append(MatrixError(f"this is no address of a wheel of {entry.package}", where=where))
     if errors:
-        raise MatrixErrors(list(errors))
+        raise MatrixErrors(errors)
     return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
 
 
@@ -192,7 +192,7 @@ class _File(_Strict):
 def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
     """A file's entries; none of a faulty one, whose faults go to `errors`."""
     try:
-        document = documents.parse(path, data.read(path, project))
+        document = documents.parse(path, data.read(path, project, data.HAND_WRITTEN))
     except OSError as error:
         errors.append(MatrixError("the file cannot be read", where=str(path), why=error.strerror))
         return documents.Document(path), _File()
@@ -202,8 +202,7 @@ def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[
     try:
         return document, _File.model_validate(document.data)
     except ValidationError as invalid:
-        faults = (fault(document, detail, _File) for detail in invalid.errors(include_url=False))
-        errors += (each for each in faults if each)
+        errors += explain(document, invalid.errors(include_url=False), _File)
     return document, _File()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packaging.tags import Tag
-from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import BuildTag, parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit.torch_exports import minor
@@ -86,7 +86,7 @@ def read(filename: str) -> Told | None:
     plain = f"{name}-{public}{dash}{rest}"
     try:
         package, parsed, build, tags = parse_wheel_filename(plain)
-    except InvalidWheelFilename:
+    except ValueError:
         return None
     label = label.lower()
     torch, abi, other = _TORCH.search(label), _ABI.search(label), _OTHER.search(label)
@@ -156,6 +156,6 @@ def _abi(new: bool) -> str:
 def _is_valid(filename: str) -> bool:
     try:
         parse_wheel_filename(filename)
-    except InvalidWheelFilename:
+    except ValueError:
         return False
     return True

@@ -45,6 +45,15 @@ gpus:
   sm_90: {capability: "9.0", family: hopper, products: [H100], source: s}
 """
 
+
+def large(count: int, named: str = "c") -> str:
+    """SMALL with components c0 to c(count - 1), and its image with as many, whose names begin with `named`."""
+    defined = "".join(f"  c{each}: {{description: d}}\n" for each in range(count))
+    used = "".join(f"      {named}{each}: {{because: b}}\n" for each in range(count))
+    text = SMALL.replace("components:\n  torch", f"components:\n{defined}  torch", 1)
+    return text.replace("    gpus: [sm_90]", f"{used}    gpus: [sm_90]")
+
+
 RULE = """\
 rules:
   old-torch:

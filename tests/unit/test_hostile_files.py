@@ -55,7 +55,7 @@ KINDS: list[tuple[Callable[[Path], None], str]] = [
     (no_file, "no regular file"),
     (endless, "no regular file"),
     (loop, "symbolic links"),
-    (huge, "longer than 16 MiB"),
+    (huge, "longer than 16? MiB"),
     (binary, "not UTF-8"),
 ]
 

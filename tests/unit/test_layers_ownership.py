@@ -73,6 +73,15 @@ def test_the_same_file_twice_is_kept_once() -> None:
             "byte-code for the other's source",
             marks=pytest.mark.fault("Wheels", "byte-code for another package's source", REFUSED),
         ),
+        *(
+            pytest.param(
+                {"x.py": "aa -"},
+                {f"__pycache__{path}": "bb -"},
+                "file where the other installs a directory",
+                marks=pytest.mark.fault("Wheels", "a package's file where another has a directory", REFUSED),
+            )
+            for path in ("", "/x.cpython-311.pyc/y")
+        ),
     ],
 )
 def test_packages_that_do_not_go_together(one: dict[str, str], two: dict[str, str], why: str) -> None:

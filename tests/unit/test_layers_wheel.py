@@ -372,6 +372,71 @@ def test_data_that_clash_when_installed_are_refused(tmp_path: Path, files: Mappi
         installation(wheel, "3.11")
 
 
+def _refused(tmp_path: Path, *members: str) -> str:
+    """Refuse a wheel with these members besides its own; return what `where` names behind the wheel."""
+    path = make_wheel(tmp_path, {**GOOD, **dict.fromkeys(members, b"")})
+    with Wheel(path, FILENAME) as wheel, pytest.raises(WheelError) as caught:
+        installation(wheel, "3.11")
+    return str(caught.value.where).removeprefix(f"{FILENAME}: ")
+
+
+_SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.fault("Wheels", "`__pycache__` is a file, or the path of a source's byte-code a directory", WHOLE)
+@pytest.mark.parametrize("name", ["demo/__pycache__", "demo/__pycache__/__init__.cpython-311.pyc/y"])
+@pytest.mark.parametrize("scheme", ["", "demo-1.0.data/platlib/"])
+def test_nothing_lies_where_byte_code_goes(tmp_path: Path, scheme: str, name: str) -> None:
+    assert _refused(tmp_path, scheme + name) == f"{_SITE}/{name.removesuffix('/y')}"
+
+
+def test_byte_code_of_another_python_and_a_pycache_without_sources_are_files(tmp_path: Path) -> None:
+    names = ["demo/__pycache__/__init__.cpython-310.pyc", "demo/data/__pycache__"]
+    with Wheel(make_wheel(tmp_path, {**GOOD, **dict.fromkeys(names, b"")}), FILENAME) as wheel:
+        paths = {file.path for file in installation(wheel, "3.11")}
+    assert {f"{_SITE}/{name}" for name in names} <= paths
+
+
+@pytest.mark.fault("Wheels", "metadata that let another distribution, or another release, seem to be installed", WHOLE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo-1.0.data/purelib/torch-99.0.dist-info/METADATA",
+        "demo-1.0.data/platlib/torch-99.0.dist-info/RECORD",
+        "demo-1.0.data/data/lib/python3.11/site-packages/torch-99.0.dist-info/METADATA",
+        "demo-1.0.data/data/lib64/python3.11/site-packages/torch-99.0.dist-info/METADATA",
+        "demo-1.0.data/purelib/demo-2.0.dist-info/METADATA",
+        "demo-1.0.data/purelib/Torch-99.0.DIST-INFO/METADATA",
+        "demo-1.0.data/purelib/torch-99.egg-info",
+        "torch-99.0-py3.11.egg-info/PKG-INFO",
+        "torch.EGG-INFO/PKG-INFO",
+    ],
+)
+def test_a_wheel_brings_the_metadata_of_its_own_release_alone(tmp_path: Path, name: str) -> None:
+    assert _refused(tmp_path, name).casefold().startswith(f"{_SITE}/".casefold())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo/_vendor/torch-99.0.dist-info/METADATA",  # as setuptools has them: no path on which metadata is searched
+        "demo.egg-info/PKG-INFO",
+        "demo-1.0.data/purelib/demo-1.0.dist-info/licenses/LICENSE",
+        "demo-1.0.data/data/share/torch-99.0.dist-info/METADATA",
+    ],
+)
+def test_metadata_of_its_own_or_in_other_folders_are_files(tmp_path: Path, name: str) -> None:
+    with Wheel(make_wheel(tmp_path, {**GOOD, name: b""}), FILENAME) as wheel:
+        assert any(file.path.endswith(name.rpartition("/")[2]) for file in installation(wheel, "3.11"))
+
+
+@pytest.mark.fault("Wheels", "a .data directory of another spelling or version than the wheel's own", WHOLE)
+@pytest.mark.parametrize("data", ["other-1.0.data", "Demo-1.0.data", "demo-1.data", "demo-1.0.0.data", "demo.data"])
+@pytest.mark.parametrize("rest", ["/scripts/x", "/x", ""])
+def test_a_wheel_has_one_data_directory_of_its_own_name(tmp_path: Path, data: str, rest: str) -> None:
+    assert _refused(tmp_path, data + rest) == data + rest
+
+
 def test_lib64_is_lib_and_pth_files_are_files(tmp_path: Path) -> None:
     files = {**GOOD, "demo-1.0.data/data/lib64/x.so": b"1", "demo.pth": b"import demo\n"}
     with Wheel(make_wheel(tmp_path, files), FILENAME) as wheel:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen import matrix
-from imagegen.errors import MatrixErrors
+from imagegen.data import HAND_WRITTEN
+from imagegen.errors import MOST, MatrixErrors
+from imagegen.matrix import document as documents
 from imagegen.matrix.fields import EnvValue, Text
 from imagegen.matrix.schema import json_schema
-from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, load
+from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 
 def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
@@ -201,6 +205,114 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for part in ("x.yaml:2: the file is not UTF-8", "y.yml:2: the file holds", "nowhere: no matrix here"):
         assert part in told
     assert "z.yaml: the file cannot be read" in told
+
+
+def _repeat(head: str, entry: str) -> str:
+    return head + "".join(entry.format(number=each) for each in range(3 * MOST))
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a file with 300 faults of a kind: unknown sections or keys, entries without fields, keys given twice, anchors, "
+    "numbers without quotes, overrides of nothing, names that nothing defines",
+    "100 are explained, each with its line, and how many more there are",
+)
+@pytest.mark.parametrize(
+    ("text", "beside"),
+    [
+        (_repeat("", "s{number}: a\n"), 0),
+        (_repeat("", "images: {{}}\n"), -1),
+        (_repeat("components:\n", "  c{number}:\n"), 0),
+        (_repeat("components:\n  c:\n    description: d\n", "    k{number}: a\n"), 0),
+        (_repeat("components:\n  c:\n    description: d\n    imports:\n", "    - &a{number} b\n"), 0),
+        (_repeat("components:\n  c:\n    description: d\n    imports:\n", "    - {number}\n"), 0),
+        (_repeat("components:\n", "  c{number}: {{description: d, override: true}}\n"), 0),
+        (large(3 * MOST, named="misspelt-"), -4),
+    ],
+)
+def test_faults_are_explained_up_to_a_number(tmp_path: Path, text: str, beside: int) -> None:
+    """`beside` is how many fewer faults the text has, less the four of a file that lacks every axis and pypi."""
+    with pytest.raises(MatrixErrors) as raised:
+        load(tmp_path, text)
+    assert len(raised.value.errors) == MOST
+    assert raised.value.omitted == 2 * MOST + 4 + beside
+    assert len(str(raised.value)) < 100_000
+
+
+def test_a_file_that_people_write_has_an_upper_length(tmp_path: Path) -> None:
+    load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL)))
+    with pytest.raises(MatrixErrors) as raised:
+        load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL) + 1))
+    assert str(tmp_path / "0.yaml") in [error.where for error in raised.value.errors]
+
+
+_MEASURE = """\
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (30, 30))  # seconds; not of the clock, which goes on while others work
+from pathlib import Path
+from imagegen import matrix
+from imagegen.errors import MatrixErrors
+try:
+    matrix.load([Path(sys.argv[1])])
+except MatrixErrors as errors:
+    assert len(str(errors)) < 100_000
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a file of 1 MB: an image of 16,000 components, each sound or each misspelt, or 100,000 faults of a kind",
+    "seconds (minutes to hours before), and less than 400 MB of memory",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        large(16_000),
+        large(16_000, named="x"),
+        "".join(f"s{each}: a\n" for each in range(100_000)),
+        "components:\n" + "".join(f" c{each}:\n" for each in range(100_000)),
+        "components:\n" + "".join(f" c{each}: {{description: d, override: true}}\n" for each in range(25_000)),
+    ],
+    ids=["sound", "misspelt", "sections", "empty", "overrides"],
+)
+def test_the_longest_files_take_seconds(tmp_path: Path, text: str) -> None:
+    assert HAND_WRITTEN // 2 < len(text) < HAND_WRITTEN
+    (tmp_path / "x.yaml").write_text(text)
+    done = subprocess.run([sys.executable, "-c", _MEASURE, str(tmp_path)], check=True, capture_output=True)
+    assert int(done.stdout) < 400
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a project that has each shipped image ten times: 910 cells",
+    "`list` takes 1.6 times as long as for 91, `matrix` 2.9 times; 80 MB of memory in place of 67",
+)
+def test_ten_times_the_cells_take_seconds(tmp_path: Path) -> None:
+    for number, file in enumerate(sorted(SHIPPED.rglob("*.yaml"))):
+        entries = documents.parse(file, file.read_bytes()).data
+        images = entries.get("images", {})
+        entries["images"] = images | {f"{name}-{each}": images[name] for name in images for each in range(9)}
+        (tmp_path / f"{number}.yaml").write_text(json.dumps(entries))
+    assert len(matrix.load([tmp_path]).cells()) == 10 * len(matrix.load([SHIPPED]).cells())
+    done = subprocess.run([sys.executable, "-c", _MEASURE, str(tmp_path)], check=True, capture_output=True)
+    assert int(done.stdout) < 200
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "an image with 40 values on each of five axes: 100 million cells",
+    "refused at its `axes`",
+)
+def test_an_image_has_an_upper_number_of_cells(tmp_path: Path) -> None:
+    values = ", ".join(f"v{each}" for each in range(40))
+    axes = "".join(f"  a{each}: {{description: a, values: [{values}], default: v0}}\n" for each in range(5))
+    offered = "".join(f"      a{each}: [{values}]\n" for each in range(5))
+    text = SMALL.replace("bases:\n", f"{axes}bases:\n", 1).replace("    gpus: [", f"    axes:\n{offered}    gpus: [")
+    with pytest.raises(MatrixErrors) as raised:
+        load(tmp_path, text)
+    (error,) = raised.value.errors
+    assert (error.where.line, error.exit_code) == (text[: text.index("    axes:\n")].count("\n") + 1, 65)
 
 
 def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path) -> None:

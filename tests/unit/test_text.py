@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import ErrorGroup, FetchError, Location, MatrixError
+from imagegen.builds.hearing import Ear
+from imagegen.errors import SHOWN, ErrorGroup, FetchError, Location, MatrixError
+from imagegen.matrix import metadata
+from imagegen.net.reason import reason_of
 from imagegen.text import nearest, redact, shown
 
 
@@ -28,10 +34,78 @@ from imagegen.text import nearest, redact, shown
         ("ssh://me@s3cret@far/x", "ssh://***@far/x"),
         ("ssh://me@far:s3cret@near", "ssh://***@near"),
         ("https://t0ken@host/x", "https://***@host/x"),
+        ("http://u:1/x@h http://u:p/x@h", "http://u:1/x@h http://***@h"),
+        ("http://u:p/x@h:p/y@z?a@b", "http://***@b"),
+        ("http://a?b#c?d", "http://a?***#c?***"),
+        ("'http://u:p@h'@x?y", "'http://***@h'@x?y"),
     ],
 )
 def test_credentials_go(text: str, expected: str) -> None:
     assert redact(text) == expected
+
+
+_SECRET = "s3cret"
+_ADDRESSES = st.sampled_from(
+    [
+        f"https://me:{_SECRET}@host/x",
+        f"https://{_SECRET}@host/x",
+        f"https://me:{_SECRET}/a/b@host",
+        f"https://host/x?token={_SECRET}",
+        f"https://host/x#y?token={_SECRET}",
+        f"git+ssh://me:a/b/{_SECRET}@host/x?y={_SECRET}",
+    ]
+)
+# Every address begins after white space: one whose text is glued to another's is no longer that address.
+_TEXTS = st.lists(st.text("ab:/@?#[1 '\n", max_size=8) | _ADDRESSES.map(lambda each: f" {each} ")).map("".join)
+
+
+@given(_TEXTS)
+def test_no_secret_of_an_address_is_shown(text: str) -> None:
+    assert _SECRET not in redact(text)
+    assert redact(redact(text)) == redact(text)
+
+
+@given(st.integers(SHOWN - 60, SHOWN + 10), _ADDRESSES)
+def test_a_long_text_is_cut_and_no_secret_is_shown_where_the_cut_goes_through_it(before: int, address: str) -> None:
+    error = str(FetchError("x" * before + f" {address} " + "y" * SHOWN, why="z" * 3 * SHOWN))
+    assert _SECRET[:2] not in error
+    assert len(error) < 2 * SHOWN + 100
+
+
+def _build_log(text: str) -> str:
+    ear = Ear(lambda _: None)
+    ear.hear(f"#7 1.5 {text}")
+    return ear.ending(1)
+
+
+def _requirement(text: str) -> str:
+    with pytest.raises(ValueError, match="not a PEP 508 requirement") as caught:
+        metadata.requirement(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("quote", [lambda text: reason_of(OSError(text)), _build_log, _requirement])
+@given(before=st.integers(150, 300), address=_ADDRESSES)
+def test_no_secret_is_shown_where_a_quoted_text_is_cut(quote: Callable[[str], str], before: int, address: str) -> None:
+    assert _SECRET[:2] not in quote("x" * before + f" {address}")
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a text of 1 MB that looks like the beginnings of many addresses is shown",
+    "credentials are looked for in a time that grows with the text's length alone, and the message is cut",
+)
+def test_looking_for_credentials_takes_linear_time() -> None:
+    parts = ["://", "http://a:", "://a:@/", "://a:1/", "://?#", "://a?b", "@", ":/", "://[", "://a@:"]
+    program = """if True:
+        import resource, sys
+        resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+        from imagegen.text import redact
+        for each in sys.argv[1:]:
+            redact(each * ((1 << 20) // len(each)))
+    """
+    # A second of the processor's where it is linear, an hour where it is quadratic.
+    subprocess.run([sys.executable, "-c", program, *parts], check=True)
 
 
 @given(st.text())

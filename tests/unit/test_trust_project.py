@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import MatrixErrors
+from imagegen.errors import MOST, MatrixErrors
 from imagegen.trust.project import Exemption, Identity, Key, Project, load
 
 
@@ -43,6 +43,18 @@ publish:
         ),
         (Exemption("CVE-2026-1", "torch", "the function is not called", date(2026, 12, 31)),),
     )
+
+
+@pytest.mark.fault(
+    "Trust",
+    "publish.yaml has 300 unknown keys",
+    "100 are explained, each with its line, and how many more there are",
+)
+def test_faults_are_explained_up_to_a_number(tmp_path: Path) -> None:
+    text = "publish:\n" + "".join(f"  k{each}: a\n" for each in range(3 * MOST))
+    with pytest.raises(MatrixErrors) as caught:
+        load(write(tmp_path, text))
+    assert (len(caught.value.errors), caught.value.omitted) == (MOST, 2 * MOST)
 
 
 def test_every_fault_has_its_line(tmp_path: Path) -> None:

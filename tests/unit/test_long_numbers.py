@@ -1,0 +1,135 @@
+"""Numbers of thousands of digits, for which Python's int() raises a ValueError of its own: a refusal like any other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.audit import known
+from imagegen.audit.contents import _within
+from imagegen.audit.libraries import _by_number
+from imagegen.cli.wheels_find import _asked_about
+from imagegen.compare.difference import goes_back
+from imagegen.errors import MatrixErrors, UsageError, WheelError
+from imagegen.harvest import releases as harvested
+from imagegen.harvest import torch_exports, wheel_metadata
+from imagegen.layers.wheel import Wheel
+from imagegen.lock import forms, indexes, parts
+from imagegen.lock.distribution_schema import _release
+from imagegen.lock.sdist import _check
+from imagegen.matrix import fields, recipes
+from imagegen.net.answer import size_of
+from imagegen.net.page import Page
+from imagegen.nightly.releases import _is_of
+from imagegen.trust import debversion
+from imagegen.wheels import artifacts, naming
+from tests.unit.matrix_samples import SMALL, load
+from tests.wheels import FILENAME, make_wheel
+
+DIGITS = "9" * (sys.int_info.default_max_str_digits + 700)
+WHEEL = f"demo-{DIGITS}-py3-none-any.whl"
+SDIST = f"demo-{DIGITS}.tar.gz"
+
+
+@pytest.mark.fault(
+    "Wheels", "METADATA or a file name with a version of 5,000 digits", "refused like any other that is no version"
+)
+def test_a_wheel_of_such_a_version_is_refused(tmp_path: Path) -> None:
+    text = f"Metadata-Version: 2.1\nName: demo\nVersion: {DIGITS}\n"
+    with pytest.raises(WheelError):
+        Wheel(make_wheel(tmp_path, {}, metadata={"METADATA": text}), FILENAME)
+    for name in (WHEEL, f"demo-1-{DIGITS}-py3-none-any.whl"):
+        with pytest.raises(WheelError):
+            Wheel(tmp_path / "demo.whl", name)
+        with pytest.raises(WheelError):
+            _check("demo", "1", name, b"", "its build")
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a version, specifier or requirement with a number of 5,000 digits",
+    "refused like any other that is none",
+)
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (fields.VersionText, DIGITS),
+        (fields.Release, DIGITS),
+        (fields.Specifier, f"=={DIGITS}"),
+        (fields.RequirementText, f"demo=={DIGITS}"),
+        (fields.RequirementText, f"demo; python_version < '{DIGITS}'"),
+        (fields.ExactPin, f"demo=={DIGITS}"),
+        (forms.PackageVersion, DIGITS),
+        (forms.Requirement, f"demo=={DIGITS}"),
+        (forms.Requirement, f"demo; python_version < '{DIGITS}'"),
+    ],
+)
+def test_matrices_and_locks_refuse_it(kind: Any, text: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_python(text)
+
+
+def test_the_error_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(MatrixErrors) as raised:
+        load(tmp_path, SMALL.replace('"==2.13.0"', f'"=={DIGITS}"'))
+    (error,) = raised.value.errors
+    assert error.where.line == SMALL[: SMALL.index('"==2.13.0"')].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda: torch_exports._release(WHEEL), UsageError),
+        (lambda: _asked_about(f"demo=={DIGITS}"), UsageError),
+        (lambda: _release(WHEEL), ValueError),
+        (lambda: _release(SDIST), ValueError),
+        (lambda: harvested._specifier(f">={DIGITS}"), ValueError),
+        (lambda: wheel_metadata.parse(f"Name: demo\nVersion: {DIGITS}\n".encode(), "demo", "1"), ValueError),
+    ],
+)
+def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ask()
+
+
+@pytest.mark.fault("Network", "an index with file names whose versions have 5,000 digits", "they are skipped")
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda: parts._version(WHEEL), "0.dev0"),
+        (lambda: indexes._is_release(WHEEL, "demo", "1"), False),
+        (lambda: _is_of(WHEEL, "demo"), False),
+        (lambda: _is_of(SDIST, "demo"), False),
+        (lambda: recipes._is_of(SDIST, "demo", "1"), False),
+        (lambda: naming.read(WHEEL), None),
+        (lambda: artifacts._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
+        (lambda: goes_back("1", DIGITS), False),
+        (lambda: _within(DIGITS, ">=1"), False),
+        (lambda: size_of(DIGITS), None),
+        (lambda: size_of("1" * 18), int("1" * 18)),
+        (lambda: known.cuda_major(f"libcudart.so.{DIGITS}"), None),
+        (lambda: known.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
+        (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=_by_number), "GLIBC_2.4"),
+        (lambda: debversion.key(f"{DIGITS}:1") > debversion.key(f"{DIGITS[1:]}:1"), True),
+    ],
+)
+def test_what_others_list_is_skipped(ask: Callable[[], object], answer: object) -> None:
+    assert ask() == answer
+
+
+@pytest.mark.parametrize("suffix", ["-py3-none-any.whl", ".tar.gz"])
+def test_the_other_files_of_such_a_page_are_listed(suffix: str) -> None:
+    names = [f"demo-{version}{suffix}" for version in ("1", DIGITS)]
+    html = "".join(f'<a href="https://files/{name}">{name}</a>' for name in names)
+    files = [{"filename": name, "url": f"https://files/{name}", "hashes": {}} for name in names]
+    document = json.dumps({"meta": {"api-version": "1.0"}, "name": "demo", "files": files})
+    for body in (html, document):
+        assert names[0] in [
+            link.filename for link in indexes._links(Page("https://index/demo/", body.encode()), "demo")
+        ]
