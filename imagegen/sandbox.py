@@ -1,10 +1,10 @@
 """A container for programs that nobody vouches for: byte-compiling a wheel's sources, building an sdist.
 
 bubblewrap (`bwrap`) makes it: a root that cannot be written, a /tmp of its own, no network, no process, file descriptor
-or variable of the host, no privilege. Started as root, the program runs as the user `nobody` on the real machine, since
-the kernel exempts root from process limits even inside a user namespace; started as a user, it runs as that user in a
-user namespace. Every process has an address-space limit; where this user may make a control group (cgroup v1 or v2),
-one limit more holds for all of them together.
+or variable of the host, no privilege, and no system call that only attacks need (`seccomp`). Started as root, the
+program runs as the user `nobody` on the real machine, since the kernel exempts root from process limits even inside a
+user namespace; started as a user, it runs as that user in a user namespace. Every process has an address-space limit;
+where this user may make a control group (cgroup v1 or v2), one limit more holds for all of them together.
 
 Sources: bwrap(1), setpriv(1), prlimit(1), getrlimit(2), the kernel's admin-guide/cgroup-v1 and cgroup-v2.
 """
@@ -12,6 +12,7 @@ Sources: bwrap(1), setpriv(1), prlimit(1), getrlimit(2), the kernel's admin-guid
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import secrets
 import signal
@@ -20,11 +21,12 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from imagegen import seccomp
 from imagegen.errors import SandboxError
 
 _NOBODY = 65534
@@ -42,6 +44,10 @@ _ENVIRONMENT = {
 _PRIVATE = ("proc", "dev", "tmp", "sys", "run", "root")  # never taken from the root file tree
 _NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
 _GROUP = "imagegen-sandbox-"  # and the number of the process that made it
+_CAUSES = {
+    "SIGKILL": "perhaps by the memory limit",
+    "SIGSYS": "by the system-call filter: 32-bit programs do not run in the sandbox",
+}
 _FORBIDDEN = ("new namespace", "uid map", "gid map", "unshare", "Operation not permitted", "Permission denied")
 
 
@@ -70,22 +76,25 @@ class Sandbox:
         """Start `argv` with pipes on stdin, stdout and stderr, for a worker that answers requests.
 
         `kill` ends the whole sandbox; so does the end of the thread that called this (the kernel's parent-death
-        signal follows threads). Raises SandboxError when bubblewrap is missing; what happens later is told by
-        `failure`.
+        signal follows threads). Raises SandboxError when bubblewrap is missing, or when this machine's system calls are
+        not in the filter's table; `failure` reports what happens later.
         """
         if os.geteuid() == 0:
             for path in self.writable.values():
                 os.chown(path, _NOBODY, _NOBODY)
+        filter_program = seccomp.program(platform.machine())
         groups = _make_cgroups(self.memory)
         try:
-            process = subprocess.Popen(
-                [*_enter(groups), *self._limits(), *self._command(argv, env)],
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                stderr=stderr,
-                env={"PATH": os.environ.get("PATH", os.defpath)},
-                cwd="/",
-            )
+            with _pipe_from(filter_program) as filter_fd:
+                process = subprocess.Popen(
+                    [*_enter(groups), *self._limits(), *self._command(argv, env, filter_fd)],
+                    stdin=subprocess.PIPE,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env={"PATH": os.environ.get("PATH", os.defpath)},
+                    cwd="/",
+                    pass_fds=[filter_fd],
+                )
         except FileNotFoundError as error:
             _remove_cgroups(groups)
             raise SandboxError(
@@ -133,9 +142,9 @@ class Sandbox:
         limits = {"as": self.memory, "nproc": tasks, "nofile": _OPEN_FILES, "fsize": _LONGEST_FILE, "core": 0}
         return ["prlimit", *(f"--{name}={_allowed(name, value)}" for name, value in limits.items()), "--"]
 
-    def _command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    def _command(self, argv: Sequence[str], env: Mapping[str, str], filter_fd: int) -> list[str]:
         command = ["bwrap", *_NAMESPACES, "--hostname", "sandbox", "--die-with-parent", "--new-session"]
-        command += ["--cap-drop", "ALL", "--clearenv"]
+        command += ["--cap-drop", "ALL", "--seccomp", str(filter_fd), "--clearenv"]
         for name, value in {**_ENVIRONMENT, **env}.items():
             command += ["--setenv", name, value]
         command += _root(self.rootfs)
@@ -175,9 +184,20 @@ def failure(argv: Sequence[str], status: int, stderr: bytes) -> SandboxError:
         name = signal.Signals(number).name
     except ValueError:
         return SandboxError(f"{argv[0]} failed in the sandbox with exit status {status}", why=tail or None)
-    hint = "perhaps by the memory limit" if name == "SIGKILL" else None
-    why = "\n".join(filter(None, (hint, tail))) or None
+    why = "\n".join(filter(None, (_CAUSES.get(name), tail))) or None
     return SandboxError(f"{argv[0]} was killed in the sandbox by {name}", why=why)
+
+
+@contextmanager
+def _pipe_from(data: bytes) -> Iterator[int]:
+    """A file descriptor from which `data` can be read once; at most a page, which every pipe has room for."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "wb") as file:
+            file.write(data)
+        yield reader
+    finally:
+        os.close(reader)
 
 
 def _root(rootfs: Path) -> Iterator[str]:

@@ -21,16 +21,16 @@ _CANDIDATES = [ipaddress.IPv4Network((f"10.{second}.0.0", 16)) for second in ran
 
 @dataclass(frozen=True)
 class Network:
-    """What was set up. `forwarding` is whether the machine forwarded packets before."""
+    """What was set up. `forwarding` is whether the machine forwarded packets before any private engine was up."""
 
     bridge: str
     subnet: str
     forwarding: bool
 
     @classmethod
-    def plan(cls, bridge: str) -> Network:
-        """A /16 that clashes with no route of this machine, and how the machine is set now."""
-        return cls(bridge, free_subnet(_routes()), _FORWARDING.read_text().strip() == "1")
+    def plan(cls, bridge: str, *, forwarding: bool) -> Network:
+        """A network whose /16 clashes with no route of this machine."""
+        return cls(bridge, free_subnet(_routes()), forwarding)
 
     @property
     def gateway(self) -> str:
@@ -67,7 +67,7 @@ class Network:
             while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
                 pass
         _succeeds("ip", "link", "delete", self.bridge)
-        if self.forwarding or _FORWARDING.read_text().strip() == "0":
+        if self.forwarding or not forwards():
             return ()
         if others := _bridges():
             return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(others)}",)
@@ -81,6 +81,11 @@ class Network:
             if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
                 found.append(f"rule {' '.join([table, chain, *rest])}")
         return tuple(found)
+
+
+def forwards() -> bool:
+    """Whether this machine forwards packets now."""
+    return _FORWARDING.read_text().strip() == "1"
 
 
 def free_subnet(taken: Iterable[str]) -> str:

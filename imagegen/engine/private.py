@@ -1,30 +1,35 @@
 """imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
 
 Everything lives in `engine/` of the cache directory and in one directory under /run; `state.json` says what was
-changed on the machine before it is changed, so that `down` can take it back after any accident.
+changed on the machine before it is changed, so that `down` can take it back after any accident. Engines of several
+cache directories change the same machine: one lock orders them, and each records how it was before the first of them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from docker.errors import APIError
-from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
 
 from imagegen.config import Settings
 from imagegen.engine import debs, processes
 from imagegen.engine.connection import open_client
 from imagegen.engine.floor import PACKAGES, SUITE
-from imagegen.engine.network import Network
+from imagegen.engine.network import Network, forwards
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, timed
+from imagegen.store import unfinished
 
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _PATIENCE = 60  # seconds for the engine to answer
@@ -34,6 +39,8 @@ _STRAY_DIRECTORIES = (
     *("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc"),
     *("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd"),
 )
+_RUN = Path("/run")
+_LOCK = _RUN / "imagegen-engine.lock"
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class _Places:
     @property
     def run(self) -> Path:
         """Not in the cache directory: a socket's path must fit in 107 bytes."""
-        return Path("/run") / f"imagegen-{self.name}"
+        return _RUN / f"imagegen-{self.name}"
 
     @property
     def socket(self) -> Path:
@@ -82,16 +89,24 @@ class _Places:
         return Endpoint(f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home)
 
 
+@dataclass(frozen=True)
+class _Record:
+    """What `up` changes on the machine: the network, and the directories that were absent before any private engine."""
+
+    network: Network
+    made: tuple[str, ...]
+
+
 def recorded_endpoint(settings: Settings) -> Endpoint | None:
     """The private engine of this user's cache directory, if it was brought up; it may have died since."""
     places = _places(settings)
-    return places.endpoint() if places.state.exists() else None
+    return places.endpoint() if os.path.exists(places.state) else None  # not what another user keeps closed
 
 
 def running_endpoint(settings: Settings) -> Endpoint | None:
     """The private engine of this user's cache directory, if it runs."""
     places = _places(settings)
-    return places.endpoint() if places.state.exists() and _answers(places) else None
+    return places.endpoint() if os.path.exists(places.state) and _answers(places) else None
 
 
 def up(settings: Settings, progress: Progress) -> Endpoint:
@@ -104,21 +119,20 @@ def up(settings: Settings, progress: Progress) -> Endpoint:
     if endpoint := _running(settings, progress):
         return endpoint
     _check_machine(settings)
-    with _lock(places):
+    with _lock(progress):
         if endpoint := _running(settings, progress):  # another process started it while this one waited
             return endpoint
-        if (network := _recorded(places)) is not None:
-            _stop(places, network, progress)  # after a crash or a reboot; images stay
+        if record := _recorded(places):
+            _stop(places, record, progress)  # after a crash or a reboot; images stay
         debs.unpack(SUITE, PACKAGES, places.packages, settings, progress)
-        network = Network.plan(places.name)
-        _record(places, network)
+        record = _record(places)
         try:
             with timed(progress, "start the private engine"):
-                network.up()
-                _start(places, network, settings)
+                record.network.up()
+                _start(places, record.network, settings)
                 _await(places)
         except BaseException:
-            _stop(places, network, progress)
+            _stop(places, record, progress)
             raise
     endpoint = places.endpoint()
     progress.say(f"the private engine listens at {endpoint.docker_host}; `imagegen engine down` removes it")
@@ -135,33 +149,52 @@ def _running(settings: Settings, progress: Progress) -> Endpoint | None:
 def down(settings: Settings, progress: Progress) -> None:
     """Stop the private engine, remove it with its images, and restore what it changed; nothing when there is none.
 
-    Raises EngineError that names what could not be removed.
+    Raises EngineError: not root, or what could not be removed.
     """
     places = _places(settings)
-    if not places.home.exists():
-        progress.say("there is no private engine")
-        return
-    with _lock(places):
-        network = _recorded(places)
-        if network is not None:
-            _check_machine(settings)
-            _stop(places, network, progress)
-        shutil.rmtree(places.home)
+    if os.path.exists(places.home):
+        _check_machine(settings)
+        with _lock(progress):
+            if places.home.exists():  # else another process removed it while this one waited
+                _remove(places, progress)
+                progress.say("the private engine is gone, with its images")
+                return
+    progress.say("there is no private engine")
+
+
+def _remove(places: _Places, progress: Progress) -> None:
+    if record := _recorded(places):
+        _stop(places, record, progress)
+    shutil.rmtree(places.home)
     left = [str(path) for path in (places.home, places.run) if path.exists()]
     left += processes.mounts_under(places.home) + processes.cgroups(places.name)
-    left += network.traces() if network else []
+    left += record.network.traces() if record else []
     if left:
         raise EngineError("the private engine could not be removed completely", why="; ".join(left))
-    progress.say("the private engine is gone, with its images")
 
 
 def _places(settings: Settings) -> _Places:
     return _Places(settings.store.parent.resolve() / "engine")
 
 
-def _lock(places: _Places) -> FileLock:
-    places.home.mkdir(parents=True, exist_ok=True)
-    return FileLock(places.home.parent / "engine.lock")
+@contextmanager
+def _lock(progress: Progress) -> Iterator[None]:
+    """A lock between all processes of this machine that take a private engine up or down. Its file goes with it."""
+    while True:
+        handle = os.open(_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say("waiting for another process that takes a private engine up or down")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if unfinished.names(_LOCK, handle):
+            break
+        os.close(handle)  # its holder removed it meanwhile
+    try:
+        yield
+    finally:
+        _LOCK.unlink()
+        os.close(handle)
 
 
 def _check_machine(settings: Settings) -> None:
@@ -183,17 +216,36 @@ def _path(settings: Settings) -> str:
     return f"{settings.env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _record(places: _Places, network: Network) -> None:
-    made = [path for path in _STRAY_DIRECTORIES if not Path(path).exists()]
-    new = places.state.with_suffix(".new")
-    new.write_text(json.dumps({"network": asdict(network), "made": made}), encoding="utf-8")
-    os.replace(new, places.state)
+def _record(places: _Places) -> _Record:
+    """Plan the network and write down what is going to change, here and for engines that come up after this one."""
+    others = [_read(path) for path in _RUN.glob("imagegen-ig*/state.json")]
+    if others:
+        forwarding, made = others[0].network.forwarding, others[0].made
+    else:
+        forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
+    record = _Record(Network.plan(places.name, forwarding=forwarding), made)
+    for path in (places.state, places.run / places.state.name):  # the first names what to remove, the second among it
+        path.parent.mkdir(mode=0o711, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        os.replace(new, path)
+    return record
 
 
-def _recorded(places: _Places) -> Network | None:
-    if not places.state.exists():
-        return None
-    return Network(**json.loads(places.state.read_text(encoding="utf-8"))["network"])
+def _recorded(places: _Places) -> _Record | None:
+    return _read(places.state) if places.state.exists() else None
+
+
+def _read(path: Path) -> _Record:
+    try:
+        return TypeAdapter(_Record).validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise EngineError(
+            "the private engine's record of what it changed is damaged",
+            where=str(path),
+            why="; ".join(each["msg"] for each in error.errors()[:3]),
+            fix=f"restart this machine, then remove {path.parent}: nothing else of the engine is left then",
+        ) from error
 
 
 def _start(places: _Places, network: Network, settings: Settings) -> None:
@@ -213,7 +265,6 @@ def _start(places: _Places, network: Network, settings: Settings) -> None:
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "init-path": str(places.packages / "usr/bin/tini-static"),
     }
-    places.run.mkdir(mode=0o711, exist_ok=True)
     file = places.home / "daemon.json"
     file.write_text(json.dumps(config, indent=2), encoding="utf-8")
     programs = places.packages / "usr"
@@ -250,19 +301,21 @@ def _answers(places: _Places) -> bool:
     return True
 
 
-def _stop(places: _Places, network: Network, progress: Progress) -> None:
+def _stop(places: _Places, record: _Record, progress: Progress) -> None:
     """Processes, then mounts, then network, then empty directories: each needs the one before to be gone."""
     with timed(progress, "stop the private engine"):
         if _answers(places):
             _empty(places)
         processes.end_all(places.packages)
+        processes.kill_in_cgroups(places.name)
         processes.unmount_all(places.home, places.run)
-        for text in network.down():
+        for text in record.network.down():
             progress.say(text)
         processes.remove_cgroups(places.name)
         shutil.rmtree(places.run, ignore_errors=True)
-        for path in json.loads(places.state.read_text(encoding="utf-8"))["made"]:
-            processes.remove_if_empty(Path(path))
+        for path in map(Path, record.made):
+            processes.remove_dead_sockets(path)
+            processes.remove_if_empty(path)
         places.state.unlink()
 
 

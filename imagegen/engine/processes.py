@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _PATIENCE = 20  # seconds between asking a process to end and ending it
@@ -58,10 +61,37 @@ def cgroups(name: str) -> list[str]:
     return [str(path) for path in (root / name, *root.glob(f"*/{name}")) if path.is_dir()]
 
 
+def kill_in_cgroups(name: str) -> None:
+    """Kill the containers of an engine that died before it could: their programs lie in images, not in a directory."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := _members(name)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _members(name: str) -> set[int]:
+    """Processes in control groups of that name, or below; not those of another process namespace, which have no id."""
+    found: set[int] = set()
+    for directory in (directory for top in cgroups(name) for directory, _, _ in os.walk(top)):
+        with suppress(OSError):  # it has gone
+            found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
+    return found - {0}
+
+
 def remove_cgroups(name: str) -> None:
     for top in cgroups(name):
         for directory, _, _ in os.walk(top, topdown=False):
             remove_if_empty(Path(directory))
+
+
+def remove_dead_sockets(directory: Path) -> None:
+    """Remove sockets at which nothing listens: containerd's shims leave theirs when they are killed."""
+    for path in directory.glob("*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
 
 
 def remove_if_empty(directory: Path) -> None:

@@ -23,13 +23,14 @@ from imagegen.data import shipped
 from imagegen.engine import Engine
 from imagegen.errors import EngineError
 from imagegen.net import Client
+from imagegen.progress import Quiet
 from imagegen.publish import proof
 from imagegen.registry import Platform, Repository, Target, parse
 from imagegen.registry.credentials import credentials_for
 from imagegen.registry.image import Descriptor
 from imagegen.registry.reference import endpoint, engine_name
 from imagegen.smoke import Report, Result
-from imagegen.store import Store
+from imagegen.store import Store, upkeep
 from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.trust.attach import gather
 from imagegen.trust.documents import PROVENANCE
@@ -37,8 +38,10 @@ from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
 from tests.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.integration.hub import USER, Hub, serving
+from tests.integration.places import Debian
 from tests.integration.small_cell import CELL, Machine, Site
 from tests.integration.test_registry_push import login
+from tests.integration.test_shared_store import age, collecting
 from tests.integration.wire import Wire
 from tests.loopback import Loopback
 from tests.tiny_image import tiny_image
@@ -100,8 +103,8 @@ def way(hub: Hub) -> Iterator[Way]:
 class Publishing:
     """A machine that has the small cell's base, and may publish the cell to the registry at the end of the way."""
 
-    def __init__(self, site: Site, root: Path, way: Way, place: str = "rl") -> None:
-        self.machine: Machine = site.machine(root)
+    def __init__(self, site: Site, root: Path, way: Way, place: str = "rl", machine: Machine | None = None) -> None:
+        self.machine = machine or site.machine(root)
         self.way, self.home = way, root / "home"
         self.settings = login(self.home, way.host)
         self.site, self.place = site, place
@@ -141,7 +144,7 @@ class Publishing:
 
     def tags(self) -> dict[str, str]:
         """Tag -> digest, each of which can be pulled, every blob of it."""
-        name = parse(f"{self.way.host}/acme/rl/small")
+        name = parse(f"{self.way.host}/acme/{self.place}/small")
         with Client(self.settings) as client:
             repository = Repository(name, client, self.settings)
             found = {}
@@ -205,6 +208,36 @@ def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: P
     (fixed,) = publishing.tags().keys() - set(MOVING)
     assert publishing.tags() == dict.fromkeys((fixed, *MOVING), site.reference)
     assert not Store(publishing.machine.store).keys("publishing")
+
+
+@pytest.mark.fault(
+    "Shared store",
+    "two builds, two publishes and `store gc` over and over on one store whose files are all old and in no list",
+    "builds and publishes give the same digest as alone; every tag can be pulled, and the store is sound",
+)
+@pytest.mark.parametrize("rounds", [pytest.param(2, id="a few"), pytest.param(20, id="many", marks=pytest.mark.slow)])
+def test_builds_publishes_and_a_collector_at_once(
+    site: Site, debian: Debian, way: Way, tmp_path: Path, rounds: int
+) -> None:
+    machine = site.machine(tmp_path / "machine")
+    for turn in range(rounds):
+        publishing = Publishing(site, tmp_path, way, f"at-once-{rounds}-{turn}", machine)
+        publishing.prove()
+        age(machine.store)
+        (machine.store / "index.json").write_text('{"manifests": []}')
+        if turn % 2:
+            shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
+        with collecting(machine.store, debian):
+            running = [machine.start(f"image-{turn}-{number}") for number in range(2)]
+            running += [publishing.start() for _ in range(2)]
+            ended = [(*process.communicate(timeout=300), process.returncode) for process in running]
+        for out, err, code in ended:
+            assert code == 0, err
+            assert out.split()[-1] == site.reference
+        tags = publishing.tags()
+        assert set(MOVING) < set(tags)
+        assert set(tags.values()) == {site.reference}
+    assert upkeep.check(Store(machine.store), Quiet(), repair=False) == []
 
 
 def bumped(site: Site, root: Path) -> Site:

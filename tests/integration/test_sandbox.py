@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -91,6 +92,104 @@ def test_it_has_no_privileges(box: Sandbox) -> None:
     assert set(status["Uid"].split()) == {"65534"}
     assert {status[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
     assert status["NoNewPrivs"] == "1"
+
+
+# Calls with arguments that the kernel accepts without the filter, so that only the filter can refuse them.
+_CALL = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    return "done" if libc.syscall(*arguments) >= 0 else errno.errorcode[ctypes.get_errno()]
+"""
+
+
+@pytest.mark.fault(
+    "Wheels", "a build asks the kernel for what no build needs", "refused: keyrings, namespaces, io_uring, BPF and more"
+)
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        pytest.param("248, b'user', b'name', b'data', 4, -4", "EPERM", id="add_key"),
+        pytest.param("249, b'user', b'name', None, -4", "EPERM", id="request_key"),
+        pytest.param("250, 0, -4, 1", "EPERM", id="keyctl: the user's keyring"),
+        pytest.param("272, 0x10000000", "EPERM", id="unshare: a user namespace"),
+        pytest.param("272, 0x10020000", "EPERM", id="unshare: user and mount namespaces"),
+        pytest.param("56, 0x10000000 | 17, 0, 0, 0, 0", "EPERM", id="clone: a user namespace"),
+        pytest.param("435, (ctypes.c_uint64 * 8)(0x10000000, 0, 0, 0, 17), 64", "ENOSYS", id="clone3"),
+        pytest.param("425, 4, ctypes.create_string_buffer(120)", "ENOSYS", id="io_uring_setup"),
+        pytest.param("323, 1", "EPERM", id="userfaultfd"),
+        pytest.param("321, 0, None, 0", "EPERM", id="bpf"),
+        pytest.param("298, None, 0, -1, -1, 0", "EPERM", id="perf_event_open"),
+        pytest.param("101, 0, 0, 0, 0", "EPERM", id="ptrace: be traced"),
+        pytest.param("135, 0x0040000", "EPERM", id="personality: addresses without randomness"),
+    ],
+)
+def test_the_kernel_does_nothing_that_no_build_needs(box: Sandbox, arguments: str, answer: str) -> None:
+    # A child that clone made must not print a second time.
+    program = (
+        f"{_CALL}import os\nparent = os.getpid()\nanswer = call({arguments})\nif os.getpid() == parent: print(answer)"
+    )
+    assert python(box, program) == answer
+
+
+@pytest.mark.fault("Wheels", "a build connects to the machine's hypervisor (vsock)", "no such socket is made")
+@pytest.mark.parametrize("family", ["AF_VSOCK", "AF_PACKET"])
+def test_other_families_of_sockets_are_refused(box: Sandbox, family: str) -> None:
+    program = f"""
+import socket
+try: socket.socket(socket.{family}, socket.SOCK_STREAM)
+except OSError as error: print(error.errno)
+"""
+    assert python(box, program) == str(errno.EAFNOSUPPORT)
+
+
+def test_sockets_of_usual_families_are_made(box: Sandbox) -> None:
+    families = "socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK"
+    program = f"import socket\nfor family in ({families}): socket.socket(family, socket.SOCK_DGRAM)\nprint('made')"
+    assert python(box, program) == "made"
+    assert python(box, "import socket; a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))") == "b'x'"
+
+
+def test_threads_and_processes_start(box: Sandbox) -> None:
+    """clone3 is refused as a kernel without it would, so glibc uses clone."""
+    program = """
+import subprocess, threading
+thread = threading.Thread(target=lambda: print(subprocess.run(["echo", "child"], capture_output=True).stdout))
+thread.start()
+thread.join()
+"""
+    assert python(box, program) == "b'child\\n'"
+
+
+@pytest.mark.fault("Wheels", "a build leaves data in the kernel's keyrings for the next one", "it cannot add a key")
+def test_no_key_passes_from_one_build_to_the_next(box: Sandbox) -> None:
+    name = f"key-of-{os.getpid()}"
+    for keyring in (-3, -4, -5):  # the session's, the user's, the user's session's
+        python(box, f"{_CALL}call(248, b'user', {name.encode()!r}, b'from-A', 6, {keyring})")
+    read = f"""{_CALL}
+buffer = ctypes.create_string_buffer(16)
+for keyring in (-3, -4, -5):
+    number = libc.syscall(250, 10, keyring, b'user', {name.encode()!r}, 0)
+    libc.syscall(250, 11, number, buffer, 16)
+print(buffer.value)
+"""
+    assert python(box, read) == "b''"
+    assert name not in python(box, "print(open('/proc/keys').read())")
+
+
+@pytest.mark.fault("Wheels", "a build makes system calls of 32-bit programs", "it is killed; those of x32 do not exist")
+def test_system_calls_of_other_architectures_are_refused(box: Sandbox) -> None:
+    assert python(box, f"{_CALL}print(call(0x40000000 | 39))") == "ENOSYS"
+    # mov eax, 20 (getpid of i386); int 0x80; ret
+    program = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("b814000000 cd80 c3"))
+print(ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(code)))())
+"""
+    with pytest.raises(SandboxError) as caught:
+        python(box, program)
+    assert "SIGSYS" in caught.value.what
 
 
 def test_a_memory_bomb_is_contained(debian: Debian) -> None:

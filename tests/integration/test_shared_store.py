@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,20 @@ def age(store: Path) -> None:
     """Nothing was used for years."""
     for path in (*(store / "blobs/sha256").iterdir(), *(store / "rootfs").iterdir()):
         os.utime(path, (0, 0))
+
+
+@contextmanager
+def collecting(store: Path, debian: Debian) -> Iterator[None]:
+    """A process that collects over and over, and must not end before the block does."""
+    command = [sys.executable, "-c", COLLECTOR, str(store), *base_of(debian)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE) as collector:
+        assert collector.stdout is not None
+        collector.stdout.readline()
+        try:
+            yield
+            assert collector.poll() is None
+        finally:
+            collector.kill()
 
 
 @pytest.mark.fault(
@@ -81,22 +97,14 @@ def test_a_collector_at_any_point_of_a_build(site: Site, debian: Debian, tmp_pat
 @pytest.mark.parametrize("rounds", [pytest.param(4, id="a few"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, rounds: int) -> None:
     machine = site.machine(tmp_path / "machine")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for turn in range(rounds):
         age(machine.store)
         (machine.store / "index.json").write_text('{"manifests": []}')
         if turn % 2:
             shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
-        command = [sys.executable, "-c", COLLECTOR, str(machine.store), *base_of(debian)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as collector:
-            assert collector.stdout is not None
-            collector.stdout.readline()
-            try:
-                builds = [machine.start(f"image-{turn}-{number}") for number in range(2)]
-                ended = [(*build.communicate(), build.returncode) for build in builds]
-                assert collector.poll() is None
-            finally:
-                collector.kill()
+        with collecting(machine.store, debian):
+            builds = [machine.start(f"image-{turn}-{number}") for number in range(2)]
+            ended = [(*build.communicate(), build.returncode) for build in builds]
         for out, err, code in ended:
             assert code == 0, err
             assert out.split()[-1] == site.reference

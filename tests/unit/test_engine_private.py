@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from imagegen.config import Settings
 from imagegen.engine import private
+from imagegen.errors import EngineError
 from imagegen.progress import Quiet
 
 
@@ -17,8 +20,35 @@ def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypa
     answers = iter([None, endpoint])
     monkeypatch.setattr(private, "running_endpoint", lambda _: next(answers))
     monkeypatch.setattr(private, "_check_machine", lambda _: None)
+    monkeypatch.setattr(private, "_LOCK", tmp_path / "lock")
     monkeypatch.setattr(private, "_stop", lambda *_: pytest.fail("the other's engine was stopped"))
     state = tmp_path / ".cache/imagegen/engine/state.json"
     state.parent.mkdir(parents=True)
     state.write_text('{"network": {"bridge": "igx", "subnet": "10.213.0.0/16", "forwarding": true}, "made": []}')
     assert private.up(Settings.from_environment({"HOME": str(tmp_path)}), Quiet()) == endpoint
+
+
+def test_the_lock_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_LOCK", tmp_path / "lock")
+    inside: list[int] = []
+
+    def enter(number: int) -> None:
+        with private._lock(Quiet()):
+            inside.append(number)
+            assert inside == [number]
+            time.sleep(0.01)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(enter, range(40)))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"network": {"bridge": 1}, "made": []}'])
+def test_a_damaged_record_is_named(tmp_path: Path, record: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(record)
+    with pytest.raises(EngineError) as caught:
+        private._read(path)
+    assert caught.value.where == str(path)
+    assert str(tmp_path) in (caught.value.fix or "")

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "imagegen"
 
 # From the ground up; a room may import what comes before it.
 ORDER = [
-    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "registry", "git", "sandbox"),
+    *("text", "errors", "data", "epoch", "config", "progress", "store", "net", "registry", "git", "seccomp", "sandbox"),
     *(
         "preflight",
         "matrix",
