@@ -37,7 +37,7 @@ def redact(text: str) -> str:
 
 
 def _redact_address(address: str) -> str:
-    """Redact one address, which begins at its "://", or "ssh://", and ends where white space, a quote or a bracket does."""
+    """Redact one address from its "://", or "ssh://", up to white space, a quote or a bracket."""
     if not _SSH_USER.fullmatch(address):
         address = _USER.sub("***@", address)
     user, end = _PASSWORD.search(address), address.rfind("@")
