@@ -30,7 +30,7 @@ DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself
 _MAX_LINKS = 200_000  # the longest pages have some ten thousand
 _MAX_TAG = 1 << 14  # bytes
-# Characters: no file system takes a longer file name, parsers backtrack on it, and its tags are the product of its parts.
+# Characters. File systems take no longer name; on one, parsers backtrack, and its tags are the product of its parts.
 _MAX_NAME = 255
 # No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
 _SAID = ("data-requires-python", "data-upload-time", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
@@ -39,7 +39,7 @@ _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^
 
 @dataclass(frozen=True)
 class Link:
-    """A file that a page or a directory offers (with a name of at most 255 characters), and what a page may say about it (PEP 503, 592, 658, 700)."""
+    """A file that a page or a directory offers, and what a page may say about it (PEP 503, 592, 658, 700)."""
 
     filename: str
     url: str
