@@ -211,7 +211,9 @@ def test_containers_report_ends_of_every_kind_and_vanish(
 
 
 @pytest.mark.fault(
-    "Engine", "a program in a container prints without end", "its container is killed, and its end shown"
+    "Engine",
+    "a program in a container prints without end",
+    "its container is killed; the error shows the end of the output",
 )
 @pytest.mark.parametrize("redirect", ["", " >&2"])
 def test_a_program_that_prints_without_end_is_killed(
