@@ -207,9 +207,9 @@ def _attested(step: Step, attached: Attached, said: Said) -> Step:
 
 def _name(lock: Lock, demands: Demands) -> Iterator[Step]:
     """Whether the image is of the cell that is demanded, or else of one that may have its name."""
-    if demands.cell:
+    if demands.cell is not None:
         verdict = passed if demands.cell == lock.cell else failed
-        yield verdict("name", f"the image is of {lock.cell}, and --cell demands {demands.cell}")
+        yield verdict("name", f"the image is of {lock.cell}, and --cell demands {demands.cell!r}")
     elif demands.contradiction:
         why = demands.contradiction(lock)
         yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")

@@ -212,7 +212,7 @@ def _content(path: Path, what: str, fix: str) -> bytes:
 
 def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
     """Raise TrustError, `what` its sentence, where the file holds several keys of a kind: one of them would be used."""
-    if sum(line.startswith(b"-----BEGIN ") and line.strip().endswith(label) for line in pem.splitlines()) > 1:
+    if len(re.findall(rb"-----BEGIN [A-Z0-9 ]*" + label, pem)) > 1:
         why, fix = "it holds more than one key, and one alone would be used", "put each key into a file of its own"
         raise TrustError(what, where=str(path), why=why, fix=fix)
 

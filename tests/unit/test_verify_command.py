@@ -100,6 +100,7 @@ def test_the_cell_that_is_named_is_demanded(verify: Verify) -> None:
     assert verify("1", "--cell", CELL) == GOOD
     assert verify("1", "--cell", CELL, repository="acme/rl/cpu-grpo") == GOOD
     assert verify("cu130-py312", "--cell", CELL) == GOOD
+    assert verify("1", "--cell", "") == WRONG_NAME, "an empty variable of a script demands no cell that there is"
     assert verify("1", "--cell", OTHER) == WRONG_NAME
     assert verify("1", "--cell", IMAGE) == WRONG_NAME, "an image's name is no cell's"
 
