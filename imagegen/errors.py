@@ -189,6 +189,10 @@ class ContainerError(EngineError):
     """A container ended under the programs that ran in it, and the engine goes on."""
 
 
+class OutputLimitError(ContainerError):
+    """A program in a container printed more than is read, and its container was killed. `why` is the output's end."""
+
+
 class ReproducibilityError(ImagegenError):
     """What was built is not what the lock recorded."""
 

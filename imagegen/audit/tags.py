@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from math import prod
 
 from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse_tag
 
@@ -14,6 +15,7 @@ from imagegen.audit.model import Finding, Package, Severity, Subject
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it
 # In the name of a module, as import reads it: .cpython-311-x86_64-linux-gnu.so. Source: PEP 3149, PEP 425's names.
 _BUILT_FOR = re.compile(r"\.(cpython|pypy|graalpy)-?(\d)(\d+)\w*-[^/]*\.so$")
+_MOST_TAGS = 1000  # of one wheel; the longest names of the field stand for some dozens
 _INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 
 
@@ -109,9 +111,11 @@ def _fitting(python: str) -> frozenset[tuple[str, str]]:
 
 
 def _parsed(tags: Iterable[str]) -> list[Tag]:
-    """What can be read of them; a malformed one says nothing."""
+    """Parse tags; skip malformed ones, and those that stand for more tags than any wheel has (PEP 425, compressed)."""
     found: set[Tag] = set()
     for text in tags:
+        if len(found) + prod(part.count(".") + 1 for part in text.split("-")) > _MOST_TAGS:
+            continue
         with suppress(ValueError, InvalidTag):
             found |= parse_tag(text)
     return sorted(found, key=str)

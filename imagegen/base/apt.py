@@ -118,7 +118,7 @@ class Apt:
 
 def parse_release(text: str) -> tuple[str, str]:
     """(code name, date in RFC 3339) of a Release or InRelease file."""
-    fields = dict(re.findall(r"^(Codename|Date): *(.+?) *$", text, re.MULTILINE))
+    fields = {name: value.strip() for name, value in re.findall(r"^(Codename|Date):(.*)$", text, re.MULTILINE)}
     try:
         date: datetime = parsedate_to_datetime(fields["Date"])
         return fields["Codename"], date.strftime("%Y-%m-%dT%H:%M:%SZ")

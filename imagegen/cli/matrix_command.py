@@ -68,7 +68,7 @@ def _print_github(app: App, cells: Sequence[Cell]) -> None:
     Runners with GPUs are found by labels: self-hosted, gpu, and the family of the cell's newest GPU.
     """
     locked = [cell for cell in cells if app.lock_path(cell).exists()]
-    rows = [{"cell": cell.id, "gpu": bool(cell.gpus), "labels": _labels(cell)} for cell in locked]
+    rows = [{"cell": cell.id, "image": cell.image, "gpu": bool(cell.gpus), "labels": _labels(cell)} for cell in locked]
     for name, some in {"cells": rows, "gpu": [row for row in rows if row["gpu"]]}.items():
         click.echo(f"{name}={json.dumps({'include': some}) if some else ''}")
 

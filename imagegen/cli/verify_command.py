@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen import registry
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import NOBODY, names, testimony
 from imagegen.compare import rebuild, sides
+from imagegen.compare.layout import Layout
 from imagegen.compare.verdict import Outcome, Step, Verdict
-from imagegen.compare.verify import Verified, verify
+from imagegen.compare.verify import Demands, Verified, verify
 from imagegen.errors import UsageError
 from imagegen.inventory.stream import piped
 from imagegen.net import Client
+from imagegen.publish.tags import foreign
 from imagegen.text import shown
 from imagegen.trust import project as projects
 from imagegen.trust.project import Key, Project
@@ -41,11 +44,25 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Public key that must have signed, in place of those that publish.yaml names.",
 )
+@click.option("--cell", metavar="ID", help="The cell that the image must be of, in place of what its name says.")
+@click.option(
+    "--require-signature", is_flag=True, help="Fail where no key and no identity is named to verify a signature with."
+)
 @click.option("--no-layers", is_flag=True, help="Leave the layers' bytes out: nothing large is read.")
 @click.option("--rebuild", "again", is_flag=True, help="Build the lock again in an empty store, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
-def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool, again: bool, as_json: bool) -> int:
+def command(
+    app: App,
+    *,
+    reference: str,
+    keys: tuple[Path, ...],
+    cell: str | None,
+    require_signature: bool,
+    no_layers: bool,
+    again: bool,
+    as_json: bool,
+) -> int:
     """Check an image of a registry, or of an OCI layout (oci:DIR), against all that is attached to it.
 
     Each artefact has its line; exit code 0 when nothing is wrong, 1 when something is. Only the registry is asked.
@@ -55,7 +72,12 @@ def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool
     with Client(app.settings) as client:
         source, asked = sides.located(reference, app.store, client, app.settings)
         said = testimony(source, project, "none of the keys of --key" if keys else NOBODY)
-        verified = verify(reference, source, asked, said, app.progress, client.close, layers=not no_layers)
+        demands = Demands(
+            cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
+        )
+        verified = verify(
+            reference, source, asked, said, app.progress, client.close, layers=not no_layers, demands=demands
+        )
         verdict = verified.verdict
         if again:
             verdict = replace(verdict, steps=(*verdict.steps, _again(app, verified, source, client)))
@@ -66,6 +88,18 @@ def command(app: App, *, reference: str, keys: tuple[Path, ...], no_layers: bool
             click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
         click.echo(shown(verdict.sentence))
     return 0 if verdict.good else 1
+
+
+def _contradiction(app: App, reference: str, lock: Lock) -> str | None:
+    """Return why a registry's name is not one under which publishing puts the lock's image; None: it is one."""
+    name = registry.parse(reference)
+    if name.repository.rpartition("/")[2] != lock.image:
+        fix = f"--cell {lock.cell} allows it"
+        return f"publishing puts it into a repository that is called {lock.image}, not {name.repository} ({fix})"
+    if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
+        return None
+    (default,) = app.matrix.select(lock.image)
+    return foreign(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
 
 
 def _again(app: App, verified: Verified, source: sides.Source, client: Client) -> Step:

@@ -65,6 +65,19 @@ class Said:
     nobody: str  # "nobody whom the project names": how verdicts begin that none of those has signed
 
 
+@dataclass(frozen=True)
+class Demands:
+    """What the user asks of an image besides that it is what its lock says.
+
+    `cell` is the id of the cell that it must be. Without it, `contradiction` says why the image's name is not one of
+    the lock's cell (None: it is, or a layout has no name). `signature`: unsigned is wrong even where nobody is trusted.
+    """
+
+    cell: str | None = None
+    contradiction: Callable[[Lock], str | None] | None = None
+    signature: bool = False
+
+
 def verify(
     reference: str,
     source: Source,
@@ -74,6 +87,7 @@ def verify(
     stop: Callable[[], None],
     *,
     layers: bool = True,
+    demands: Demands | None = None,
 ) -> Verified:
     """Look at the image under a tag or digest; `said` gives what is attached to the one with a digest.
 
@@ -87,12 +101,12 @@ def verify(
     else:
         steps.append(Step("layers", Outcome.UNCHECKED, "they were left out"))
     about = said(found.digest)
-    lock, more = _attached(found, about)
+    lock, more = _attached(found, about, demands or Demands())
     verdict = Verdict(reference, found.digest, (*steps, *more))
     return Verified(verdict, found, lock)
 
 
-def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
+def _attached(found: Found, said: Said, demands: Demands) -> tuple[Lock | None, list[Step]]:
     of_documents = {each.digest for each in said.testimony.documents}
     others = [error for error in said.testimony.faults if str(error.where) not in of_documents]
     steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
@@ -107,9 +121,10 @@ def _attached(found: Found, said: Said) -> tuple[Lock | None, list[Step]]:
     if not by_kind[LOCK]:
         steps.append(failed("lock", "none is attached: there is nothing that would say what this image should be"))
     if lock:
+        steps += _name(lock, demands)
         steps.append(contents.image_step(found, lock))
     texts = [digest_of(each.document.content) for each in by_kind[LOCK]]
-    steps += _signature(said)
+    steps += _signature(said, demands)
     for kind in _ORDER:
         title = _TITLES[kind]
         for each in by_kind[kind]:
@@ -159,7 +174,7 @@ def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referr
 
 def _rank(name: str) -> int:
     """Where a step stands in a verdict, an attestation's with what it attests."""
-    steps = ["lock", "image", "signature", *(_TITLES[kind] for kind in _ORDER), "facts"]
+    steps = ["lock", "name", "image", "signature", *(_TITLES[kind] for kind in _ORDER), "facts"]
     about = name.removeprefix(_ATTESTATION)
     return steps.index(about) if about in steps else len(steps)
 
@@ -190,12 +205,24 @@ def _attested(step: Step, attached: Attached, said: Said) -> Step:
     return step
 
 
-def _signature(said: Said) -> Iterator[Step]:
+def _name(lock: Lock, demands: Demands) -> Iterator[Step]:
+    """Whether the image is of the cell that is demanded, or else of one that may have its name."""
+    if demands.cell is not None:
+        verdict = passed if demands.cell == lock.cell else failed
+        yield verdict("name", f"the image is of {lock.cell}, and --cell demands {demands.cell!r}")
+    elif demands.contradiction:
+        why = demands.contradiction(lock)
+        yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")
+
+
+def _signature(said: Said, demands: Demands) -> Iterator[Step]:
     others = said.testimony.strangers
     strangers = f" ({counted(others, 'signature')} of others)" if others else ""
     if said.testimony.signers:
         yield passed("signature", f"signed by {', '.join(said.testimony.signers)}")
     elif said.demanded:
         yield failed("signature", f"{said.nobody} has signed this image{strangers}")
+    elif demands.signature:
+        yield failed("signature", f"a signature is required, and the project names no key and no identity{strangers}")
     else:
         yield Step("signature", Outcome.UNCHECKED, f"the project names no key{strangers}")

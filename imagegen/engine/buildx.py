@@ -7,6 +7,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from imagegen.engine.floor import BUILDX_FLOOR, buildx_version
@@ -14,6 +15,7 @@ from imagegen.errors import EngineError
 from imagegen.progress import Progress
 
 _TAIL = 30  # lines of output in an error
+_LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def run_buildx(
         )
         assert process.stderr is not None  # noqa: S101 - PIPE was asked for
         try:
-            for raw in process.stderr:
+            for raw in iter(partial(process.stderr.readline, _LONGEST_LINE), b""):
                 line = raw.decode(errors="replace").rstrip()
                 tail.append(line)
                 if heard:

@@ -28,10 +28,12 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from imagegen.epoch import EPOCH
-from imagegen.errors import ContainerError, EngineError, LostEngineError, NoGpuError
+from imagegen.errors import ContainerError, EngineError, LostEngineError, NoGpuError, OutputLimitError
 
 LABEL = "imagegen"
 _FIX = "see that the engine runs, and try again"
+LONGEST = 8 << 20  # bytes of each output stream of a program
+_END = 4000  # bytes of longer output that an error shows
 _GRACE = 30  # seconds for a killed container to be gone
 
 
@@ -69,21 +71,26 @@ class Container:
     ) -> Outcome:
         """Run a program and wait for it.
 
-        Raises TimeoutError after `timeout` seconds. The API cannot end a single exec, so the whole container is
-        killed then: a program that hangs must not go on stealing time from the next one, which gets a ContainerError.
+        Raises TimeoutError after `timeout` seconds, and OutputLimitError where a stream has more than LONGEST bytes.
+        The API cannot end a single exec, so the whole container is killed then: a program that hangs must not go on
+        stealing time from the next one, which gets a ContainerError.
         """
         api = self._api
         doing = f"running {argv[0]} in a container"
         with explained(doing), of_a_container(doing):
             created = api.exec_create(self._name, list(argv), environment=dict(env or {}))["Id"]
             stream = api.exec_start(created, socket=True)
-        output: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
+        output = {STDOUT: bytearray(), STDERR: bytearray()}
         broken: list[Exception] = []
+        endless: list[bytearray] = []
 
         def collect() -> None:
             try:
                 for kind, chunk in frames_iter(stream, tty=False):  # type: ignore[no-untyped-call]
-                    output[kind].append(chunk)
+                    output[kind] += chunk
+                    if len(output[kind]) > LONGEST:
+                        endless.append(output[kind])
+                        return
             except (OSError, SocketError) as error:
                 broken.append(error)
 
@@ -94,17 +101,20 @@ class Container:
             if reader.is_alive():
                 raise TimeoutError(f"{argv[0]} still running after {timeout} s")
         finally:
-            if reader.is_alive():  # a timeout or an interrupt
+            if reader.is_alive() or endless:  # a timeout or an interrupt; or nothing reads what the program prints
                 self.kill()
                 reader.join(_GRACE)
             close_stream(stream)
+        if endless:
+            why = endless[0][-_END:].decode(errors="replace").strip()
+            raise OutputLimitError(f"{doing}: its output exceeds {LONGEST >> 20} MiB", why=why)
         if broken:
             raise EngineError(f"{doing}: its output is lost", why=str(broken[0]), fix=_FIX)
         with explained(doing), of_a_container(doing):
             code = api.exec_inspect(created)["ExitCode"]
         if code is None:  # the stream ended and the program has not
             raise EngineError(f"{doing}: the engine closed its output", fix=_FIX)
-        return Outcome(int(code), b"".join(output[STDOUT]), b"".join(output[STDERR]))
+        return Outcome(int(code), bytes(output[STDOUT]), bytes(output[STDERR]))
 
     def kill(self) -> None:
         """End the container now; nothing happens when it has ended."""

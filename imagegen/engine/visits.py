@@ -17,6 +17,7 @@ from imagegen.engine.containers import close_stream, explained, of_a_container
 from imagegen.errors import EngineError, LostEngineError
 
 _LINES = 5000  # the end of a log that is read
+_LONGEST_LOG = 4 << 20  # bytes of it
 _LONGEST = 1 << 20  # bytes of a report
 
 
@@ -40,7 +41,10 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
         except NotFound:
             fix = "`docker ps --all` shows those there are"
             raise EngineError(f"there is no container called {name}", fix=fix) from None
-        log = client.api.logs(name, tail=_LINES)
+        log = bytearray()
+        for piece in client.api.logs(name, tail=_LINES, stream=True, follow=False):
+            log += piece
+            del log[:-_LONGEST_LOG]
     state = found["State"]
     return Visit(
         running=bool(state["Running"]),

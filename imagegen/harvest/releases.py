@@ -26,7 +26,6 @@ from imagegen.text import cut
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")
 _PLATFORM = re.compile(rf"any|(?:many)?linux.*_(?:{'|'.join(_MACHINES)})")
-_LONGEST_NAME = 255  # characters: no file system takes a longer one, and its tags are the product of its parts
 _MOST = 2000  # requirements of a release; vllm has some 150
 _PYTHONS = range(8, 20)  # minor versions of Python 3 in which a marker may hold
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit")
@@ -76,8 +75,6 @@ def read(asked: Package, links: Iterable[Link], metadata: Callable[[Link, str], 
 def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
     found: dict[Version, _Found] = {}
     for link in links:
-        if len(link.filename) > _LONGEST_NAME:
-            continue
         try:
             if link.filename.endswith(".whl"):
                 name, version, build, tags = parse_wheel_filename(link.filename)

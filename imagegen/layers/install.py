@@ -7,7 +7,6 @@ scheme of sysconfig. The result equals what `uv pip install` puts there, install
 from __future__ import annotations
 
 import base64
-import configparser
 import csv
 import hashlib
 import io
@@ -34,6 +33,8 @@ if __name__ == "__main__":
     sys.argv[0] = sys.argv[0].removesuffix(".exe")
     sys.exit({call}())
 """
+_SCRIPTS = ("console_scripts", "gui_scripts")
+_QUOTED = 200  # characters of a line that an error shows
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[.*\])?", re.ASCII)
@@ -193,29 +194,49 @@ def _script(wheel: Wheel, member: Member, target: str) -> Installed:
 
 
 def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
-    text = wheel.optional("entry_points.txt")
-    if text is None:
+    content = wheel.optional("entry_points.txt")
+    if content is None:
         return
-    where = f"{wheel.filename}: entry_points.txt"
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names are case-sensitive
+    file = f"{wheel.filename}: entry_points.txt"
     try:
-        parser.read_string(text.decode("utf-8", "strict"))
-    except (UnicodeDecodeError, configparser.Error) as error:
-        raise WheelError("the entry points cannot be read", where=where, why=str(error)) from error
-    scripts = [item for kind in ("console_scripts", "gui_scripts") if kind in parser for item in parser[kind].items()]
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise WheelError("the entry points cannot be read", where=file, why=str(error)) from error
+    scripts = {(group, name): (where, target) for where, group, name, target in _scripts(text, file)}
     if wheel.distribution == "pip":
         # Installers, uv among them, add the launcher that is named after the interpreter.
-        scripts += [(f"pip{python}", target) for name, target in scripts if name == "pip3"]
-    for name, target in scripts:
+        scripts |= {(group, f"pip{python}"): script for (group, name), script in scripts.items() if name == "pip3"}
+    for (_, name), (where, target) in scripts.items():
         match = _TARGET.fullmatch(target)
         # These become lines of a program and a file's name, so they may hold nothing but identifiers.
         if not _ENTRY.fullmatch(name) or match is None:
-            raise WheelError("a script does not name a function", where=where, why=f"{name} = {target}")
+            raise WheelError("a script does not name a function", where=where, why=f"{name} = {target}"[:_QUOTED])
         module, attribute = match["module"], match["attribute"]
         first = attribute.partition(".")[0]
-        content = _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, name=first, call=attribute)
-        yield _file(f"{PREFIX}/bin/{name}", content.encode(), executable=True)
+        script = _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, name=first, call=attribute)
+        yield _file(f"{PREFIX}/bin/{name}", script.encode(), executable=True)
+
+
+def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the scripts of entry_points.txt: file and line, group, name, object reference. WheelError for other lines.
+
+    Split by hand: configparser, which the specification names, backtracks for hours on a long line. What readers
+    understand differently is refused: a value that goes on in the next line, text behind a header. Lines of other
+    groups are not looked at.
+    """
+    group = ""
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if not line or line.startswith(("#", ";")):
+            continue
+        name, equals, target = line.partition("=")
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1]
+        elif not group or line.startswith("[") or (group in _SCRIPTS and not equals):
+            why = f"neither [group] nor name = module:function: {line[:_QUOTED]}"
+            raise WheelError("the entry points cannot be read", where=f"{file}:{number}", why=why)
+        elif group in _SCRIPTS:
+            yield f"{file}:{number}", group, name.rstrip(), target.lstrip()
 
 
 def _file(path: str, content: bytes, *, executable: bool = False) -> Installed:

@@ -30,6 +30,8 @@ DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself
 _MAX_LINKS = 200_000  # the longest pages have some ten thousand
 _MAX_TAG = 1 << 14  # bytes
+# Characters. File systems take no longer name; on one, parsers backtrack, and its tags are the product of its parts.
+_MAX_NAME = 255
 # No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
 _SAID = ("data-requires-python", "data-upload-time", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
 _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^'<]|<[^a-z/!'])*')*>""", re.IGNORECASE)
@@ -132,13 +134,14 @@ def _links(page: Page, name: str) -> list[Link]:
         if page.body.lstrip()[:1] == b"{":
             data = json.loads(page.body)
             _check_count(len(data["files"]))
+            data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
             found = pypi_simple.ProjectPage.from_json_data(data, page.url)
             links = [_told(each) for each in found.packages]
         else:
             links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
                 raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
-        return [link for link in links if _may_link(page.url, link.url)]
+        return [link for link in links if len(link.filename) <= _MAX_NAME and _may_link(page.url, link.url)]
     except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
         what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
         raise FetchError(what, why=redact(str(error))) from error

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
+from itertools import product, takewhile
 from typing import Literal
 
 from imagegen.errors import PublishError
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
 from imagegen.lock.title import title
+from imagegen.matrix.model import Cell
 
 Channel = Literal["latest", "nightly"]
 Compression = Literal["zstd", "gzip"]
@@ -25,7 +26,7 @@ LONGEST = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
 _INPUTS = 8  # hex digits
-_FIXED = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-[0-9a-f]{{{_INPUTS}}}(?:-gzip)?")
+_FIXED = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_INPUTS}}})(?:-gzip)?")
 _OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
 
 
@@ -121,16 +122,43 @@ def tags(subject: Subject) -> Tags:
 
     Raises PublishError for a moving tag that no registry takes, or that would mean something else too.
     """
-    found = [tag for tagger in MOVING if (tag := tagger(subject)) is not None]
     if words := _OURS & set(re.split("[-./]", subject.rest)):
         why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'
         raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="name that value otherwise in the matrix")
-    moving = tuple(dict.fromkeys(_FOREIGN.sub("-", tag) + _suffix(subject) for tag in found))
+    moving = _moving(subject)
     for tag in moving:
         if not _TAG.fullmatch(tag):
             why = f"{tag} has {len(tag)} characters, and a tag has at most {LONGEST}"
             raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="shorten the values of its axes")
     return Tags(fixed(subject) + _suffix(subject), moving)
+
+
+def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str | None:
+    """Return why `tag` is not one of the lock's image; None where nothing contradicts, as for a tag of another origin.
+
+    `cells` are those of the lock's image, `default` is the one that `latest` names.
+    """
+    if found := _FIXED.fullmatch(tag):
+        own = inputs_hash(lock).removeprefix("sha256:")[:_INPUTS]
+        return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
+    owner = next((cell.id for cell in cells if tag in _tags_of(cell, default)), lock.cell)
+    return None if owner == lock.cell else f"the tag is that of {owner}"
+
+
+def _tags_of(cell: Cell, default: Cell) -> set[str]:
+    """Return the mutable tags of a cell in every channel and compression. No two cells of an image share one."""
+    rest = cell.id.removeprefix(f"{cell.image}-")
+    subject = Subject(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
+    return {
+        tag
+        for channel, compression in product(CHANNELS, COMPRESSIONS)
+        for tag in _moving(replace(subject, channel=channel, compression=compression))
+    }
+
+
+def _moving(subject: Subject) -> tuple[str, ...]:
+    found = [tag for tagger in MOVING if (tag := tagger(subject)) is not None]
+    return tuple(dict.fromkeys(_FOREIGN.sub("-", tag) + _suffix(subject) for tag in found))
 
 
 def _suffix(subject: Subject) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from imagegen.audit import shipped
-from imagegen.errors import ContainerError, NoGpuError
+from imagegen.errors import ContainerError, NoGpuError, OutputLimitError
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Declarations
@@ -41,8 +41,8 @@ class Container(Protocol):
     def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
         """Run a program and wait.
 
-        Raises TimeoutError after `timeout` seconds, ContainerError when the container has ended, EngineError when the
-        engine fails.
+        Raises TimeoutError after `timeout` seconds, OutputLimitError when it prints too much, ContainerError when the
+        container has ended, EngineError when the engine fails.
         """
 
 
@@ -137,6 +137,8 @@ def _run_one(container: Container, check: Check) -> Result:
     start = time.monotonic()
     try:
         outcome = container.exec(argv, timeout=check.timeout + GRACE)
+    except OutputLimitError as error:
+        return Result(check.name, "fail", time.monotonic() - start, error.what, log=error.why or "")
     except (TimeoutError, ContainerError) as error:
         return Result(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
     return parse(check.name, outcome, time.monotonic() - start)

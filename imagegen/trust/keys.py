@@ -86,6 +86,7 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
     pem = _content(path, "signing key", f"name another with --key, or {_MAKE}")
     if path.stat().st_mode & stat.S_IROTH:
         progress.say(f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}")
+    _require_one(pem, b"PRIVATE KEY-----", "the signing key cannot be used", path)
     blocks = {found[1]: found[0] for found in _BLOCK.finditer(pem)}
     for label, block in blocks.items():
         if label in _COSIGN:
@@ -192,6 +193,7 @@ def _public(key: Key) -> EllipticCurvePublicKey:
     if b"PRIVATE KEY-----" in pem:
         why = "it is a private key: whoever reads the project could sign for it"
         raise TrustError(what, where=str(key.file), why=why, fix=f"sign with a new key, and put its public one: {make}")
+    _require_one(pem, b"PUBLIC KEY-----", what, key.file)
     try:
         found = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -206,6 +208,13 @@ def _content(path: Path, what: str, fix: str) -> bytes:
         return data.read(path)
     except OSError as error:
         raise TrustError(f"the {what} cannot be read", where=str(path), why=error.strerror, fix=fix) from error
+
+
+def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
+    """Raise TrustError, `what` its sentence, where the file holds several keys of a kind: one of them would be used."""
+    if len(re.findall(rb"-----BEGIN [A-Z0-9 ]*" + label, pem)) > 1:
+        why, fix = "it holds more than one key, and one alone would be used", "put each key into a file of its own"
+        raise TrustError(what, where=str(path), why=why, fix=fix)
 
 
 def _unopened(path: Path, why: str) -> TrustError:

@@ -5,6 +5,7 @@ All of it decides what is done with an image, and nothing of it the image's byte
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -18,6 +19,7 @@ from imagegen.matrix import document as documents
 from imagegen.matrix.faults import explain
 
 FILE = "publish.yaml"
+_MISSPELT = "publish.yml"
 _Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 
@@ -64,12 +66,21 @@ class Project:
 
 
 def load(directory: Path) -> Project:
-    """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong."""
-    path = directory / FILE
+    """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong.
+
+    Raises MatrixError for a publish.yml and a dangling link: taken for no file, they would switch verification off.
+    """
+    path, misspelt = directory / FILE, directory / _MISSPELT
+    if os.path.lexists(misspelt):
+        fix = f"rename it to {FILE}"
+        raise MatrixError("the file has another name than the one that is read", where=str(misspelt), fix=fix)
     try:
         document = documents.parse(path, data.read(path, directory, data.HAND_WRITTEN))
-    except FileNotFoundError:
-        return Project()
+    except FileNotFoundError as error:
+        if not path.is_symlink():
+            return Project()
+        fix = "correct the link, or remove it"
+        raise MatrixError("the link leads to no file", where=str(path), why=f"to {path.readlink()}", fix=fix) from error
     except OSError as error:
         raise MatrixError("the file cannot be read", where=str(path), why=error.strerror) from error
     if document.errors:

@@ -74,7 +74,7 @@ def of_deb(short_names: Iterable[str]) -> Terms:
 def _canonical(expression: str) -> str | None:
     try:
         return str(canonicalize_license_expression(expression))
-    except InvalidLicenseExpression:
+    except (InvalidLicenseExpression, MemoryError, RecursionError):  # packaging has Python's compiler parse it
         return None
 
 

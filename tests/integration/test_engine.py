@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.engine import Engine, load, loading, private, processes
+from imagegen.engine.containers import LONGEST
 from imagegen.engine.floor import SUITE
 from imagegen.engine.registry import Registry
-from imagegen.errors import ContainerError, EngineError, StoreError, WheelError
+from imagegen.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.layers import Image, Layer
 from imagegen.progress import Quiet
 from imagegen.store import Store, digest_of
@@ -206,6 +208,47 @@ def test_containers_report_ends_of_every_kind_and_vanish(
     with pytest.raises(KeyboardInterrupt), engine.container(tag):
         raise KeyboardInterrupt
     assert not [each for each in engine.client.containers.list(all=True) if each.image.tags == [tag]]
+
+
+@pytest.mark.fault(
+    "Engine",
+    "a program in a container prints without end",
+    "its container is killed; the error shows the end of the output",
+)
+@pytest.mark.parametrize("redirect", ["", " >&2"])
+def test_a_program_that_prints_without_end_is_killed(
+    redirect: str, engine: Engine, store: Store, busybox: bytes, tag: str
+) -> None:
+    engine.load(store, tiny_image(store, busybox, {"hello": b"hi"}), tag)
+    with engine.container(tag) as container:
+        tracemalloc.start()
+        try:
+            with pytest.raises(OutputLimitError) as caught:
+                container.exec(["sh", "-c", f"while :; do echo {'A' * 4000}; done{redirect}"], timeout=120)
+            assert tracemalloc.get_traced_memory()[1] < 4 * LONGEST
+        finally:
+            tracemalloc.stop()
+        assert str(caught.value.why).endswith("AAAA")
+        assert len(str(caught.value.why)) < 10_000
+        with pytest.raises(ContainerError, match="the container has ended"):
+            container.exec(["sleep", "60"])
+    with engine.container(tag) as container:
+        outcome = container.exec(["sh", "-c", f"head -c {LONGEST} /dev/zero{redirect}"])
+        assert (len(outcome.stdout + outcome.stderr), outcome.exit_code) == (LONGEST, 0)
+
+
+def test_of_a_long_log_the_end_is_read(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:
+    engine.load(store, tiny_image(store, busybox, {"hello": b"hi"}), tag)
+    script = f"head -c {20 << 20} /dev/zero | tr '\\0' x; echo end"
+    name = engine.client.api.create_container(tag, ["sh", "-c", script])["Id"]
+    try:
+        engine.client.api.start(name)
+        engine.client.api.wait(name)
+        log = engine.visit(name).log
+    finally:
+        engine.client.api.remove_container(name, force=True)
+    assert log.endswith("xend\n")
+    assert len(log) == 4 << 20
 
 
 def test_buildx_builds_on_a_layout_and_explains_its_failures(

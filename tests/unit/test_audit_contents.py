@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from imagegen.audit import contents, shipped
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
 from imagegen.audit.tags import for_another_python
+from tests.timing import within
 from tests.unit.matrix_samples import shipped_matrix
 
 GPUS = shipped_matrix().gpus
@@ -277,6 +278,14 @@ PATHS = st.lists(st.sampled_from(["x/__init__.py", "x/_C.so", "y.py", "bin/z", "
 def test_packages_clash_where_they_share_paths_of_other_contents(one: list[str], two: list[str], text: str) -> None:
     found = audit(owner("one", dict.fromkeys(one, "aa")), owner("two", dict.fromkeys(two, text)))
     assert bool(found) == (text != "aa" and bool(set(one) & set(two)))
+
+
+@pytest.mark.fault("Audits", "a tag of WHEEL that stands for a thousand million tags", "judged within seconds")
+def test_a_tag_of_many_tags_is_not_expanded() -> None:
+    many = ".".join(f"cp311{number}" for number in range(1000))
+    with within(5):
+        assert not audit(package("x", paths=["x.py"], tags=(f"{many}-{many}-{many}",)), python="3.11")
+        audit(package("x", paths=["x.py"], tags=(f"{many}-none-any",) * 1000), python="3.11")
 
 
 @given(st.lists(st.text(max_size=20)), st.text(max_size=10))

@@ -17,6 +17,7 @@ from imagegen.config import Settings
 from imagegen.errors import BaseError
 from imagegen.matrix.model import Base
 from imagegen.progress import Quiet
+from tests.timing import within
 
 ROOTS = {"debian": "http://mirror.example/debian", "debian-security": "http://mirror.example/debian/security"}
 TEXT = st.text("abz019.+~-", min_size=1, max_size=12)
@@ -72,6 +73,11 @@ def test_a_release_file_gives_its_code_name_and_date() -> None:
 def test_a_release_file_without_a_date_is_refused(text: str) -> None:
     with pytest.raises(BaseError, match="no code name or date"):
         parse_release(text)
+
+
+def test_a_release_file_with_a_long_line_takes_no_longer() -> None:
+    with within(2), pytest.raises(BaseError):
+        parse_release("Date: a" + " " * 1_000_000 + "b\n")
 
 
 def test_only_debians_own_archives_count_as_mirrors() -> None:

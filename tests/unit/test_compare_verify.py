@@ -146,10 +146,10 @@ def world(once: World) -> Iterator[World]:
     published.registry.documents, published.attached, once.published = documents, attached, published
 
 
-def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path) -> World:
+def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path, repository: str = "acme/rl/tiny") -> World:
     store = Store(tmp_path / "store")
     lock, built = made(unrecorded, store)
-    published = Published(registry, lock, built, store)
+    published = Published(registry, lock, built, store, repository)
     key = signer(tmp_path / "key.pem")
     here = settings(tmp_path)
     client = Client(here, attempts=1)

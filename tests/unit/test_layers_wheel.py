@@ -8,6 +8,7 @@ import stat
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from imagegen.errors import WheelError
 from imagegen.layers import archive
 from imagegen.layers.install import MAX_SOURCE, compiles, installation
 from imagegen.layers.wheel import Wheel
+from tests.timing import within
 from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
 GOOD: Mapping[str, bytes] = {"demo/__init__.py": b"x = 1\n", "demo/data.bin": bytes(range(256)) * 50}
@@ -296,6 +298,83 @@ def test_entry_points_cannot_smuggle_code_into_scripts(tmp_path: Path) -> None:
         path = make_wheel(tmp_path, {**GOOD, f"{INFO}/entry_points.txt": f"[console_scripts]\n{line}\n".encode()})
         with Wheel(path, FILENAME) as wheel, pytest.raises(WheelError):
             installation(wheel, "3.11")
+
+
+SCRIPTS = b"[console_scripts]\n"
+LONG = 4 << 20  # bytes; `Wheel.read` refuses longer members
+LONG_ENTRY_POINTS = {
+    "spaces without an equals sign": SCRIPTS + b"a" + b" " * (LONG - 30) + b"b\n",
+    "many lines of spaces": SCRIPTS + (b"a" + b" " * 900 + b"b\n") * (LONG // 1000),
+    "spaces before the colon": SCRIPTS + b"a = m" + b" " * (LONG - 30) + b"f\n",
+    "dots": SCRIPTS + b"a = " + b"m." * (LONG // 2 - 30) + b"\n",
+    "brackets": SCRIPTS + b"[" * (LONG - 30),
+    "an endless continuation": SCRIPTS + b"a = m:f" + b"\n x" * (LONG // 4),
+}
+
+
+@pytest.mark.fault("Wheels", "entry points of 4 MB on which a pattern would backtrack", "refused within seconds")
+@pytest.mark.parametrize("name", LONG_ENTRY_POINTS)
+def test_long_entry_points_are_refused_within_bounded_time(tmp_path: Path, name: str) -> None:
+    path = make_wheel(tmp_path, {**GOOD, f"{INFO}/entry_points.txt": LONG_ENTRY_POINTS[name]})
+    with Wheel(path, FILENAME) as wheel, within(20), pytest.raises(WheelError) as caught:
+        installation(wheel, "3.11")
+    assert str(caught.value.where).startswith(f"{FILENAME}: entry_points.txt:")
+    assert len(str(caught.value)) < 2000
+
+
+def scripts_of(tmp_path: Path, entry_points: bytes) -> set[str]:
+    """The launchers that a wheel with these entry points installs."""
+    with Wheel(make_wheel(tmp_path, {f"{INFO}/entry_points.txt": entry_points}), FILENAME) as wheel:
+        return {
+            file.path.removeprefix("/opt/venv/bin/") for file in installation(wheel, "3.11") if "/bin/" in file.path
+        }
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "scripts"),
+    [
+        (b"", set()),
+        (b"\n# comment\n; comment\n[console_scripts]\r\na=m:f\r\nb = m:f [extra]\n", {"a", "b"}),
+        (b"[console_scripts]\na = m:f\n[gui_scripts]\nb = m:f\n[console_scripts]\nc = m:f\n", {"a", "b", "c"}),
+        (b"[console_scripts]\n  a = m:f\n  b = m:f\n", {"a", "b"}),
+        (b"[DEFAULT]\na = m:f\n[console_scripts]\nb = m:f\n", {"b"}),
+        (b"[other.group]\na\n  b c\n= d\n[console_scripts]\nb = m:f\n", {"b"}),
+        (b"[console_scripts]\nname = m:f\nName = m:f\nname = m:g\n", {"name", "Name"}),
+    ],
+)
+def test_entry_points_have_the_grammar_of_their_specification(
+    tmp_path: Path, entry_points: bytes, scripts: set[str]
+) -> None:
+    assert scripts_of(tmp_path, entry_points) == scripts
+
+
+@pytest.mark.parametrize(
+    "entry_points", [b"a = m:f\n", b"[console_scripts\n", b"[console_scripts] x\n", b"[console_scripts]\na\n", b"\xff"]
+)
+def test_entry_points_of_another_form_are_refused(tmp_path: Path, entry_points: bytes) -> None:
+    with pytest.raises(WheelError) as caught:
+        scripts_of(tmp_path, entry_points)
+    assert "entry_points.txt" in str(caught.value.where)
+
+
+NAMES = st.text("aB-", min_size=1, max_size=3).filter(lambda name: name[0] != "-")
+GROUPS = st.dictionaries(st.sampled_from(["console_scripts", "other"]), st.lists(NAMES, max_size=3))
+
+
+@given(groups=GROUPS, spaces=st.sampled_from(["", " ", "\t "]), end=st.sampled_from(["\n", "\r\n", "\n\n"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_entry_points_are_read_as_the_standard_library_reads_them(
+    tmp_path: Path, groups: dict[str, list[str]], spaces: str, end: str
+) -> None:
+    lines = [
+        line for group, names in groups.items() for line in (f"[{group}]", *(f"{n}{spaces}={spaces}m:f" for n in names))
+    ]
+    text = end.join(lines).encode()
+    installed = tmp_path / INFO
+    installed.mkdir(exist_ok=True)
+    (installed / "entry_points.txt").write_bytes(text)
+    standard = Distribution.at(installed).entry_points.select(group="console_scripts")
+    assert scripts_of(tmp_path, text) == {point.name for point in standard}
 
 
 def test_data_schemes_land_where_a_venv_has_them(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
@@ -17,13 +18,14 @@ import pytest
 
 from imagegen.config import Settings
 from imagegen.errors import FetchError
-from imagegen.lock import complete, fetch, fetch_each, with_indexes
+from imagegen.lock import complete, fetch, fetch_each, indexes, with_indexes
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
 from imagegen.matrix.model import Index
 from imagegen.net import Client, MissingFiles, Page, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.loopback import Loopback
+from tests.timing import within
 
 
 class Host(Loopback):
@@ -281,6 +283,22 @@ def test_a_page_with_too_many_links(page: bytes, host: Host, store: Store, tmp_p
     (tmp_path / "host" / "simple" / "a" / "index.html").write_bytes(page)
     with pytest.raises(FetchError, match="more than 200000 links"):
         fetch(lock_of(wheel("a")), store, settings_of(tmp_path, f"{host.url}/simple"), Quiet())
+
+
+@pytest.mark.fault("Network", "an index names files so long that their names or tags keep parsers busy", "left out")
+@pytest.mark.parametrize("name", ["x-1." * 50_000, "x-1.0-{0}-{0}-{0}.whl".format(".".join(map(str, range(1000))))])
+@pytest.mark.parametrize("form", ["html", "json"])
+def test_long_file_names_are_left_out(form: str, name: str, host: Host, tmp_path: Path) -> None:
+    file = {"filename": name, "url": f"/files/{name[:200]}", "hashes": {}}
+    pages = {
+        "html": f'<a href="/files/{name[:16_000]}">x</a>',
+        "json": json.dumps({"meta": {"api-version": "1.0"}, "name": "x", "files": [file]}),
+    }
+    page = tmp_path / "host" / "simple" / "x" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(pages[form])
+    with within(5), closing(Client(settings_of(tmp_path, ""))) as client:
+        assert indexes.project(client, f"{host.url}/simple", "x") == []
 
 
 def test_a_page_in_odd_but_legal_html_is_read(host: Host, store: Store, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from imagegen import smoke
 from imagegen.audit import shipped
 from imagegen.cli.report import print_report
-from imagegen.errors import ContainerError, EngineError, NoGpuError
+from imagegen.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
 from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
@@ -111,6 +111,13 @@ def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path
         )
         assert [result.status for result in report.results] == ["fail"] * 5
         assert str(error) in report.results[0].reason
+
+
+def test_output_without_end_is_a_failure_that_shows_its_end(tmp_path: Path) -> None:
+    error = OutputLimitError("output exceeds 8 MiB", why="the last line")
+    report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
+    assert [result.status for result in report.results] == ["fail"] * 5
+    assert (report.results[0].reason, report.results[0].log) == ("output exceeds 8 MiB", "the last line")
 
 
 def test_an_engine_that_dies_says_nothing_about_the_image(tmp_path: Path) -> None:

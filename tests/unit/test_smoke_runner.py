@@ -47,6 +47,13 @@ def test_a_programs_answer_is_taken_as_it_is(status: str, code: int) -> None:
     assert 0 < result["seconds"] < 20
 
 
+def test_of_endless_output_the_end_alone_is_read() -> None:
+    noise = "import sys; sys.stdout.write('x' * (40 << 20)); sys.stderr.write('y' * (40 << 20)); print();"
+    result = run(f"{noise} print({said('fail')!r}); raise SystemExit(1)")
+    assert (result["status"], result["reason"]) == ("fail", "why")
+    assert len(result["log"]) <= runner.LONGEST
+
+
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGKILL"])
 def test_death_by_signal_is_a_crash_with_a_name_and_the_last_step(name: str) -> None:
     result = run(

@@ -167,6 +167,19 @@ def test_files_that_hold_no_key_to_sign_with(
     assert error.fix
 
 
+def test_a_file_of_two_keys_is_refused(tmp_path: Path) -> None:
+    private, public = tmp_path / "two.pem", tmp_path / "two.pub"
+    one, other = (made(tmp_path / f"{number}.pem") for number in "12")
+    private.write_bytes(one.read_bytes() + other.read_bytes())
+    private.chmod(0o600)
+    public.write_bytes(b"".join(path.with_suffix(".pub").read_bytes() for path in (one, other)))
+    for use in (lambda: keys.signer(private, None, Quiet()), lambda: trusting(release=public)):
+        with pytest.raises(TrustError) as caught:
+            use()
+        assert caught.value.where in (str(private), str(public))
+        assert caught.value.fix == "put each key into a file of its own"
+
+
 def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
     path = made(tmp_path / "key.pem", password=PASSWORD)
     for password, why in ((None, "none is given"), ("wrong", "the password is not the one")):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import MOST, MatrixErrors
+from imagegen.errors import MOST, MatrixError, MatrixErrors
 from imagegen.trust.project import Exemption, Identity, Key, Project, load
 
 
@@ -18,6 +18,23 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_a_project_without_the_file_trusts_nobody(tmp_path: Path) -> None:
     assert load(tmp_path) == Project()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_misspelt_file_is_refused(both: bool, tmp_path: Path) -> None:
+    path = (write(tmp_path, "publish: {}") if both else tmp_path) / "publish.yml"
+    path.symlink_to("nowhere")
+    with pytest.raises(MatrixError) as caught:
+        load(tmp_path)
+    assert (caught.value.where, caught.value.fix) == (str(path), "rename it to publish.yaml")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "/nowhere/publish.yaml", "publish.yaml"])
+def test_a_link_that_leads_nowhere_is_refused(target: str, tmp_path: Path) -> None:
+    (tmp_path / "publish.yaml").symlink_to(target)
+    with pytest.raises(MatrixError) as caught:
+        load(tmp_path)
+    assert caught.value.where == str(tmp_path / "publish.yaml")
 
 
 def test_all_of_it_is_read(tmp_path: Path) -> None:

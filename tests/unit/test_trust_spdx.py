@@ -82,6 +82,13 @@ def test_what_is_not_sure_keeps_its_words(stated: Licence, names: tuple[str, ...
     assert (found.expression, found.names, found.text) == (None, names, text)
 
 
+@pytest.mark.parametrize("depth", [200, 300, 7000])
+def test_an_expression_that_is_nested_deeply_is_not_sure(depth: int) -> None:
+    for expression in ("MIT AND (" * depth, "MIT AND (" * depth + "MIT" + ")" * (depth - 1)):
+        found = spdx.of_wheel(Licence(expression))
+        assert (found.expression, found.names) == (None, (expression[:200],))
+
+
 def test_apaches_licence_is_known_with_and_without_its_appendix() -> None:
     text = (Path(__file__).parents[2] / "LICENSE").read_text()
     assert spdx.of_wheel(Licence(text=text)).expression == "Apache-2.0"

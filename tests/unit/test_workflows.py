@@ -180,8 +180,9 @@ def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> No
     checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
     said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())
     cells, gpu = (json.loads(said[name])["include"] for name in ("cells", "gpu"))
-    assert {"cell": "cpu-grpo-cpu-py311", "gpu": False, "labels": ["ubuntu-24.04"]} in cells
-    assert {"cell": "blackwell-vllm-cu130-py311", "gpu": True, "labels": ["self-hosted", "gpu", "blackwell"]} in gpu
+    assert {"cell": "cpu-grpo-cpu-py311", "image": "cpu-grpo", "gpu": False, "labels": ["ubuntu-24.04"]} in cells
+    labels = ["self-hosted", "gpu", "blackwell"]
+    assert {"cell": "blackwell-vllm-cu130-py311", "image": "blackwell-vllm", "gpu": True, "labels": labels} in gpu
     assert [row for row in cells if row["gpu"]] == gpu
     assert file == "release.yml" or re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said["as_of"])
     assert run("matrix", "prime-rl", "--github").out == "cells=\ngpu=\n"
@@ -266,8 +267,18 @@ def test_a_proposal_becomes_a_pull_request(checkout: Checkout) -> None:
     ],
 )
 def test_images_are_published_and_promoted(checkout: Checkout, file: str, name: str, line: list[str]) -> None:
-    checkout.run(file, name, CELL="hopper-vllm", TO="ghcr.io/Acme/rl", OPTION="--no-test")
-    assert checkout.calls == [["imagegen", "publish", "hopper-vllm", "--to", "ghcr.io/acme/rl", *line]]
+    cell = "hopper-vllm-cu130-py311"
+    env = {"CELL": cell, "IMAGE": "hopper-vllm", "TO": "ghcr.io/Acme/rl", "OPTION": "--no-test"}
+    checkout.run(file, name, **env, DO_IMAGEGEN="echo sha256:1; echo sha256:2")
+    demands = ["--cell", cell, "--require-signature", "--no-layers"]
+    publish, verify = checkout.calls
+    assert publish == ["imagegen", "publish", cell, "--to", "ghcr.io/acme/rl", *line]
+    assert verify == ["imagegen", "verify", "ghcr.io/acme/rl/hopper-vllm@sha256:2", *demands]
+    checkout.run(file, name, **env, DO_IMAGEGEN="exit 1", fails=True)
+    assert [call[1] for call in checkout.calls] == ["publish"]
+    not_signed = "grep -q '\"verify\"' ../log && exit 1; echo sha256:2"
+    checkout.run(file, name, **env, DO_IMAGEGEN=not_signed, fails=True)
+    assert [call[1] for call in checkout.calls] == ["publish", "verify"]
 
 
 def test_every_step_was_played_or_has_a_reason(request: pytest.FixtureRequest) -> None:

@@ -23,6 +23,7 @@ from suite.forks import signal_name
 from suite.table import CHECKS, Check, applicable
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder that holds the package `suite`
+LONGEST = 1 << 20  # bytes of each output stream that are read, from its end: the host reads 8 MiB of the answer
 LOG_LINES = 120  # an engine of several processes says why it died far above its last traceback
 KILLED_HINT = "; the kernel may have ended it for want of memory"
 
@@ -64,7 +65,7 @@ def run(check: Check, argv: Sequence[str]) -> dict[str, Any]:
         seconds = time.monotonic() - start
         texts = []
         for stream in (out, err):
-            stream.seek(0)
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - LONGEST))
             texts.append(stream.read().decode("utf-8", "replace"))
     result = {"check": check.name, **verdict(check, code, texts[0]), "seconds": round(seconds, 2)}
     if result["status"] not in ("pass", "skip"):
