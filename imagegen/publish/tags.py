@@ -141,12 +141,12 @@ def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str |
     if found := _FIXED.fullmatch(tag):
         own = inputs_hash(lock).removeprefix("sha256:")[:_INPUTS]
         return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
-    owner = next((cell.id for cell in cells if tag in _tags_of(cell, default)), lock.cell)
-    return None if owner == lock.cell else f"the tag is that of {owner}"
+    owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
+    return f"the tag is that of {owners[0]}" if owners and lock.cell not in owners else None
 
 
 def _tags_of(cell: Cell, default: Cell) -> set[str]:
-    """Return the mutable tags of a cell in every channel and compression. No two cells of an image share one."""
+    """Return the mutable tags of a cell in every channel and compression."""
     rest = cell.id.removeprefix(f"{cell.image}-")
     subject = Subject(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
     return {
