@@ -177,8 +177,8 @@ class Walk:
 
 def _not_installed(error: Exception) -> str | None:
     """Return the first part of a module's name that nothing provides: "a.b" of a.b.c where a is installed."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        parts = error.name.split(".")
+    parts = error.name.split(".") if isinstance(error, ModuleNotFoundError) and error.name else []
+    if all(map(str.isidentifier, parts)):  # verl raises some by hand, with a sentence as the name
         for length in range(1, len(parts) + 1):
             name = ".".join(parts[:length])
             if not _is_installed(name):
