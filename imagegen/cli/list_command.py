@@ -29,7 +29,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     for cell in cells:
         try:
             locks[cell.id] = app.find_lock(cell)
-            locked[cell.id] = _locked(locks[cell.id], cell)
+            locked[cell.id] = _locked(app, locks[cell.id], cell)
         except LockError as error:  # one broken lock must not hide the other cells
             app.progress.say(str(error))
             locks[cell.id], locked[cell.id] = None, "broken"
@@ -64,11 +64,15 @@ def _built(found: Lock | None, digest: str | None) -> str:
     return "from another lock" if found and found.record and found.record.digest != digest else "yes"
 
 
-def _locked(found: Lock | None, cell: Cell) -> str:
+def _locked(app: App, found: Lock | None, cell: Cell) -> str:
     if found is None:
         return "no"
     if lock.stale(found, cell):
         return "stale"
     if lock.contradictions(found, cell):
+        return "edited"
+    try:
+        app.require_unedited(found, cell)
+    except LockError:
         return "edited"
     return "recorded" if found.record else "yes"
