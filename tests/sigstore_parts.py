@@ -92,7 +92,9 @@ class Fulcio:
         told = {1: "iss", 2: "event_name", 3: "sha", 4: "workflow", 5: "repository", 6: "ref"}
         for number, name in told.items():
             builder = _with(builder, f"{_FULCIO}.{number}", claims[name].encode())
-        builder = _with(builder, f"{_FULCIO}.8", der(0x0C, claims["iss"].encode()))
+        source = f"https://github.com/{claims['repository']}"
+        for number, text in {8: claims["iss"], 12: source, 16: source.rpartition("/")[0]}.items():
+            builder = _with(builder, f"{_FULCIO}.{number}", der(0x0C, text.encode()))
         # The log signs the certificate without the timestamp that it is about to get: RFC 6962, 3.2.
         bare = builder.sign(self.key.private, hashes.SHA256()).tbs_certificate_bytes
         builder = _with(builder, _SCT_LIST, der(0x04, self._timestamps(bare, begin)))

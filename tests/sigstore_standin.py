@@ -47,13 +47,15 @@ class Claims:
 
     issuer: str = ISSUER
     workflow: str = WORKFLOW
+    repository: str | None = None  # that calls the workflow, where it is another one's
     lifetime: timedelta = timedelta(minutes=5)
     skew: timedelta = timedelta(0)  # of GitHub's clock
 
     def token(self, key: KeyPair, audience: str) -> str:
         """A JWT (RFC 7519), signed as ES256."""
         now = datetime.now(UTC) + self.skew
-        repository, ref = self.workflow.partition("/.github/")[0], self.workflow.partition("@")[2]
+        repository = self.repository or self.workflow.partition("/.github/")[0]
+        ref = self.workflow.partition("@")[2]
         claims = {
             "iss": self.issuer, "aud": audience, "sub": f"repo:{repository}:ref:{ref}", "jti": "1",
             "iat": int(now.timestamp()), "nbf": int(now.timestamp()), "exp": int((now + self.lifetime).timestamp()),

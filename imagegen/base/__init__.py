@@ -5,7 +5,7 @@ The `debian` kind is a root file tree made by mmdebstrap from signed packages; t
 
 from imagegen.base.build import BaseLayer, build, fetch_files, key, missing, needed
 from imagegen.base.image import fetch as fetch_layers
-from imagegen.base.image import require_complete
+from imagegen.base.image import require_complete, require_published
 from imagegen.base.model import Deb, LockedBase
 from imagegen.base.resolve import resolve
 from imagegen.base.rootfs import Bring, Made, rootfs
@@ -24,6 +24,7 @@ __all__ = [
     "missing",
     "needed",
     "require_complete",
+    "require_published",
     "resolve",
     "rootfs",
     "verified",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 from imagegen import registry
 from imagegen.base.model import LockedBase
@@ -12,13 +13,14 @@ from imagegen.base.unpack import verify
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError
 from imagegen.matrix.model import Base
-from imagegen.net import Client, Missing, MissingFiles
+from imagegen.net import Client, Missing, MissingFiles, UnreachableError
 from imagegen.progress import Progress, timed
 from imagegen.registry.mirror import Mirror
 from imagegen.registry.reference import variable
 from imagegen.store import Store, digest_of
 
 _FORMAT = 1  # of how layers are unpacked
+_PUBLISHED = "registry-image"  # records of the store: images of which a registry has given the manifest
 _CONNECTIONS = 3
 UNPACKED = 4  # bytes of tree for a byte of layer, about
 
@@ -51,6 +53,43 @@ def require_complete(base: Base | LockedBase) -> None:
             why=f"only the package manager in {base.image} could install {', '.join(sorted(base.packages))}",
             fix="name an image that holds them, or use a base of kind debian",
         )
+
+
+def require_published(locked: LockedBase, platform: str, store: Store, settings: Settings, progress: Progress) -> None:
+    """Raise BaseError where the lock and the registry differ about a base: its layers, environment or entry point.
+
+    `platform` is the cell's, "linux/amd64". Layers are fetched by digest; only manifest and config tell that they, and
+    all that containers start with, are of the image with the locked digest. The store remembers what was verified.
+    Where the registry cannot be reached, and the user has a mirror of their own, nothing is verified.
+
+    Raises FetchError.
+    """
+    content = locked.content
+    if content is None:
+        return
+    key = digest_of(json.dumps(asdict(content), sort_keys=True).encode())
+    if store.recall(_PUBLISHED, key):
+        return
+    os, _, architecture = platform.partition("/")
+    reference = registry.parse(f"{locked.image}@{content.digest}")
+    with Client(settings) as client, timed(progress, f"verifying base {locked.name}, {reference}"):
+        try:
+            published = registry.resolve(reference, registry.Platform(os, architecture), client, settings)
+        except UnreachableError:
+            if settings.mirror:
+                return
+            raise
+    if published != content:
+        parts = {**asdict(content), **asdict(content.config)}
+        theirs = {**asdict(published), **asdict(published.config)}
+        wrong = [name for name in parts if name not in ("config", "labels") and parts[name] != theirs[name]]
+        raise BaseError(
+            f"base {locked.name} is not what the lock says of it",
+            where=str(reference),
+            why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
+            fix="restore the lock from version control, or lock the base again: imagegen lock CELL --upgrade-base",
+        )
+    store.remember(_PUBLISHED, key, {"image": content.digest})
 
 
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:

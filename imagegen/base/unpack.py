@@ -23,6 +23,7 @@ import zstandard
 
 from imagegen.errors import BaseError
 from imagegen.registry import Layer
+from imagegen.registry.tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.store import Store
 
 _MAX_ENTRIES = 3_000_000
@@ -46,8 +47,9 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path) -> None:
     for layer in layers:
         with _unpacking(layer, store) as stream:
             tree.written.clear()
-            with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", errorlevel=2) as archive:
-                for member in archive:
+            source = cast("BinaryIO", stream)
+            with tarfile.open(fileobj=source, mode="r|", errorlevel=2, tarinfo=Bounded) as archive:
+                for member in members(archive):
                     try:
                         tree.add(member, archive)
                     except OSError as error:
@@ -79,13 +81,13 @@ def _unpacking(layer: Layer, store: Store) -> Iterator[_Hashed]:
     """The layer's tar; at the end it is found to be what both of its digests say, and that is remembered."""
     try:
         with store.open(layer.digest) as blob:
-            stream = _Hashed(_decompressed(cast("BinaryIO", blob), layer.compression))
+            stream = _Hashed(_decompressed(cast("BinaryIO", blob), layer.compression), most_unpacked(layer.size))
             yield stream
             while stream.read(_CHUNK):
                 pass
             for _ in blob:  # to its end, where it is verified
                 pass
-    except (tarfile.TarError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError, ValueError) as error:
+    except (*DAMAGED, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
         raise BaseError("a layer cannot be unpacked", where=layer.digest, why=str(error)) from error
     if (found := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
         why = f"expected diff_id {layer.diff_id}, got {found}"
@@ -96,8 +98,8 @@ def _unpacking(layer: Layer, store: Store) -> Iterator[_Hashed]:
 class _Hashed:
     """A stream that hashes what is read from it, and ends where more comes than any layer holds."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._most = stream, most
         self.hash = hashlib.sha256()
         self._read = 0
 
@@ -105,7 +107,7 @@ class _Hashed:
         data: bytes = self._stream.read(size)
         self.hash.update(data)
         self._read += len(data)
-        if self._read > _MAX_BYTES:
+        if self._read > self._most:
             raise BaseError("a layer unpacks to more than any layer holds", why="a bomb")
         return data
 

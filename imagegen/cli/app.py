@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import __version__, base, compat, data, lock, matrix
+from imagegen import __version__, base, compat, data, layers, lock, matrix
 from imagegen.config import Settings
 from imagegen.data import is_source_tree, shipped
 from imagegen.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
@@ -23,6 +23,7 @@ from imagegen.matrix.model import Cell
 from imagegen.progress import Terminal
 from imagegen.store import Store
 from imagegen.text import counted
+from imagegen.wheels import catalogue
 
 T = TypeVar("T")
 
@@ -97,8 +98,30 @@ class App:
         if found is None:
             raise LockError(f"{cell.id} has no lock", where=where, fix=f"`imagegen lock {cell.id}`")
         lock.require_fresh(found, cell, where)
+        self.require_unedited(found, cell)
         self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
         return found
+
+    def require_unedited(self, found: Lock, cell: Cell) -> None:
+        """Raise LockError where a lock contradicts rules or catalogue, or its record does not follow from the rest.
+
+        The lock is neither stale nor does it contradict its cell.
+        """
+        wrong: list[str] = []
+        if found.gpu != lock.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
+            wrong.append("gpu.driver")
+        if any(wheel.file.url for wheel in found.wheels):
+            known = catalogue.load([each for each in self.directories if each.name == "wheels"])
+            wrong += lock.uncatalogued(found, cell, known)
+        wrong += layers.record_contradictions(found)
+        if wrong:
+            raise LockError(
+                f"the lock of {cell.id} was edited",
+                where=str(self.lock_path(cell)),
+                why=f"rules, catalogue and the rest of the lock say otherwise about {', '.join(wrong)}",
+                fix=f"restore it from version control, or lock again: `imagegen lock {cell.id} --record`, with "
+                "--upgrade-package NAME for a direct download",
+            )
 
     def with_base(self, cell: Cell, lock: Lock, work: Callable[[Lock], T], *, scratch: bool) -> T:
         """`work(lock)`; where its Debian packages are gone and `scratch` allows it, again on those of today."""

@@ -38,7 +38,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,
-                    "locked": _locked(locks[cell.id], cell),
+                    "locked": _locked(app, locks[cell.id], cell),
                     "built": built.get(cell.id),
                 }
                 for cell in cells
@@ -65,7 +65,7 @@ def _built(found: Lock | LockError | None, digest: str | None) -> str:
     return "from another lock" if isinstance(found, Lock) and found.record and found.record.digest != digest else "yes"
 
 
-def _locked(found: Lock | LockError | None, cell: Cell) -> str:
+def _locked(app: App, found: Lock | LockError | None, cell: Cell) -> str:
     if not isinstance(found, Lock):
         return "broken" if found else "no"
     if lock.stale(found, cell):
@@ -73,6 +73,7 @@ def _locked(found: Lock | LockError | None, cell: Cell) -> str:
     try:
         if lock.contradictions(found, cell):
             return "edited"
+        app.require_unedited(found, cell)
     except LockError:
-        return "broken"
+        return "edited"
     return "recorded" if found.record else "yes"

@@ -55,6 +55,8 @@ def command(
             made = previous
         else:
             made = _make(app, chosen, previous, asked)
+            if layers.record_contradictions(made):  # what was kept of an edited lock
+                made = replace(made, record=None)
         if record:
             made = replace(made, record=None)
             whole = realised(app, chosen, made, with_engine(app, chosen))
@@ -87,6 +89,7 @@ def _outdated(app: App, previous: Lock, cell: Cell) -> bool:
     if lock.stale(previous, cell) or lock.contradictions(previous, cell):
         return True
     try:
+        app.require_unedited(previous, cell)
         _require_unchanged(app, previous, cell)
     except LockError:
         return True

@@ -28,6 +28,7 @@ def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | N
         return cell_state(cell, standing, locked)
     try:
         lock.require_fresh(locked, cell, str(app.lock_path(cell)))
+        app.require_unedited(locked, cell)
     except LockError as error:
         return cell_state(cell, standing, error)
     verdict = compat.judge_on(cell.gpus, app.matrix.rules, compat.facts_of_lock(locked, cell.base.glibc))

@@ -16,8 +16,6 @@ from imagegen.compare.sides import Source, platform_of
 from imagegen.compare.verdict import Outcome, Step, failed, passed
 from imagegen.errors import FetchError, ImagegenError
 from imagegen.inventory.stream import Hashed, Plain, piped
-from imagegen.layers import base as below
-from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.image import LABEL
 from imagegen.lock import inputs_hash
 from imagegen.lock.file import loads
@@ -173,7 +171,7 @@ def image_step(found: Found, lock: Lock) -> Step:
     name = "image"
     if lock.record is None:
         return Step(name, Outcome.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells")
-    made = recomputed(lock)
+    made = layers.recorded_image(lock)
     if made.digest != lock.record.digest:
         return failed(name, f"the lock's record contradicts itself: it gives {made.digest}, not {lock.record.digest}")
     if made.digest == found.digest:
@@ -185,21 +183,6 @@ def image_step(found: Found, lock: Lock) -> Step:
     other = [name for name in promised | there if promised.get(name) != there.get(name)]
     words = f"other layers: {', '.join(other)}" if other else "the same layers, another config"
     return failed(name, f"the lock gives {made.digest}, and this is {found.digest}: {words}")
-
-
-def recomputed(lock: Lock) -> layers.Image:
-    """Config and manifest of the layers that a lock records; what they are made of is not needed."""
-    types = {layer.digest: layer.media_type for layer in below.taken(lock)}
-    recorded = lock.record.layers if lock.record else ()
-    return layers.image(
-        lock,
-        [
-            layers.Layer(
-                each.name, each.key, each.diff_id, each.digest, each.size, None, types.get(each.digest, MEDIA_TYPE)
-            )
-            for each in recorded
-        ],
-    )
 
 
 def _why(error: ImagegenError) -> str:

@@ -13,7 +13,8 @@ from itertools import zip_longest
 from typing import IO, cast
 
 from imagegen.errors import FetchError
-from imagegen.inventory.layers import DAMAGED, Bounded, Stream, members
+from imagegen.inventory.layers import Stream
+from imagegen.registry.tar import DAMAGED, Bounded, members
 
 _BUFFER = 1 << 16
 _CHUNK = 1 << 20

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.errors import FetchError
-from imagegen.inventory.layers import DAMAGED, Bounded, Entry, Stream, members
+from imagegen.inventory.layers import Entry, Stream
 from imagegen.inventory.stream import Behind, layer
 from imagegen.registry.image import Config, Layer, Manifest, Platform, read_config, read_document
+from imagegen.registry.tar import DAMAGED, Bounded, members
 from imagegen.store import digest_of
 
 _BLOCK = 1 << 20

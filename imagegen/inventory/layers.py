@@ -11,33 +11,23 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias, cast
+from typing import IO, Protocol, TypeAlias, cast
 
 from imagegen.audit.collect import Collector
 from imagegen.audit.model import File
 from imagegen.errors import FetchError
 from imagegen.inventory.tree import MAX_LINKS, Directory, Link, Node, Regular, parent, place, steps
+from imagegen.registry.tar import DAMAGED, Bounded, members
 
 _MAX_ENTRIES = 3_000_000
 _MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
 _MAX_TEXT = 16 << 20  # bytes of one file
 _MAX_TEXTS = 512 << 20  # of all
-_MAX_HEADER = 1 << 20  # bytes of a pax header or a long name
-_HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
-# What tarfile raises for what is no tar; it follows headers that are about the next header by calling itself.
-DAMAGED = (tarfile.TarError, EOFError, ValueError, RecursionError)
 # Bytes. Of larger files a copy without their GPU code has to do, since a stream cannot be read again where it does not:
 # those are CUDA's libraries, for which it does. It did not for the 440 MB of Triton (measured 2026-11-21).
 _WHOLE = 512 << 20
 _BUFFER = 1 << 16  # bytes: tarfile copies what is left of it for each header
 _BLOCK = 1 << 20
-_SPARSE = "a sparse file, which layers do not hold"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
@@ -94,31 +84,6 @@ def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
     except DAMAGED as error:
         raise FetchError("a layer cannot be read", why=str(error)) from error
     return entries
-
-
-class Bounded(tarfile.TarInfo):
-    """Headers that are read whole are of a length that headers have.
-
-    Files with holes are refused: their maps have no bound, and no builder of images writes any.
-    """
-
-    def _proc_member(self, archive: tarfile.TarFile) -> Any:
-        if self.type in _HEADERS and self.size > _MAX_HEADER:
-            raise tarfile.ReadError(f"a header of {self.size} bytes")
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError(_SPARSE)
-        return super()._proc_member(archive)  # type: ignore[misc]  # the hook that tarfile documents for subclasses
-
-    def _proc_gnusparse_10(self, *_: Any) -> None:
-        """GNU tar's newest form, in which the map is part of the file's content."""
-        raise tarfile.ReadError(_SPARSE)
-
-
-def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of an archive that is a stream; none is kept once the next is asked for."""
-    while (member := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined]  # which would hold all of them
-        yield member
 
 
 def _what(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path) -> Link | Directory | Leaf | Hard | None:

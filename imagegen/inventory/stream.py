@@ -17,10 +17,10 @@ from isal import igzip, isal_zlib
 
 from imagegen.errors import FetchError
 from imagegen.inventory.layers import Entry, Stream, read_layer
+from imagegen.registry.tar import most_unpacked
 
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes that may wait for whoever reads
-_MAX_BYTES = 200 << 30  # of one layer, unpacked: the largest images of the field have 60 GB
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _WINDOW = 128 << 20  # bytes that a zstd frame may ask for: what the format's documentation wants decoders to take
 _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError)
@@ -64,7 +64,7 @@ class Plain:
         except _DAMAGED as error:  # type: ignore[misc]  # isal's stub declares its class as an instance
             raise FetchError("a layer cannot be read", why=f"it is damaged: {error}") from error
         self._size += len(data)
-        if self._size > _MAX_BYTES:
+        if self._size > most_unpacked(self._packed.size):
             raise FetchError("a layer unpacks to more than any layer holds", why="a bomb")
         return data
 

@@ -3,6 +3,7 @@
 from imagegen.layers.assemble import Grown, assemble, assemble_base, compare, made_here, record_of
 from imagegen.layers.image import Image, environment, image
 from imagegen.layers.layer import Layer
+from imagegen.layers.recorded import record_contradictions, recorded_image
 from imagegen.layers.sizes import Size, layer_sizes, package_sizes, shared
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "layer_sizes",
     "made_here",
     "package_sizes",
+    "record_contradictions",
     "record_of",
+    "recorded_image",
     "shared",
 ]

@@ -59,6 +59,7 @@ def assemble(
     finished before.
     """
     base.require_complete(lock.base)
+    base.require_published(lock.base, lock.platform, store, settings, progress)
     plans = plan(lock)
     bottom = below.keys(lock)
     stack = _Stack([*bottom, *(part.key for part in plans)], grown)
@@ -139,6 +140,7 @@ class _Stack:
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
     """The base alone as an image in the store."""
     base.require_complete(lock.base)
+    base.require_published(lock.base, lock.platform, store, settings, progress)
     return keep(store, base_image(lock, below.layers(lock, store, settings, progress)))
 
 

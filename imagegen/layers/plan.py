@@ -41,16 +41,20 @@ class LayerPlan:
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones, support."""
     heavy = sorted((wheel for wheel in lock.wheels if wheel.file.size >= HEAVY), key=_heavy_order)
-    groups: dict[int, list[LockedWheel]] = {}
+    groups: dict[str, list[LockedWheel]] = {}
     for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
         if wheel.file.size < HEAVY:
-            bucket = int.from_bytes(hashlib.sha256(wheel.name.encode()).digest()[:4], "big") % GROUPS
-            groups.setdefault(bucket, []).append(wheel)
+            groups.setdefault(group_of(wheel.name), []).append(wheel)
     parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
     parts += [(wheel.name, (wheel,)) for wheel in heavy]
-    parts += [(f"group-{bucket}", tuple(groups[bucket])) for bucket in sorted(groups)]
+    parts += [(group, tuple(groups[group])) for group in sorted(groups)]
     plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
     return (*plans, LayerPlan(SUPPORT, (), support_key(lock)))
+
+
+def group_of(name: str) -> str:
+    """Return the name of the layer that a light wheel of this distribution shares."""
+    return f"group-{int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], 'big') % GROUPS}"
 
 
 def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:

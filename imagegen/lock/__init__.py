@@ -2,13 +2,14 @@
 
 from imagegen.lock.build_sources import fetch_sources, require_unchanged
 from imagegen.lock.builds import realised
+from imagegen.lock.candidates import uncatalogued
 from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
 from imagegen.lock.freshness import contradictions, require_fresh, stale
 from imagegen.lock.indexes import with_indexes
-from imagegen.lock.make import make, moment
+from imagegen.lock.make import gpus_of, make, moment
 
 __all__ = [
     "Chooser",
@@ -22,6 +23,7 @@ __all__ = [
     "fetch_each",
     "fetch_parts",
     "fetch_sources",
+    "gpus_of",
     "inputs_hash",
     "make",
     "moment",
@@ -30,6 +32,7 @@ __all__ = [
     "require_fresh",
     "require_unchanged",
     "stale",
+    "uncatalogued",
     "with_indexes",
     "write",
 ]

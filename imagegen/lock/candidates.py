@@ -13,7 +13,7 @@ from imagegen.config import Settings
 from imagegen.errors import BuildError, LockError
 from imagegen.lock import indexes
 from imagegen.lock.indexes import Link
-from imagegen.lock.model import Lock
+from imagegen.lock.model import URL, Lock
 from imagegen.lock.parts import pep508
 from imagegen.lock.recipes import Compiled, allowed, environment, reason
 from imagegen.lock.target import Target
@@ -124,6 +124,20 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
         why=f"the matrix asks for torch{asked.specifier}, and the cell is not locked",
         fix=f"`imagegen lock {cell.id}`",
     )
+
+
+def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the file names of the lock's direct downloads that the catalogue does not list for this cell."""
+    found = []
+    components = {each.component.package: each.component for each in cell.requirements}
+    for wheel in lock.wheels:
+        if wheel.file.index != URL:
+            continue
+        need = need_of(components[wheel.name], Version(wheel.version).public, cell, lock, cell.recipes.get(wheel.name))
+        offers = [each for each in catalogue.offers(need) if isinstance(each, Offer) and each.url == wheel.file.url]
+        if not any(each.sha256 in (None, wheel.file.sha256) for each in offers):
+            found.append(wheel.file.filename)
+    return tuple(found)
 
 
 def _exact(specifier: str) -> str | None:

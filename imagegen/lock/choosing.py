@@ -77,7 +77,7 @@ def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWh
         found.sha256,
         found.size,
         index,
-        indexes.hint(found.where) if found.place is Place.INDEX else None,
+        indexes.hint(found.where, found.filename) if found.place is Place.INDEX else None,
         found.where if found.place is Place.CATALOGUE else None,
     )
     name, version, _, _ = parse_wheel_filename(found.filename)

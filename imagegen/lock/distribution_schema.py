@@ -13,7 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel, Field, model_validator
 
 from imagegen.lock import forms as f
-from imagegen.lock.forms import CONFIG, fields
+from imagegen.lock.forms import CONFIG, fields, names_file
 from imagegen.lock.model import (
     BUILT,
     GIT,
@@ -62,6 +62,9 @@ class _Distribution(_Table):
     def _one_address(self) -> _Distribution:
         if (self.url is None) != (self.index != URL) or (self.url and self.path):
             raise ValueError(f"{self.file} has a url, then its index is {URL!r} and it has no path; or it has none")
+        address = self.url or self.path
+        if address and not names_file(address, self.file):
+            raise ValueError(f"{address} is not the address of {self.file}")
         return self
 
     def to_file(self) -> File:

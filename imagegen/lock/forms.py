@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -69,6 +70,14 @@ def relative_path(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", value) or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{value!r} is no plain relative path")
     return value
+
+
+def names_file(address: str, filename: str) -> bool:
+    """Return whether the last part of a URL or path is this file name, percent-encoded or not.
+
+    File hosts keep the files of all projects; an address that ends otherwise is of another project's file.
+    """
+    return unquote(address.rpartition("/")[2]) == filename
 
 
 def _plain_path(url: str) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagegen.errors import BuildError, LockError
 from imagegen.lock.build_sources import commit_of, patches_of
 from imagegen.lock.builds import BUILDER, builder
+from imagegen.lock.indexes import DEFAULT
 from imagegen.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, winners_among
 from imagegen.lock.recipes import Compiled, architectures, environment
 from imagegen.lock.target import Target
@@ -34,9 +37,10 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
 
 
 def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
-    """What a lock that is not stale says otherwise than its cell: only an edit can have done that.
+    """Return the fields in which a lock that is not stale contradicts its cell: only an edit can have done that.
 
-    Versions, hashes and packages are the lock's own to say. Raises LockError for a platform that wheels do not know.
+    Which packages there are, their versions and hashes are the lock's alone: only its review, or another resolution,
+    finds such an edit. Raises LockError for a platform that wheels do not know.
     """
     return tuple(_contradictions(lock, cell))
 
@@ -73,9 +77,16 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         if build := builds.pop(package, None):
             if not _compiles(build, requirement, cell):
                 yield f"build {package}"
-        elif not _answers(wheels.get(package), requirement):
+        elif not _answers(wheels.get(package), requirement, cell):
             yield f"wheel {package}"
     yield from (f"build {name}" for name in builds)
+    required = {each.component.package for each in cell.requirements}
+    yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
+    yield from (f"sdist {each.name}" for each in lock.wheels if each.sdist and not _is_declared(each, cell))
+    if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
+        yield "uv"
+    for build in lock.builds:
+        yield from (f"build {build.name}: {each.name}" for each in build.build_requires if not _is_plain(each))
     target = Target.of(cell.platform, cell.base, lock.base)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
@@ -88,9 +99,44 @@ def _source(wheel: LockedWheel) -> LockedGit | None:
     return wheel.sdist.git if wheel.sdist else None
 
 
-def _is_of(wheel: LockedWheel, requirement: Requirement) -> bool:
+def _is_ordinary(wheel: LockedWheel) -> bool:
+    """Return whether the wheel comes from the default index, as all do that no cell asks for by name."""
+    return wheel.file.index == DEFAULT and wheel.choice is None
+
+
+def _is_plain(wheel: LockedWheel) -> bool:
+    return _is_ordinary(wheel) and wheel.sdist is None
+
+
+def _is_declared(wheel: LockedWheel, cell: Cell) -> bool:
+    """Return whether the matrix has this release built from source, with the build requirements that it pins."""
+    assert wheel.sdist  # noqa: S101 - the caller asks for such wheels alone
+    source = wheel.sdist
+    if source.git:
+        asked = next((each.git for each in cell.requirements if each.component.package == wheel.name), None)
+        declared = asked.metadata if asked else None
+    else:
+        declared = next((each.sdist for each in cell.sdists if each.package == wheel.name), None)
+    locked = {(each.name, Version(each.version)) for each in source.build_requires}
+    return (
+        declared is not None
+        and Version(declared.version) == Version(wheel.version)
+        and {_pin(each) for each in declared.build_requires} <= locked
+        and all(map(_is_plain, source.build_requires))
+        and (source.git is not None or source.file.index == wheel.file.index)
+    )
+
+
+def _pin(requirement: str) -> tuple[str, Version]:
+    """Return name and version of a requirement as the matrix pins build requirements: "setuptools==84.2.1"."""
+    name, _, version = requirement.partition("==")
+    return canonicalize_name(name), Version(version)
+
+
+def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     """Whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
-    chosen = wheel.choice is not None and not requirement.from_source
+    has_recipe = requirement.component.package in cell.recipes
+    chosen = wheel.choice is not None and has_recipe and not requirement.from_source
     index = GIT if requirement.git else requirement.index
     return wheel.file.index == index or (chosen and wheel.file.index in (URL, LINKS))
 
@@ -119,11 +165,11 @@ def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
     )
 
 
-def _answers(wheel: LockedWheel | None, requirement: Requirement) -> bool:
+def _answers(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) -> bool:
     return (
         wheel is not None
         and wheel.because == requirement.because
-        and _is_of(wheel, requirement)
+        and _is_of(wheel, requirement, cell)
         and _source(wheel) == (requirement.git and LockedGit.of(requirement.git))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )

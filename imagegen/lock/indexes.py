@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from imagegen.config import Settings, mirror_name
 from imagegen.errors import FetchError
-from imagegen.lock.forms import relative_path
+from imagegen.lock.forms import names_file, relative_path
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Index
 from imagegen.net import Client, Page, file_path, is_file
@@ -204,11 +204,13 @@ def _day(text: str) -> dt.date | None:
         return None
 
 
-def hint(url: str) -> str | None:
-    """The host-free part of a file's address, to be kept in a lock; None where there is none that a lock may hold."""
+def hint(url: str, filename: str) -> str | None:
+    """Return the host-free part of a file's address for a lock; None where there is none that a lock may hold."""
     parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not names_file(parts.path, filename):
+        return None
     try:
-        return relative_path(parts.path.removeprefix("/")) if parts.scheme in ("http", "https") else None
+        return relative_path(parts.path.removeprefix("/"))
     except ValueError:
         return None
 

@@ -113,7 +113,7 @@ def make(
         settled = _settled(previous, made, kept) if previous else {}
         made = drafter.completed(made, {each.name: each.via for each in found}, settled)
     made = replace(made, winners=winners_among(cell.winners, made.packages))
-    made = replace(made, gpu=_gpus(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
+    made = replace(made, gpu=gpus_of(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
 
 
@@ -128,7 +128,8 @@ def _released(
     return None
 
 
-def _gpus(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
+def gpus_of(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
+    """Return what the cell's image needs of a host's GPUs; None for the CPU."""
     if cell.cuda_version is None:
         return None
     return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), compat.floor(rules, facts, "driver", cell.gpus))
@@ -300,7 +301,7 @@ class _Maker:
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
             alias = routes.get(pinned.name, indexes.DEFAULT)
-            file = File(remote.filename, remote.sha256, size, alias, indexes.hint(remote.url))
+            file = File(remote.filename, remote.sha256, size, alias, indexes.hint(remote.url, remote.filename))
             wheel_ = LockedWheel(pinned.name, pinned.version, file, pinned.via)
             wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
         return tuple(wheels)

@@ -14,6 +14,7 @@ from imagegen.registry.image import MAX_DOCUMENT
 from imagegen.registry.session import Session
 
 _MAX_PAGES = 1000
+_MAX_BYTES = 64 << 20  # of all pages: half a million tags
 _LINK = re.compile(r"<([^<>]*)>((?:\s*;\s*[^\s;,=]+\s*=\s*(?:\"[^\"]*\"|[^\s;,\"]*))*)")
 _NEXT = re.compile(r";\s*rel\s*=\s*(?:\"(?:[^\"]*\s)?next(?:\s[^\"]*)?\"|next)\s*(?:;|$)", re.IGNORECASE)
 
@@ -24,9 +25,10 @@ def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[R
     No redirect is followed: registries have no list elsewhere, and what some send to instead is a page for people.
     Raises FetchError, DeniedError among its kinds.
     """
-    seen = {url}
+    seen, size = {url}, 0
     while True:
         reply = _page(session, sender, url, accept)
+        size += len(reply.body)
         if reply.status != HTTPStatus.OK and len(seen) > 1:
             raise FetchError(f"{reply.url} is a part of a list that cannot be read", why=f"HTTP status {reply.status}")
         yield reply
@@ -37,7 +39,7 @@ def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[R
         if after.origin != parse_address(url).origin:
             raise FetchError(f"{reply.url} goes on at another host", why=f"at {after.url}", fix="do not trust it")
         url = after.url
-        if url in seen or len(seen) >= _MAX_PAGES:
+        if url in seen or len(seen) >= _MAX_PAGES or size > _MAX_BYTES:
             raise FetchError(f"{reply.url} is a list without an end")
         seen.add(url)
 

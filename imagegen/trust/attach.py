@@ -27,6 +27,7 @@ _BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predica
 # cosign 3.1.1 lists what it attaches under its config's type where it is itself that keeps the list: go and see.
 _UNTOLD = ("", "application/vnd.oci.empty.v1+json")
 _MOST = 500  # artifacts that are looked at; an image has some ten
+_MOST_BYTES = 256 << 20  # of all of them: they are in memory together
 
 
 class Lists(Protocol):
@@ -128,7 +129,12 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
     if len(listed) > _MOST:
         why = f"{len(listed)} artifacts refer to it; imagegen looks at {_MOST}"
         found.faults.append(TrustError(f"image {digest} has more attached to it than anybody needs", why=why))
+    size = 0  # bytes that were read
     for referrer in listed[:_MOST]:
+        if size > _MOST_BYTES:
+            why = f"the artifacts before it have {size} bytes"
+            found.faults.append(TrustError("no more is read of what is attached", where=referrer.digest, why=why))
+            break
         try:
             content = repository.content(referrer)
         except UnreadError:
@@ -136,6 +142,7 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
         except FetchError as error:
             found.faults.append(_fault(referrer.digest, error))
             continue
+        size += len(content.data)
         if content.artifact_type == BUNDLE:
             _hear(content.data, referrer.digest, digest, trust, found)
         elif content.artifact_type in _BY_TYPE:

@@ -24,6 +24,7 @@ from imagegen.trust.bundle import PAYLOAD_TYPE
 from imagegen.trust.project import FILE, Identity
 
 _ISSUER = "1.3.6.1.4.1.57264.1.1"
+_OWNER = "1.3.6.1.4.1.57264.1.16"  # Source Repository Owner URI: of the repository whose run signs
 _QUIET = logging.NullHandler()
 # What the library finds, in words for those who do not know its steps; what is not here is told as it says it.
 _WORDS = {
@@ -59,6 +60,13 @@ class Identities:
                 f"it is signed as {who}, whom the project does not name",
                 why=f"the certificate's issuer is {issuer or 'not told'}; {FILE} names {_known(self._identities)}",
                 fix=f"if this is one of yours, add issuer and subject to `identities` in {FILE}",
+            )
+        owner = _owner(parsed.signing_certificate)
+        if owner is not None and not all(each.subject.startswith(f"{owner}/") for each in named):
+            raise StrangerError(
+                f"it is signed by a run of another owner's repository, which called {named[-1].subject}",
+                why=f"the certificate names {owner} as the owner of the repository",
+                fix="call a workflow of the same owner, and name that",
             )
         for identity in named[:-1]:  # one subject at several instances: whichever knows the certificate
             try:
@@ -166,6 +174,25 @@ def _shown(certificate: Any) -> tuple[set[str], str | None]:
         issuer = certificate.extensions.get_extension_for_oid(x509.ObjectIdentifier(_ISSUER)).value.value
         return subjects, issuer.decode()
     return set(), None
+
+
+def _owner(certificate: Any) -> str | None:
+    """Return the owner of the repository whose run the certificate is for, as a URL; None where it names none.
+
+    A reusable workflow signs under its own name for every repository that calls it, whatever that repository holds.
+    """
+    from cryptography import x509
+
+    with suppress(x509.ExtensionNotFound):
+        der = certificate.extensions.get_extension_for_oid(x509.ObjectIdentifier(_OWNER)).value.value
+        return _text(der)
+    return None
+
+
+def _text(der: bytes) -> str:
+    """Decode a UTF8String in DER; what is none decodes to text that no subject begins with."""
+    long = der[1] & 0x7F if len(der) > 1 and der[1] & 0x80 else 0
+    return der[2 + long :].decode(errors="replace") if der[:1] == b"\x0c" else "\0"
 
 
 def _untimely(parsed: Any) -> str | None:

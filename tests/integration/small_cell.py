@@ -52,6 +52,7 @@ images:
       light0: {because: Tests.}
 components:
   light0: {description: Made here.}
+  sourced: {description: Made here., sdist: {version: "1.0", requires: [], build_requires: []}}
 """
 _BACKEND = """\
 import base64, hashlib, zipfile

@@ -107,6 +107,30 @@ def test_an_image_on_a_registrys_base(hub: Hub, debian: Debian, tmp_path: Path) 
     assert again.stdout.split()[-1] == done.stdout.split()[-1]
 
 
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a lock changes the entry point, environment, user or layers of a base from a registry, and not its digest",
+    "refused when it is built: names what differs from the registry's image",
+)
+def test_a_lock_cannot_change_what_its_base_is(hub: Hub, debian: Debian, tmp_path: Path) -> None:
+    bottom = debian.store.read(debian.layer.diff_id)
+    hub.push("people/base", "1", [bottom], Env=["PATH=/usr/bin"], Entrypoint=["/usr/bin/env"])
+    here = project(tmp_path / "here", hub)
+    assert here.run("lock", "demo").returncode == 0
+    sound = here.lock.read_text()
+    for old, new in (
+        ('entrypoint = ["/usr/bin/env"]', 'entrypoint = ["/usr/bin/attacker"]'),
+        ('env = ["PATH=/usr/bin"]', 'env = ["PATH=/usr/bin", "LD_PRELOAD=/attacker.so"]'),
+    ):
+        assert old in sound
+        here.lock.write_text(sound.replace(old, new))
+        done = here.run("build", "demo", "--output", "oci:image")
+        assert done.returncode == 72, done.stderr
+        assert not (here.root / "image").exists()
+    here.lock.write_text(sound)
+    assert here.run("build", "demo", "--output", "oci:image").returncode == 0
+
+
 def test_the_password_is_asked_for(hub: Hub, tmp_path: Path) -> None:
     here = project(tmp_path / "here", hub)
     (here.root / "home" / "config.json").unlink()

@@ -7,6 +7,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from imagegen.base import unpack as unpacking
 from imagegen.base.unpack import inside, unpack, verify
 from imagegen.errors import BaseError, StoreError
-from imagegen.registry import Layer
+from imagegen.registry import Layer, tar
 from imagegen.store import Store
 from tests.registry import digest_of, packed
 
@@ -143,7 +144,7 @@ def test_bombs_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_layer_that_unpacks_without_end_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(tar, "_SMALL", 1 << 20)
     layer = kept(store, packed(file("a")) + bytes(4 << 20))
     with pytest.raises(BaseError, match="a bomb"):
         verify(layer, store)
@@ -153,6 +154,32 @@ def test_a_layer_that_unpacks_without_end_is_refused(store: Store, monkeypatch: 
     sparse.size = 1 << 40
     with pytest.raises(BaseError, match="a bomb"):
         unpack([kept(store, sparse.tobuf() + bytes(1024))], store, root)
+
+
+@pytest.mark.fault(
+    "Network",
+    "a layer of a registry's base: headers of gigabytes, headers about headers without end",
+    "refused within bounded memory: 51 MB for a pax header of 1 GiB in a blob of 4.7 MB",
+)
+@pytest.mark.parametrize(
+    ("kind", "size", "count"),
+    [(tarfile.XHDTYPE, 64 << 20, 1), (tarfile.GNUTYPE_LONGNAME, 64 << 20, 1), (tarfile.XHDTYPE, 0, 3000)],
+)
+def test_headers_without_end_are_refused(kind: bytes, size: int, count: int, store: Store) -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, size
+    root = store.root.parent / "root"
+    root.mkdir()
+    layer = kept(store, info.tobuf(tarfile.GNU_FORMAT) * count + bytes(size))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BaseError) as caught:
+            unpack([layer], store, root)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.where == layer.digest
+    assert not list(root.iterdir())
 
 
 def test_modes_are_tame(store: Store) -> None:

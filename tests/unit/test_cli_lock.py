@@ -51,6 +51,7 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     assert caught.value.why == "1 file changed (setup.py)"
     for name in ("stale", "contradictions"):
         monkeypatch.setattr(lock, name, lambda *_: ())
+    monkeypatch.setattr(App, "require_unedited", lambda *_: None)
     monkeypatch.setattr(lock_command, "_make", lambda *_: pytest.fail("made anew"))
     with pytest.raises(pytest.fail.Exception, match="made anew"):
         here.run(lock_command.command, "demo", "--record", app=app)

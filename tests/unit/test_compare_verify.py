@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from imagegen import base as bases
+from imagegen import layers
 from imagegen import lock as locks
 from imagegen.audit.report import Report
 from imagegen.cli import comparing
 from imagegen.compare import sides, words
-from imagegen.compare.contents import recomputed
 from imagegen.compare.difference import difference
 from imagegen.compare.sides import Places
 from imagegen.compare.verdict import Outcome, Verdict
@@ -344,7 +344,7 @@ def test_an_exchanged_document_has_one_line_in_its_place(world: World) -> None:
 def test_what_a_lock_gives_needs_nothing_but_the_lock(world: World) -> None:
     lock = world.published.lock
     again = locks.read(_written(lock, world.store.root.parent / "again.toml"))
-    assert recomputed(again).manifest == world.published.image.manifest
+    assert layers.recorded_image(again).manifest == world.published.image.manifest
 
 
 def test_other_compression_is_told_as_that(world: World) -> None:

@@ -20,13 +20,13 @@ from imagegen.audit.model import Severity, Subject
 from imagegen.config import Settings
 from imagegen.engine.export import Export
 from imagegen.errors import FetchError, UsageError
-from imagegen.inventory import archive, image, layers
+from imagegen.inventory import archive, image, layers, stream
 from imagegen.inventory.layers import read_layer
 from imagegen.inventory.stream import Pieces, layer, piped
 from imagegen.inventory.tree import Regular, walk
 from imagegen.matrix.model import Gpu
 from imagegen.progress import Quiet
-from imagegen.registry import Platform
+from imagegen.registry import Platform, tar
 from tests.elf_samples import make_elf
 from tests.registry import CONFIG, MANIFEST, StandIn, digest_of, send
 from tests.trees import Things, To, as_tar, below, layered, site_of
@@ -148,6 +148,24 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path, monkeypatch: py
     assert why in str(raised.value)
     with suppress(FetchError):  # two of them are archives that hold too little
         archive.read(Pieces([tar]), AMD64, "demo:1", tmp_path)
+
+
+@pytest.mark.fault(
+    "Audits",
+    "a layer of less than a megabyte that unpacks to gigabytes without end, in gzip and in zstd",
+    "refused once it is more than 8 GiB and more than 50 times the blob; memory does not grow",
+)
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_a_layer_that_unpacks_without_end_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar, "_SMALL", 1 << 20)
+    blob = packed(kind, bytes(64 << 20))
+    plain = stream.Plain(io.BytesIO(blob))
+    with pytest.raises(FetchError):
+        plain.finish()
+    fine = packed(kind, bytes(1 << 20))
+    stream.Plain(io.BytesIO(fine)).finish()
+    noise = packed(kind, random.Random(0).randbytes(3 << 20) + bytes(3 << 20))
+    stream.Plain(io.BytesIO(noise)).finish()
 
 
 def test_no_bytes_make_a_layer_that_ends_in_a_traceback(tmp_path: Path) -> None:

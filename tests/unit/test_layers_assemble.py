@@ -239,3 +239,14 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
     common = [layer for layer in built.layers if layer.digest in {each.digest for each in sibling.layers}]
     assert len(common) == 3  # the base, the environment's skeleton, and the first wheel
     assert shared(recorded, [with_sibling]) == {"sibling": (3, sum(layer.size for layer in common))}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_a_base")
+def test_a_wheel_of_100_000_files(store: Store, tmp_path: Path, settings: Settings) -> None:
+    files = {f"many/d{number % 100}/f{number}.txt": b"%d" % number for number in range(100_000)}
+    wheel = locked(store, tmp_path, "many", files)
+    built = assembling.assemble(lock_of(wheel), store, settings, Quiet())
+    (layer,) = [each for each in built.layers if each.name == "many"]
+    assert layer.unpacked is not None
+    assert layer.unpacked > 100_000 * 1024

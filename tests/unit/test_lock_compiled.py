@@ -14,7 +14,7 @@ import pytest
 from imagegen import data, registry
 from imagegen.config import Settings
 from imagegen.errors import BuildError, FetchError, ImagegenError, Location, LockError
-from imagegen.lock import contradictions, dumps, fetch_sources, stale
+from imagegen.lock import contradictions, dumps, fetch_sources, stale, uncatalogued
 from imagegen.lock.choosing import wheel_of
 from imagegen.lock.file import loads
 from imagegen.lock.model import Deb, LockedBase, LockedGit
@@ -24,7 +24,8 @@ from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Patch, Re
 from imagegen.matrix.rule import Rule
 from imagegen.net import MissingFiles
 from imagegen.progress import Quiet
-from imagegen.wheels.model import Candidate, Place
+from imagegen.wheels.catalogue import Catalogue, KnownFile, Release
+from imagegen.wheels.model import Candidate, Offer, Place
 from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.unit.test_lock_builds import wheel
 from tests.unit.test_lock_make import House
@@ -47,6 +48,7 @@ RECIPE = Recipe(
     cost=None,
     source="",
 )
+NAME = "fast-1.10+cu130-cp311-cp311-linux_x86_64.whl"
 ADDRESS = "https://github.com/x/fast/releases/download/v1/fast-1.10%2Bcu130-cp311-cp311-linux_x86_64.whl"
 GPUS = {name: Gpu(f"sm_{name}", capability, "", ()) for name, capability in (("90", "9.0"), ("103", "10.3"))}
 
@@ -121,10 +123,11 @@ def test_what_no_wheel_serves_becomes_a_build(works: Works) -> None:
 def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     works.chooser.known = ("1.10", "1.11")
     name = "fast-1.11+cu130-cp311-cp311-linux_x86_64.whl"
-    works.chooser.answer = Candidate(Place.CATALOGUE, name, ADDRESS, True, "its name says CUDA 13", SHA, 7)
+    address = ADDRESS.replace("1.10", "1.11")
+    works.chooser.answer = Candidate(Place.CATALOGUE, name, address, True, "its name says CUDA 13", SHA, 7)
     lock = works.make()
     fast = next(each for each in lock.wheels if each.name == "fast")
-    assert (fast.version, fast.file.url, fast.choice) == ("1.11+cu130", ADDRESS, "catalogue: its name says CUDA 13")
+    assert (fast.version, fast.file.url, fast.choice) == ("1.11+cu130", address, "catalogue: its name says CUDA 13")
     assert (lock.builds, works.chooser.asked[0][0].key) == ((), None)
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
@@ -136,9 +139,26 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     assert contradictions(lock, works.cell) == ("wheel fast",)
 
 
+@pytest.mark.parametrize(
+    ("catalogue", "listed"),
+    [
+        (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS, SHA), ""),)), True),
+        (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS, "e" * 64), ""),)), False),
+        (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS.replace("/x/", "/y/"), SHA), ""),)), False),
+        (Catalogue(releases=(Release("fast", "1.10", ADDRESS.replace("cu130", "cu{cuda}0"), (), (), (), ""),)), True),
+        (Catalogue(releases=(Release("fast", "1.10", ADDRESS, (), ("12",), (), ""),)), False),
+        (Catalogue(), False),
+    ],
+)
+def test_a_direct_download_is_one_that_the_catalogue_lists(works: Works, catalogue: Catalogue, listed: bool) -> None:
+    works.chooser.answer = Candidate(Place.CATALOGUE, NAME, ADDRESS, True, "it fits", SHA, 7)
+    lock = works.make()
+    assert uncatalogued(lock, works.cell, catalogue) == (() if listed else (NAME,))
+
+
 def test_a_wheel_is_not_kept_on_a_base_that_is_too_old_for_it(works: Works) -> None:
     name = "fast-1.10-cp311-cp311-manylinux_2_36_x86_64.whl"
-    works.chooser.answer = Candidate(Place.CATALOGUE, name, ADDRESS, True, "fits", SHA, 7)
+    works.chooser.answer = Candidate(Place.CATALOGUE, name, f"https://example.org/{name}", True, "fits", SHA, 7)
     lock = works.make()
     assert next(each for each in lock.wheels if each.name == "fast").file.filename == name
     works.chooser.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")

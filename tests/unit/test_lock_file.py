@@ -32,7 +32,8 @@ A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
 def wheel(name: str, version: str = "1.0", **more: object) -> LockedWheel:
-    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", A, 1000, "pypi", f"packages/a/{name}.whl")
+    filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    file = File(filename, A, 1000, "pypi", f"packages/a/{filename}")
     return replace(LockedWheel(name, version, file, via=()), **more)  # type: ignore[arg-type]
 
 
@@ -59,7 +60,7 @@ LOCK = Lock(
         wheel(
             "antlr4-python3-runtime",
             sdist=LockedSdist(
-                File("antlr4-python3-runtime-1.0.tar.gz", C, 5, "pypi", "packages/b/x.tar.gz"),
+                File("antlr4-python3-runtime-1.0.tar.gz", C, 5, "pypi", "packages/b/antlr4-python3-runtime-1.0.tar.gz"),
                 (wheel("setuptools"), wheel("wheel", via=("setuptools",))),
             ),
         ),
@@ -87,7 +88,7 @@ def test_the_text_reads_well_in_a_diff() -> None:
     assert 'via = ["peft", "trl"]' in lines
     assert sum(line.startswith('  { name = "adduser", version = ') for line in lines) == 1
     bumped = replace(LOCK, wheels=(LOCK.wheels[0], wheel("torch", "2.13.1+cpu", via=("peft", "trl"))))
-    assert len(set(dumps(bumped).splitlines()) - set(lines)) == 2  # version and file name
+    assert len(set(dumps(bumped).splitlines()) - set(lines)) == 3  # version, file name and path
 
 
 def test_what_is_asked_of_gpus_is_a_table_of_its_own() -> None:
@@ -131,6 +132,9 @@ def test_any_text_is_a_lock_or_an_error_with_the_file(text: str) -> None:
         loads(text, "x.toml")
 
 
+TORCH_PATH = 'path = "packages/a/torch-2.13.0+cpu-py3-none-any.whl"'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line_of", "why"),
     [
@@ -138,12 +142,13 @@ def test_any_text_is_a_lock_or_an_error_with_the_file(text: str) -> None:
         (f'sha256 = "{A}"', f'sha256 = "{"A" * 64}"', f'sha256 = "{"A" * 64}"', "is no sha256"),
         ('"torch-2.13.0+cpu-py3-none-any.whl"', '"../../etc/passwd"', "../../etc", "is no file name"),
         ('"torch-2.13.0+cpu-py3-none-any.whl"', '"peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not a file of torch"),
-        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"torch-2.13.0+cpu.tar.gz"', "[[wheel]]", "is no wheel"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"torch-2.13.0+cpu.tar.gz"', "[[wheel]]", "is not the address of"),
         ('version = "2.13.0+cpu"', 'version = "latest"', "latest", "is no version"),
         ('name = "torch"', 'name = "Torch"', "Torch", "is no normalised package name"),
-        ('path = "packages/a/torch.whl"', 'path = "https://host/x"', "https", "is no plain relative path"),
-        ('path = "packages/a/torch.whl"', 'path = "/packages/x"', "/packages/x", "is no plain relative path"),
-        ('path = "packages/a/torch.whl"', 'path = "a/../../x"', "../../x", "is no plain relative path"),
+        (TORCH_PATH, 'path = "https://host/x"', "https", "is no plain relative path"),
+        (TORCH_PATH, 'path = "/packages/x"', "/packages/x", "is no plain relative path"),
+        (TORCH_PATH, 'path = "a/../../x"', "../../x", "is no plain relative path"),
+        (TORCH_PATH, 'path = "packages/a/peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not the address of"),
         ('value = "2"', 'value = "2\\nRUN evil"', "RUN evil", "control character"),
         ('because = "the runners have two cores"', 'because = "x\\u2028y"', "u2028", "control character"),
         ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "is no name of an environment variable"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from imagegen.config import Settings
 from imagegen.errors import FetchError, PublishError
 from imagegen.net import Client
-from imagegen.registry import Content, Referrer, Repository, Target, parse, upload
+from imagegen.registry import Content, Referrer, Repository, Target, pages, parse, upload
 from imagegen.registry.image import Descriptor
 from imagegen.registry.pages import next_page
 from imagegen.registry.referrers import extended, fallback_tag, listed, referring
@@ -248,6 +248,32 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
         registry.faults[:] = [fault]
         with pytest.raises(FetchError, match=said):
             both(registry)[1].referrers(SUBJECT.digest)
+
+
+@pytest.mark.fault(
+    "Network",
+    "a registry's list of tags or referrers goes on for gigabytes, page after page",
+    "refused after 64 MiB of pages",
+)
+@pytest.mark.parametrize("what", ["tags", "referrers"])
+def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_MAX_BYTES", 20_000, raising=False)
+    registry.referrers = True
+    asked = 0
+
+    def page(handler: BaseHTTPRequestHandler) -> bool:
+        nonlocal asked
+        asked += 1
+        told = {"tags": [f"{asked}.{n}" for n in range(100)]} if what == "tags" else {"schemaVersion": 2}
+        body = json.dumps({"mediaType": INDEX, "manifests": [], "padding": "x" * 1000, **told}).encode()
+        send(handler, 200, body, Content_Type=INDEX, Link=f'<?page={asked}>; rel="next"')
+        return True
+
+    registry.faults[:] = [page]
+    repository = both(registry)[1]
+    with pytest.raises(FetchError):
+        repository.tags() if what == "tags" else repository.referrers(SUBJECT.digest)
+    assert asked <= 20
 
 
 def test_tags(registry: Writable) -> None:

@@ -331,6 +331,23 @@ def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.faults[0].why == "4 artifacts refer to it; imagegen looks at 3"
 
 
+@pytest.mark.fault(
+    "Trust",
+    "hundreds of documents of 64 MiB each are attached to an image",
+    "what is read stops at 256 MiB; the image fails verification",
+)
+def test_larger_documents_than_anybody_needs_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_MOST_BYTES", 1000, raising=False)
+    registry = Registry()
+    for number in range(20):
+        registry.add(Document(SBOM, b'{"serial": %3d, "x": "%s"}' % (number, b"x" * 380)))
+    found = gathered(registry)
+    assert len(found.documents) == 3
+    (fault,) = found.faults
+    assert isinstance(fault, TrustError)
+    assert str(fault.where) not in {each.digest for each in found.documents}
+
+
 def test_attached_says_where_it_lies() -> None:
     registry = Registry()
     digest = registry.add(BOM)

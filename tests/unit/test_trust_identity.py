@@ -57,7 +57,12 @@ def sign(sigstore: Sigstore, **misbehaviour: Any) -> bytes:
     from sigstore.oidc import IdentityToken
     from sigstore.sign import Signer, SigningContext
 
-    places = {"workflow": sigstore.claims, "issuer": sigstore.claims, "logged": sigstore.rekor}
+    places = {
+        "workflow": sigstore.claims,
+        "repository": sigstore.claims,
+        "issuer": sigstore.claims,
+        "logged": sigstore.rekor,
+    }
     spelled = {"logged": "skew"}
     before = [(places[name], spelled.get(name, name), value) for name, value in misbehaviour.items()]
     honest = [(place, name, getattr(place, name)) for place, name, _ in before]
@@ -105,6 +110,44 @@ def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[s
     with pytest.raises(StrangerError) as caught:
         believed(sigstore, sign(sigstore, **misbehaviour))
     assert said in str(caught.value) and f"names ci ({SUBJECT}, {ISSUER})" in str(caught.value)
+
+
+@pytest.mark.fault(
+    "Trust",
+    "a certificate for a workflow, repository, owner, branch or tag whose name resembles the trusted one",
+    "a stranger's: names are compared letter by letter",
+)
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        "acme/images-evil/.github/workflows/nightly.yml@refs/heads/main",
+        "acme/images/.github/workflows/nightly.yml@refs/heads/main-evil",
+        "acme/images/.github/workflows/nightly.yml@refs/tags/main",
+        "acme/images/.github/workflows/nightly.yml@main",
+        "acme/images/.github/workflows/nightly.yml",
+        "evil/acme/images/.github/workflows/nightly.yml@refs/heads/main",
+        "ACME/images/.github/workflows/nightly.yml@refs/heads/main",
+        "acme/images/.github/workflows/nightly.yml@refs/heads/main/",
+        "acme/images/./.github/workflows/nightly.yml@refs/heads/main",
+        "acme/images/.github/workflows/nightly%2Eyml@refs/heads/main",
+    ],
+)
+def test_names_that_resemble_the_trusted_one_are_strangers(sigstore: Sigstore, workflow: str) -> None:
+    with pytest.raises(StrangerError):
+        believed(sigstore, sign(sigstore, workflow=workflow))
+
+
+@pytest.mark.fault(
+    "Trust",
+    "another owner's repository calls the trusted workflow, which then signs what that repository holds",
+    "a stranger's: the certificate names the repository of the run",
+)
+def test_a_run_of_another_owners_repository_is_a_strangers(sigstore: Sigstore) -> None:
+    """A reusable workflow's certificate names the workflow as its subject, whoever calls it (fulcio, docs/oidc.md)."""
+    assert believed(sigstore, sign(sigstore, repository="acme/training")) == ("ci", STATEMENT)
+    for repository in ("evil/images", "acme-evil/images", "acm/images"):
+        with pytest.raises(StrangerError):
+            believed(sigstore, sign(sigstore, repository=repository))
 
 
 @pytest.mark.parametrize(
