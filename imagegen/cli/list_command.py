@@ -49,7 +49,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     one = len({cell.image for cell in cells}) == 1  # image, whose purpose need not stand in every row
     if one:
         app.out.print(f"{cells[0].image}: {cells[0].purpose}")
-    table = Table(*first, "state", "built", *(() if one else ("for",)), wraps=("for",))
+    table = Table(*first, "state", "built", *(() if one else ("for",)), wraps=("state", "for"))
     for cell in cells:
         names = (cell.id,) if pattern else (cell.image, cell.id)
         row = (*names, found[cell.id].name, _built(locks[cell.id], built.get(cell.id)))

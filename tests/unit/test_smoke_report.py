@@ -115,7 +115,9 @@ def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path
 
 def test_output_without_end_is_a_failure_that_shows_its_end(tmp_path: Path) -> None:
     error = OutputLimitError("output exceeds 8 MiB", why="the last line")
-    report = smoke.run(FakeEngine(tmp_path, error), "t", lock_of({}), {}, require_gpu=False, progress=Quiet())
+    report = smoke.run(
+        FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet()
+    )
     assert [result.status for result in report.results] == ["fail"] * 5
     assert (report.results[0].reason, report.results[0].log) == ("output exceeds 8 MiB", "the last line")
 
