@@ -177,7 +177,7 @@ def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, ask
 @pytest.mark.parametrize("rules", ["compatible", "unknown"])
 def test_why_says_no_of_a_cell_that_cannot_be_built(run: Run, rules: str) -> None:  # noqa: F811
     cell = "hopper-vllm-cu130-py312"
-    changed = () if rules == "compatible" else ("--set", "vllm=99.0")
+    changed = () if rules == "compatible" else ("--set", "peft=99.0")
     ended = run("why", cell, *changed, "--json")
     found = json.loads(ended.out)
     assert (ended.code, found["verdict"], found["state"]["state"]) == (1, rules, "not buildable")
