@@ -70,7 +70,8 @@ class Demands:
     """What the user asks of an image besides that it is what its lock says.
 
     `cell` is the id of the cell that it must be. Without it, `contradiction` says why the image's name is not one of
-    the lock's cell (None: it is, or a layout has no name). `signature`: unsigned is wrong even where nobody is trusted.
+    the lock's cell (None: it is, or a layout has no name). `signature`: an unsigned image fails even where no signer is
+    trusted.
     """
 
     cell: str | None = None
