@@ -15,7 +15,7 @@ from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImp
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 3
+FACTS_FORMAT = 4
 _LEVEL = 6
 _NUL = "\0"
 

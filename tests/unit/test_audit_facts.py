@@ -109,4 +109,4 @@ def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path
     system = from_directories(on_disk(tmp_path, root), environment=environment, interpreter="/usr/bin/python3")
     known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",)), system)
     digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
-    assert (facts.FACTS_FORMAT, digest[:16]) == (3, "e7ef2bc79172c31b")
+    assert (facts.FACTS_FORMAT, digest[:16]) == (4, "e7ef2bc79172c31b")
