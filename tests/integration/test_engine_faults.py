@@ -26,6 +26,7 @@ from imagegen.config import Settings
 from imagegen.engine import Engine, connection, debs
 from imagegen.engine.floor import PACKAGES, SUITE
 from imagegen.errors import EngineError, LostEngineError
+from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
 from imagegen.smoke.suite.table import applicable
 from imagegen.store import Store
@@ -262,7 +263,14 @@ def test_only_what_was_proven_gets_the_moving_tag(
     moving, fixed = pipeline.tags(lock)
     with Engine.connect(at(daemon, tmp_path)) as engine:
         build = partial(
-            pipeline.to_engine, lock, {}, engine, store, at(daemon, tmp_path), gate=lambda _: None, test=True
+            pipeline.to_engine,
+            lock,
+            Declarations(),
+            engine,
+            store,
+            at(daemon, tmp_path),
+            gate=lambda _: None,
+            test=True,
         )
         engine.load(store, small, moving)
         if fault == "killed":
