@@ -59,8 +59,9 @@ def scan(path: str, source: bytes, modules: Mapping[str, str]) -> Iterator[Optio
 def check(subject: Subject) -> Iterator[Finding]:
     """Yield an error for each module that users start and a note for each package that import what is not installed."""
     installed = {package.name for package in subject.packages}
-    provided = {squashed(path.partition("/")[0].partition(".")[0]) for each in subject.packages for path in each.files}
-    for package in subject.packages:
+    tops = {path.partition("/")[0] for each in subject.packages for path in each.files}  # few names of many files
+    provided = {squashed(top.partition(".")[0]) for top in tops}
+    for package in (each for each in subject.packages if each.optional_imports):
         extras = _named(package.requires, subject.python)
         absent: dict[str, list[OptionalImport]] = {}
         for each in package.optional_imports:
