@@ -218,8 +218,7 @@ def _path(settings: Settings) -> str:
 
 def _record(places: _Places) -> _Record:
     """Plan the network and write down what is going to change, here and for engines that come up after this one."""
-    others = [_read(path) for path in _RUN.glob("imagegen-ig*/state.json")]
-    if others:
+    if others := _running_records():
         forwarding, made = others[0].network.forwarding, others[0].made
     else:
         forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
@@ -230,6 +229,11 @@ def _record(places: _Places) -> _Record:
         new.write_text(json.dumps(asdict(record)), encoding="utf-8")
         os.replace(new, path)
     return record
+
+
+def _running_records() -> list[_Record]:
+    """The records of all private engines of this machine."""
+    return [_read(path) for path in _RUN.glob("imagegen-ig*/state.json")]
 
 
 def _recorded(places: _Places) -> _Record | None:
@@ -313,7 +317,7 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
             progress.say(text)
         processes.remove_cgroups(places.name)
         shutil.rmtree(places.run, ignore_errors=True)
-        for path in map(Path, record.made):
+        for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories
             processes.remove_dead_sockets(path)
             processes.remove_if_empty(path)
         places.state.unlink()
