@@ -52,10 +52,10 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "grpo"),
         ("cpu_grpo", "checkpoint"),
         ("cpu_grpo", "attention"),
-        ("cpu_grpo", "collective"),
+        pytest.param("cpu_grpo", "collective", marks=pytest.mark.slow),
         ("cpu_grpo", "loading"),
         ("sb3_maskable", "sb3"),
-        ("cpu_grpo", "rollout"),
+        pytest.param("cpu_grpo", "rollout", marks=pytest.mark.slow),
     ],
 )
 def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:

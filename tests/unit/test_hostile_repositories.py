@@ -145,6 +145,7 @@ def set_trap(trap: Trap, folder: Path, marker: Path) -> None:
     )  # fmt: skip
     plain_git(folder, "update-ref", "refs/heads/main", commit)
     (folder / "a").write_text("two\n")  # as long as before: git has to read it
+    os.utime(folder / ".gitattributes", (0, 0))  # differs from the index, so that git writes a new one
     words = {"RUN": f"touch '{marker}'; false", "PROGRAM": program, "HOOKS": hooks, "INCLUDED": included}
     for name, value in trap.settings.items():
         plain_git(folder, "config", name, re.sub("|".join(words), lambda found: str(words[found[0]]), value))
@@ -170,6 +171,7 @@ def test_no_setting_of_a_repository_runs_a_program(name: str, tmp_path: Path) ->
     assert marker.exists(), "plain git does not run it: the test would show nothing"
     marker.unlink()
     (folder / "a").write_text("two\n")
+    os.utime(folder / ".gitattributes", (1, 1))
     read_all(folder, Store(tmp_path / "store"))
     assert not marker.exists()
 
