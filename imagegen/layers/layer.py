@@ -75,7 +75,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
 
 def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     """What `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
-    home = lock.base.interpreter.rpartition("/")[0]
+    home = lock.interpreter.path.rpartition("/")[0]
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
     def fill(tar: TarWriter) -> None:
@@ -83,7 +83,7 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
             if path.endswith(".cfg"):
                 tar.file(path, len(config), [config.encode()])
             else:
-                tar.link(path, target or lock.base.interpreter)
+                tar.link(path, target or lock.interpreter.path)
         tar.directory(site_packages(lock.python))
         tar.directory(WORKDIR)
 
