@@ -59,6 +59,11 @@ def interpreter_key(locked: LockedInterpreter) -> str:
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
 
 
+def directory(locked: LockedInterpreter) -> str:
+    """Return the directory of a standalone interpreter in an image: /opt/python/3.12."""
+    return locked.path.rpartition("/bin/")[0]
+
+
 def own_python(base: LockedBase) -> str | None:
     """Return the path of the Python that the base's Debian packages bring; None where they bring none."""
     names = sorted(deb.name for deb in base.debs if _OWN_PYTHON.fullmatch(deb.name))

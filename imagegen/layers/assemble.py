@@ -72,7 +72,7 @@ def assemble(
     if missing:
         _convert(missing, lock, store, settings, progress, stack, made)
     elif not stack.found.keys() >= bottom.keys():
-        _add_foundation(stack, lock, store, settings, progress)
+        _add_foundation(stack, lock, store, settings, progress, made)
     ownership.check(store, lock)  # layers that are known one by one may still clash
     gate()
     built = keep(store, image(lock, stack.layers()))
@@ -213,8 +213,10 @@ def _memory_key(lock: Lock) -> str:
     return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
-def _add_foundation(stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
-    for layer in foundation.layers(lock, store, settings, progress):
+def _add_foundation(
+    stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress, made: base.Made | None
+) -> None:
+    for layer in foundation.layers(lock, store, settings, progress, made, stack.found):
         stack.add(layer)
 
 
@@ -238,7 +240,7 @@ def _convert(
     rootfs = side.submit(tree, lock.foundation, store, settings, progress, made)
     work: list[Future[Any]] = [rootfs]
     if not stack.found.keys() >= foundation.names(lock).keys():
-        work.append(side.submit(_add_foundation, stack, lock, store, settings, progress))
+        work.append(side.submit(_add_foundation, stack, lock, store, settings, progress, made))
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
     with Compiler(rootfs, lock.interpreter.path, cores) as compiler:
 

@@ -7,15 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 from imagegen import base, registry
 from imagegen.config import Settings
-from imagegen.layers.layer import Layer, base_layer, known
+from imagegen.layers.bytecode import Compiler
+from imagegen.layers.layer import Layer, base_layer, interpreter_layer, known
 from imagegen.layers.plan import INTERPRETER, digest_of_json, interpreter_layer_key
+from imagegen.lock.foundation import tree
 from imagegen.lock.model import Lock
-from imagegen.progress import Progress
+from imagegen.progress import Progress, timed
 from imagegen.store import Store
 
 
@@ -72,9 +77,36 @@ def made(lock: Lock, elsewhere: Mapping[str, Layer], bring: base.Bring | None) -
     )
 
 
-def layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Iterator[Layer]:
-    """Yield the layers in the store, from the bottom up, each when it is there. Raises BaseError, FetchError."""
-    yield from _base_layers(lock, store, settings, progress)
+def layers(
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    made: base.Made | None = None,
+    there: Collection[str] = (),
+) -> Iterator[Layer]:
+    """Yield the layers whose keys are not `there`, from the bottom up, each when the store has it.
+
+    `made` is the base where a trusted image has it. Raises BaseError, FetchError, SandboxError.
+    """
+    if not _of_base(lock).keys() <= set(there):
+        yield from _base_layers(lock, store, settings, progress)
+    for key in above_base(lock).keys() - set(there):
+        yield known(store, INTERPRETER, key) or _interpreter(key, lock, store, settings, progress, made)
+
+
+def _interpreter(
+    key: str, lock: Lock, store: Store, settings: Settings, progress: Progress, made: base.Made | None
+) -> Layer:
+    below = tree(lock.foundation, store, settings, progress, made)
+    rootfs: Future[Path] = Future()
+    rootfs.set_result(below)
+    cores = len(os.sched_getaffinity(0))
+    with (
+        timed(progress, f"compiling the library of interpreter {lock.interpreter.name}"),
+        Compiler(rootfs, lock.interpreter.path, cores) as compiler,
+    ):
+        return interpreter_layer(store, key, lock, below, compiler)
 
 
 def _base_layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Sequence[Layer]:

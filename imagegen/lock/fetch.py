@@ -10,7 +10,7 @@ from pathlib import Path
 from imagegen import base, git
 from imagegen.config import Settings
 from imagegen.errors import FetchError, ReproducibilityError
-from imagegen.lock import sdist
+from imagegen.lock import interpreters, sdist
 from imagegen.lock.foundation import workshop_of
 from imagegen.lock.model import Lock, LockedGit, LockedSdist, LockedWheel
 from imagegen.lock.sources import Finder, Wanted, in_parallel, mirrored, missing
@@ -82,7 +82,8 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
     sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
     lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
-    return error.also([*lacking, *base.missing(lock.base, store)])
+    archive = interpreters.missing(lock.interpreter, store)
+    return error.also([*lacking, *([archive] if archive else []), *base.missing(lock.base, store)])
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:

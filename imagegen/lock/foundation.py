@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 from imagegen import base
 from imagegen.config import Settings
 from imagegen.errors import BaseError
-from imagegen.interpreter import interpreter_key, own_python
+from imagegen.interpreter import LockedInterpreter, directory, interpreter_key, own_python, unpack
+from imagegen.lock import interpreters
 from imagegen.lock.model import Foundation
 from imagegen.lock.sdist import Workshop
-from imagegen.progress import Progress
+from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of
 
 
@@ -27,11 +31,44 @@ def tree(
 ) -> Path:
     """Return the file tree of all that lies under the venv, unpacked in the store; no file of it is byte-code of ours.
 
-    `made` is the base where a trusted image has it. Raises as `base.rootfs` does.
+    `made` is the base where a trusted image has it. Raises as `base.rootfs` does, MissingFiles, and BaseError for an
+    interpreter that cannot be unpacked.
     """
-    if below.interpreter.file:
-        raise BaseError(f"the interpreter {below.interpreter.name} cannot be unpacked")
-    return base.rootfs(below.base, store, settings, progress, made, below.interpreter.path)
+    locked = below.interpreter
+    if locked.file is None:
+        return base.rootfs(below.base, store, settings, progress, made, locked.path)
+    name = tree_key(below).removeprefix("sha256:")
+    found = store.root / "rootfs" / name
+    with store.lock(f"rootfs-{name}"):
+        if store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
+            shutil.rmtree(found, ignore_errors=True)
+            bottom = base.rootfs(below.base, store, settings, progress, made)
+            interpreters.fetch(locked, store, settings, progress)
+            with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
+                _merge(bottom, locked, store, work)
+                os.utime(work)
+                subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
+                work.rename(found)
+    return found
+
+
+def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:
+    """Make `work` a copy of the base's tree that shares its files, with the interpreter in its place."""
+    assert locked.file  # noqa: S101 - a standalone interpreter has one
+    subprocess.run(["cp", "--recursive", "--link", "--no-dereference", "--", f"{bottom}/.", str(work)], check=True)
+    work.chmod(0o755)
+    home = work / directory(locked).lstrip("/")
+    for folder in (home.parent.parent, home.parent):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise BaseError("the base has no place for an interpreter", where=f"/{folder.relative_to(work)}")
+        folder.mkdir(exist_ok=True)
+    if home.exists() or home.is_symlink():
+        raise BaseError("the base has something where the interpreter belongs", where=directory(locked))
+    home.mkdir()
+    unpack(locked.file, store, home, directory(locked))
+    if not (work / locked.path.lstrip("/")).is_file():
+        why = f"its archive holds no {locked.path.removeprefix(directory(locked) + '/')}"
+        raise BaseError("the interpreter cannot be unpacked", where=locked.file.filename, why=why)
 
 
 def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> Workshop:
