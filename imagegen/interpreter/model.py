@@ -41,6 +41,10 @@ class LockedInterpreter:
     file: InterpreterArchive | None = None
     release: str | None = None  # of a standalone build: "20260814"
 
+    def __str__(self) -> str:
+        """For people: "Python 3.12.14 of python-build-standalone 20260814"."""
+        return f"Python {self.version}" + (f" of python-build-standalone {self.release}" if self.file else "")
+
 
 def lock_interpreter(asked: Interpreter, platform: str, base: LockedBase | None) -> LockedInterpreter:
     """Return the interpreter of a cell as its lock repeats it; `base` knows the version of a distribution's."""
