@@ -1,5 +1,6 @@
 """Interpreters of stacks: a distribution's own, or standalone builds, fetched by hash, below /opt/python."""
 
+from imagegen.interpreter.archive import unpack
 from imagegen.interpreter.model import (
     DOWNLOADS,
     InterpreterArchive,
@@ -9,7 +10,6 @@ from imagegen.interpreter.model import (
     lock_interpreter,
     own_python,
 )
-from imagegen.interpreter.unpack import unpack
 
 __all__ = [
     "DOWNLOADS",
