@@ -107,6 +107,7 @@ class _Completion:
             {name: tuple(axis.values) for name, axis in self.axes.items()},
             {found.name: found.where() for found in self._sound("rules")},
             self.recipes,
+            self.interpreters.known,
         )
 
     def _sound(self, section: str) -> list[Found]:

@@ -25,10 +25,10 @@ class Interpreters:
     def __init__(self, entries: Sequence[Found], errors: ErrorList[MatrixError], *, whole: bool) -> None:
         self._errors, self._whole = errors, whole
         self._failed: set[tuple[str, str]] = set()  # image, message
-        self._known = {found.name: _interpreter(found) for found in entries}
+        self.known = {found.name: _interpreter(found) for found in entries}
         self._own: dict[tuple[str, str], Interpreter] = {}  # system, minor version
         for found in entries:
-            each = self._known[found.name]
+            each = self.known[found.name]
             for system in each.systems:
                 other = self._own.setdefault((system, each.python), each)
                 if other is not each:
@@ -42,7 +42,7 @@ class Interpreters:
         axis `python`, or the standalone build that is named after that value.
         """
         python = axes["python"]
-        chosen = self._known.get(name or f"standalone-{python}")
+        chosen = self.known.get(name or f"standalone-{python}")
         if name is None:
             chosen = self._own.get((system, python), chosen)
         if chosen is None and name is None and self._whole:
