@@ -87,10 +87,14 @@ def _unpack(locked: LockedBase, store: Store, tree: Path, made: Made | None) -> 
             unpack(locked.content.layers, store, work)
         else:
             _unpack_own(store, f"sha256:{tree.name}", work)
-        os.utime(work)  # the archive's own root is old, and would be collected
-        # After a power failure a tree that has its name must have its contents.
-        subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
-        work.rename(tree)
+        keep(work, tree)
+
+
+def keep(work: Path, tree: Path) -> None:
+    """Give a tree that is complete its name: after a power failure what has it must have its contents."""
+    os.utime(work)  # an archive's own root is old, and would be collected
+    subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
+    work.rename(tree)
 
 
 def _unpack_own(store: Store, diff_id: str, work: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from imagegen import base
@@ -46,16 +45,14 @@ def tree(
             interpreters.fetch(locked, store, settings, progress)
             with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
                 _merge(bottom, locked, store, work)
-                os.utime(work)
-                subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
-                work.rename(found)
+                base.keep(work, found)
     return found
 
 
 def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:
     """Make `work` a copy of the base's tree that shares its files, with the interpreter in its place."""
     assert locked.file  # noqa: S101 - a standalone interpreter has one
-    subprocess.run(["cp", "--recursive", "--link", "--no-dereference", "--", f"{bottom}/.", str(work)], check=True)
+    shutil.copytree(bottom, work, symlinks=True, dirs_exist_ok=True, copy_function=os.link)
     work.chmod(0o755)
     home = work / directory(locked).lstrip("/")
     for folder in (home.parent.parent, home.parent):
