@@ -8,7 +8,7 @@ from imagegen.base.image import fetch as fetch_layers
 from imagegen.base.image import require_complete, require_published
 from imagegen.base.model import Deb, LockedBase
 from imagegen.base.resolve import resolve
-from imagegen.base.rootfs import Bring, Made, rootfs
+from imagegen.base.rootfs import Bring, Made, keep, rootfs
 from imagegen.base.unpack import verified
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "build",
     "fetch_files",
     "fetch_layers",
+    "keep",
     "key",
     "missing",
     "needed",

@@ -63,7 +63,10 @@ def _lines(found: Difference) -> Iterator[str | Table]:
         ("Debian packages", found.debs),
         ("axes", found.axes),
         ("environment", found.env),
-        ("what it runs on", [each for each in (found.base, found.capabilities, found.driver) if each]),
+        (
+            "what it runs on",
+            [each for each in (found.base, found.interpreter, found.capabilities, found.driver) if each],
+        ),
     ):
         if changes:
             yield f"\n{title}"

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from packaging.utils import InvalidName, canonicalize_name
 
-from imagegen import lock
+from imagegen import lock, matrix
 from imagegen.cli.app import App, pass_app
+from imagegen.data import shipped
 from imagegen.errors import UsageError
 from imagegen.harvest import harvest
 from imagegen.lock.indexes import DEFAULT
@@ -30,20 +31,32 @@ _NAMED = 5  # versions that one line names
     metavar="RELEASE",
     help="Instead: bring a release of torch (2.16.0), or that of a wheel, into the index of `imagegen audit`.",
 )
+@click.option(
+    "--interpreters",
+    "release",
+    metavar="RELEASE",
+    help="Instead: bring a release of python-build-standalone (20260814) into matrices/interpreters.yaml.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
-def command(app: App, *, components: tuple[str, ...], torch_exports: str | None, as_json: bool) -> None:
+def command(
+    app: App, *, components: tuple[str, ...], torch_exports: str | None, release: str | None, as_json: bool
+) -> None:
     """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
 
     Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
     `since` (the oldest version that is kept) and `extras` are yours to edit.
     """
+    alone = {"--torch-exports": torch_exports, "--interpreters": release}
+    given = [option for option, value in alone.items() if value is not None]
+    if given and (components or len(given) > 1):
+        others = ", ".join([*given[1:], *components])
+        raise UsageError(f"{given[0]} is asked for alone", why=f"{others} would not be harvested")
     if torch_exports is not None:
-        if components:
-            raise UsageError(
-                "--torch-exports is asked for alone", why=f"{', '.join(components)} would not be harvested"
-            )
         _add_torch(app, torch_exports, as_json=as_json)
+        return
+    if release is not None:
+        _refresh_interpreters(app, release, as_json=as_json)
         return
     asked = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in asked}
@@ -65,6 +78,22 @@ def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
     app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
     if as_json:
         app.json({**asdict(added), "path": str(added.path)})
+
+
+def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
+    from imagegen.harvest import interpreters  # late, as above
+
+    path = app.project / "matrices" / interpreters.FILE
+    own = shipped("matrices")
+    earlier = () if path.parent.resolve() == own.resolve() else matrix.load([own]).interpreters
+    found = interpreters.builds(release, app.settings)
+    written = interpreters.write(found, release, str(dt.datetime.now(dt.UTC).date()), path, earlier)
+    versions = [build.version for build in found]
+    app.progress.say(
+        f"{', '.join(versions)} of release {release}: {'written to' if written else 'nothing new in'} {path}"
+    )
+    if as_json:
+        app.json({"release": release, "versions": versions, "path": str(path), "written": written})
 
 
 def _packages(app: App, asked: Sequence[str]) -> list[str]:

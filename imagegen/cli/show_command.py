@@ -57,6 +57,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
     app.out.print(Text.assemble((cell.id, "bold"), f": {cell.description}"))
     app.out.print(cell.purpose)
     app.out.print(f"base {lock.base.name}: {_base(lock)}")
+    app.out.print(f"interpreter {lock.interpreter.path}: {lock.interpreter}")
     app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {pipeline.tags(lock)[0]}")
     if lock.record:
         size = human(sum(layer.size for layer in lock.record.layers))
@@ -109,7 +110,7 @@ def _show_weight(app: App, weight: Weight) -> None:
         if count:
             app.out.print(f"  shares {count} layers with {cell}: {human(packed)} compressed")
     table = Table("layer or package", "compressed", "unpacked")
-    below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?", size.name)]
+    below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?|interpreter", size.name)]
     for size in (*below, *weight.packages):
         table.add_row(size.name, _human(size.packed), _human(size.unpacked))
     table.print(app.out)

@@ -86,6 +86,7 @@ class Difference:
     rebuilds: tuple[Rebuild, ...]
     axes: tuple[Change, ...]
     base: Change | None
+    interpreter: Change | None
     env: tuple[Change, ...]
     capabilities: Change | None
     driver: Change | None
@@ -95,7 +96,7 @@ class Difference:
     def empty(self) -> bool:
         """Whether nothing differs, as far as both sides say."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
-        single = (self.base, self.capabilities, self.driver)
+        single = (self.base, self.interpreter, self.capabilities, self.driver)
         return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
@@ -112,6 +113,7 @@ def difference(before: Side, after: Side, known: Known = Known()) -> Difference:
         rebuilds=_rebuilds(had, has, known) if had and has else (),
         axes=tuple(_changed(had.axes, has.axes)) if had and has else (),
         base=_single("base", _base(had), _base(has)) if had and has else None,
+        interpreter=_single("interpreter", str(had.interpreter), str(has.interpreter)) if had and has else None,
         env=tuple(_changed(before.env, after.env)),
         capabilities=_single("GPUs", before.capabilities, after.capabilities),
         driver=_single("driver", before.driver, after.driver, goes_back),
@@ -278,6 +280,7 @@ def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
         ("its variables", dict(old.env), dict(build.env)),
         ("what builds it", [*map(_identity, old.build_requires)], [*map(_identity, build.build_requires)]),
         ("the base", before.base, after.base),
+        ("the interpreter", before.interpreter, after.interpreter),
     )  # fmt: skip
     if old.release == build.release:
         found += [words for words, was, now in parts if was != now]

@@ -141,7 +141,7 @@ def _rebuild(each: Rebuild) -> str:
 
 
 def _surroundings(difference: Difference) -> Iterator[str]:
-    for change in (*difference.axes, *([difference.base] if difference.base else [])):
+    for change in (*difference.axes, *filter(None, (difference.base, difference.interpreter))):
         yield arrow(change)
     if gpus := difference.capabilities:
         yield f"it is for GPUs of {gpus.after or 'no kind'}, before for {gpus.before or 'none'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -79,6 +80,7 @@ def _build_once(sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
+    mounts["/tomllib"] = Path(tomllib.__file__).parent
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
     env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

@@ -9,9 +9,16 @@ import importlib
 import os
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11: imagegen's own is mounted as /tomllib
+    sys.path.append("/")
+    import tomllib
+
+    sys.path.remove("/")
 
 _SITE, _SOURCE, _OUT = Path("/tmp/site"), Path("/tmp/source"), Path("/tmp/out")  # noqa: S108 - the sandbox's own /tmp
 

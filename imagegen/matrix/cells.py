@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from imagegen.errors import Location, UsageError
-from imagegen.matrix.model import Cell, Component, Gpu, System
+from imagegen.matrix.model import Cell, Component, Gpu, Interpreter, System
 from imagegen.matrix.recipe import Recipe
 from imagegen.matrix.rule import Rule
 from imagegen.text import did_you_mean
@@ -26,6 +26,7 @@ class Matrix:
     axes: Mapping[str, tuple[str, ...]]  # axis -> its values
     places: Mapping[str, Location]  # id of a rule -> where it stands
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by component
+    interpreters: Mapping[str, Interpreter] = field(default_factory=dict)  # by name
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

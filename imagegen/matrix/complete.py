@@ -15,6 +15,7 @@ from imagegen.matrix.cells import Matrix, cell_id
 from imagegen.matrix.compose import compose
 from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
 from imagegen.matrix.hashes import inputs
+from imagegen.matrix.interpreters import Interpreters
 from imagegen.matrix.model import (
     Base,
     Cell,
@@ -60,9 +61,7 @@ class _Completion:
         self.errors = errors
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
-        self.systems = {
-            found.name: System(found.name, found.entry.glibc, found.entry.python) for found in self._sound("systems")
-        }
+        self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
         self.gpus = {
             found.name: Gpu(found.name, found.entry.capability, found.entry.family, tuple(found.entry.products))
             for found in self._sound("gpus")
@@ -70,6 +69,9 @@ class _Completion:
         self.bases = {
             found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
         }
+        resolved = [found for found in self._sound("interpreters") if self._resolved(found)]
+        whole = len(resolved) == len(self.entries["interpreters"])
+        self.interpreters = Interpreters(resolved, errors, whole=whole)
         self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
         self._check_axes()
         self.indexes = self._indexes()
@@ -105,6 +107,7 @@ class _Completion:
             {name: tuple(axis.values) for name, axis in self.axes.items()},
             {found.name: found.where() for found in self._sound("rules")},
             self.recipes,
+            self.interpreters.known,
         )
 
     def _sound(self, section: str) -> list[Found]:
@@ -221,8 +224,7 @@ class _Completion:
             self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
             return []
         cells = [
-            self._cell(found.name, entry, dict(zip(axes, values, strict=True)))
-            for values in itertools.product(*offered)
+            self._cell(found, entry, dict(zip(axes, values, strict=True))) for values in itertools.product(*offered)
         ]
         return [cell for cell in cells if cell]
 
@@ -238,12 +240,15 @@ class _Completion:
         default = self.axes[axis].default
         return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
 
-    def _cell(self, image: str, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
+    def _cell(self, found: Found, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
         made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
         sound = made.base in self.bases and set(made.components) <= set(self.components)
         if not (sound and set(entry.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
         base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
+        interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
+        if interpreter is None:
+            return None
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in entry.gpus]
         requirements = tuple(
             Requirement(
@@ -259,12 +264,13 @@ class _Completion:
         )
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
-            id=cell_id(image, axes, {name: axis.default for name, axis in self.axes.items()}),
-            image=image,
+            id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
+            image=found.name,
             description=entry.description,
             purpose=entry.purpose,
             axes=axes,
             base=base,
+            interpreter=interpreter,
             requirements=requirements,
             sdists=self.sdists,
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},

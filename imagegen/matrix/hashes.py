@@ -30,6 +30,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         "preflight": preflight.digest(),
         "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
+        "interpreter": _interpreter(cell),
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
         "rules": [_sense(rule) for rule in rules if concerns(rule, packages)],
     }
@@ -59,6 +60,11 @@ def sha256(value: Any) -> str:
 def _asked(each: Requirement) -> list[Any]:
     asked = [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
     return [*asked, "from source"] if each.from_source else asked
+
+
+def _interpreter(cell: Cell) -> list[Any]:
+    each, file = cell.interpreter, cell.interpreter.files.get(cell.platform)
+    return [each.name, each.path, each.version, each.release, file and dataclasses.asdict(file)]
 
 
 def _essence(component: Component, cell: Cell) -> list[Any]:

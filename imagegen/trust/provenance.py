@@ -84,6 +84,8 @@ def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]
     if base.content and base.image:
         uri = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
         yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
+    if archive := lock.interpreter.file:
+        yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
     for deb in base.debs:
         yield {"uri": purl.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()

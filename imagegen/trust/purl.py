@@ -43,6 +43,11 @@ def git(name: str, version: str, url: str, commit: str) -> str:
     return _purl("generic", name, version, {"vcs_url": f"git+{url}@{commit}"})
 
 
+def generic(name: str, version: str, url: str, sha256: str) -> str:
+    """Return the package URL of a file that is downloaded from an address of its own."""
+    return _purl("generic", name, version, {"download_url": url, "checksum": f"sha256:{sha256}"})
+
+
 def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str | None]) -> str:
     said = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
     return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{said}" if said else "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ def sbom(lock: Lock, digest: str, known: Known) -> bytes:
     debs = _debs(lock, known)
     stack = {package.name: _package(lock, package, known) for package in lock.packages}
     support = _support(lock)
-    components = [base, support, *debs, *stack.values()]
+    own = [base, *_interpreter(lock), support]
+    components = [*own, *debs, *stack.values()]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -59,7 +60,7 @@ def sbom(lock: Lock, digest: str, known: Known) -> bytes:
             "component": root,
         },
         "components": sorted(components, key=lambda each: str(each["bom-ref"])),
-        "dependencies": _dependencies(lock, _ref(root), _ref(base), _ref(support), map(_ref, debs), stack),
+        "dependencies": _dependencies(lock, _ref(root), [_ref(each) for each in own], map(_ref, debs), stack),
     }
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
@@ -102,6 +103,27 @@ def _base(lock: Lock, release: Release | None) -> Component:
     archives = {f"archive:{name}": date for name, date in base.archives.items()}
     found = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
     return {**found, "bom-ref": f"base:{base.name}"}
+
+
+def _interpreter(lock: Lock) -> list[Component]:
+    """Return a standalone interpreter as a component; one of the base's packages stands among these."""
+    archive = lock.interpreter.file
+    if archive is None:
+        return []
+    ref = purl.generic("cpython", lock.interpreter.version, archive.url, archive.sha256)
+    properties = {"release": f"python-build-standalone {lock.interpreter.release}", "file": archive.filename}
+    licences = "its archive states none; CPython's own is PSF-2.0, and it contains other libraries"
+    return [
+        _component(
+            "application",
+            "cpython",
+            lock.interpreter.version,
+            ref,
+            sha256=archive.sha256,
+            licences=licences,
+            properties=properties,
+        )
+    ]
 
 
 def _support(lock: Lock) -> Component:
@@ -271,12 +293,12 @@ def _licences(terms: spdx.Terms) -> list[Component]:
 
 
 def _dependencies(
-    lock: Lock, root: str, base: str, support: str, debs: Iterable[str], stack: Mapping[str, Component]
+    lock: Lock, root: str, own: Sequence[str], debs: Iterable[str], stack: Mapping[str, Component]
 ) -> list[Component]:
-    """Who asks for what: the image for its base and for what the cell wants, the base for all Debian packages."""
+    """Return which component needs which: the image its `own`, base first, and the stack; the base its `debs`."""
     asked: dict[str, list[str]] = {_ref(each): [] for each in stack.values()}
-    asked |= {root: [base, support], base: sorted(debs), support: []}
-    asked |= {ref: [] for ref in asked[base]}
+    asked |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
+    asked |= {ref: [] for ref in asked[own[0]]}
     for package in lock.packages:
         askers = [_ref(stack[name]) for name in package.via if name in stack]
         if package.because or not askers:

@@ -1,5 +1,5 @@
 # tiny-cpu-py311: tiny, locked as of 2026-11-20T00:00:00Z
-# Inputs sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182
+# Inputs sha256:e97b6705fa70d706ccf26e03f62dfd99a0f6cf27da66ddad923d5f61fbe30f48
 # Build it without imagegen, in the directory that `imagegen render -o` writes:
 #   docker buildx build --build-context base=oci-layout://./base --build-context wheels=./wheels --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t imagegen/tiny:cpu-py311-plain --output type=docker,oci-mediatypes=true,compression=zstd .
 
@@ -72,7 +72,7 @@ LABEL org.opencontainers.image.title="tiny"
 LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
 LABEL org.opencontainers.image.version="torch2.13.0-cpu-py311"
 LABEL dev.imagegen.cell="tiny-cpu-py311"
-LABEL dev.imagegen.inputs="sha256:c82d6aca5989d8ef847ed6cb55bd7e85a0de588323986f77c70a53fd5623a182"
+LABEL dev.imagegen.inputs="sha256:e97b6705fa70d706ccf26e03f62dfd99a0f6cf27da66ddad923d5f61fbe30f48"
 LABEL dev.imagegen.version.torch="2.13.0+cpu"
 ENTRYPOINT ["/opt/imagegen/entrypoint"]
 CMD ["/bin/bash"]

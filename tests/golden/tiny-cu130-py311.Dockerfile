@@ -1,5 +1,5 @@
 # tiny-cu130-py311: tiny, locked as of 2026-11-20T00:00:00Z
-# Inputs sha256:e2fec459f9a9793fae9e5b766bad2c231a0b215f27c0726de81630b935d4e3f5
+# Inputs sha256:0f1290dca127f1d97c676db1832a8395d071dc9968c0d39dec1858a70f15d639
 # Build it without imagegen, in the directory that `imagegen render -o` writes:
 #   docker buildx build --build-context base=oci-layout://./base --build-context wheels=./wheels --build-context builds=./builds --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t imagegen/tiny:cpu-py311-plain --output type=docker,oci-mediatypes=true,compression=zstd .
 
@@ -133,7 +133,7 @@ LABEL org.opencontainers.image.title="tiny"
 LABEL org.opencontainers.image.created="2026-11-20T00:00:00Z"
 LABEL org.opencontainers.image.version="torch2.13.0-cu130-py311"
 LABEL dev.imagegen.cell="tiny-cu130-py311"
-LABEL dev.imagegen.inputs="sha256:e2fec459f9a9793fae9e5b766bad2c231a0b215f27c0726de81630b935d4e3f5"
+LABEL dev.imagegen.inputs="sha256:0f1290dca127f1d97c676db1832a8395d071dc9968c0d39dec1858a70f15d639"
 LABEL dev.imagegen.version.torch="2.13.0+cpu"
 LABEL dev.imagegen.gpu.capabilities="9.0,12.0"
 LABEL dev.imagegen.gpu.driver="580.65.06"
