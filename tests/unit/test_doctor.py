@@ -44,6 +44,24 @@ MET = {
     "__getitem__\n    raise KeyError(key)\nKeyError: 'ministral3'": "model type ministral3",
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!":
         "LoRA",
+    'RuntimeError: Attempted to set the storage of a tensor on device "cpu" to a storage on different device '
+    '"cuda:0".  This is no longer allowed; the devices must match.': "LoRA",
+    "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the package "
+    "flash_attn seems to be not installed. Please refer to the documentation of "
+    "https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention-2 to install Flash Attention 2.":
+        "without the package flash-attn",
+    "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the package "
+    "for FlashAttention2 doesn't seem to be installed.": "without the package flash-attn",
+    "ValueError: 'max_tokens' or 'max_completion_tokens' is too large: 32768. This model's maximum context length is "
+    "8192 tokens and your request has 181 input tokens (32768 > 8192 - 181).": "8192",
+    "ValueError: Unrecognized configuration class <class 'transformers.models.mistral3.configuration_mistral3."
+    "Mistral3Config'> for this kind of AutoModel: AutoModelForCausalLM.\nModel type should be one of ApertusConfig, "
+    "ArceeConfig.": "AutoModelForCausalLM",
+    "OSError: /models/qwen is not a local folder and is not a valid model identifier listed on "
+    "'https://huggingface.co/models'\nIf this is a private repository, make sure to pass a token": "/models/qwen",
+    "RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA "
+    "extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must "
+    "install APEX with --cpp_ext and --cuda_ext.": "APEX",
     "AssertionError: Expandable segments are not compatible with memory pool. Please track "
     "https://github.com/pytorch/pytorch/issues/147851 for the latest updates.": "expandable_segments",
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
