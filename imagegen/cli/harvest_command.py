@@ -10,14 +10,16 @@ from typing import Any
 import click
 from packaging.utils import InvalidName, canonicalize_name
 
-from imagegen import lock
+from imagegen import data, lock
 from imagegen.cli.app import App, pass_app
 from imagegen.errors import UsageError
 from imagegen.harvest import harvest
 from imagegen.lock.indexes import DEFAULT
 from imagegen.matrix import metadata
+from imagegen.matrix import models as model_table
 from imagegen.matrix.metadata import Package
 from imagegen.matrix.model import Component, Index
+from imagegen.matrix.models import PACKAGES
 from imagegen.text import counted
 
 _NAMED = 5  # versions that one line names
@@ -30,9 +32,12 @@ _NAMED = 5  # versions that one line names
     metavar="RELEASE",
     help="Instead: bring a release of torch (2.16.0), or that of a wheel, into the index of `imagegen audit`.",
 )
+@click.option(
+    "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases that know each model type."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
-def command(app: App, *, components: tuple[str, ...], torch_exports: str | None, as_json: bool) -> None:
+def command(app: App, *, components: tuple[str, ...], torch_exports: str | None, models: bool, as_json: bool) -> None:
     """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
 
     Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
@@ -44,6 +49,11 @@ def command(app: App, *, components: tuple[str, ...], torch_exports: str | None,
                 "--torch-exports is asked for alone", why=f"{', '.join(components)} would not be harvested"
             )
         _add_torch(app, torch_exports, as_json=as_json)
+        return
+    if models:
+        if components:
+            raise UsageError("--models is asked for alone", why=f"{', '.join(components)} would not be harvested")
+        _write_models(app, as_json=as_json)
         return
     asked = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in asked}
@@ -65,6 +75,22 @@ def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
     app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
     if as_json:
         app.json({**asdict(added), "path": str(added.path)})
+
+
+def _write_models(app: App, *, as_json: bool) -> None:
+    from imagegen.harvest import model_types  # late: nothing else parses packages' sources
+
+    settings = lock.with_indexes(app.settings, _indexes(app))
+    packages = {name: _known(app, name) for name in PACKAGES}
+    today = str(dt.datetime.now(dt.UTC).date())
+    found = model_types.read(packages, settings, today, app.progress.say)
+    path = app.project / "matrices" / model_table.FILE
+    changed = replace(found, read="") != replace(model_table.load(app.directories), read="")
+    if changed:
+        data.write(path, model_table.dumps(found))
+    app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
+    if as_json:
+        app.json({"path": str(path), "written": changed, "models": len(found.first)})
 
 
 def _packages(app: App, asked: Sequence[str]) -> list[str]:

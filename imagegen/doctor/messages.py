@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from imagegen.compat import models
+from imagegen.matrix.models import Models
 from imagegen.preflight.suite.model import Finding
 
 
@@ -17,6 +19,7 @@ class Known:
     fix: str
     source: str
     date: str = "2026-11-21"
+    is_model: bool = False  # whether the first group is a model type
 
 
 _SPAWN = (
@@ -35,8 +38,9 @@ KNOWN = (
         r"model type `([\w.-]+)` but Transformers does not recognize"
         r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
         "this transformers knows no model type {0}: the checkpoint is newer than it",
-        "an image with a newer transformers that its engine allows too (`imagegen why transformers==... vllm==...`)",
+        "an image with a newer transformers that its engine allows too (`imagegen why CELL --set model=TYPE`)",
         "transformers, CONFIG_MAPPING of models/auto/configuration_auto.py",
+        is_model=True,
     ),
     Known(
         r"Expected all tensors to be on the same device, but (?:found at least two devices|got \w+ is on)",
@@ -189,13 +193,14 @@ KNOWN = (
 )
 
 
-def explain(log: str) -> list[Finding]:
-    """A finding for each known message in the log, in the order in which they come in KNOWN."""
+def explain(log: str, known_models: Models) -> list[Finding]:
+    """Return a finding for each known message in the log, in the order in which they come in KNOWN."""
     found = []
     for known in KNOWN:
         match = re.search(known.sign, log)
         if match:
-            first = next((group for group in match.groups() if group), "")
-            text = known.text.replace("{0}", first[:80])
-            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", known.fix))
+            first = next((group for group in match.groups() if group), "")[:80]
+            text = known.text.replace("{0}", first)
+            fix = f"{models.summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
+            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
     return found

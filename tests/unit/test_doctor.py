@@ -25,6 +25,7 @@ from imagegen.engine import Engine, Visit
 from imagegen.engine.visits import exec_in
 from imagegen.errors import ContainerError, EngineError, LostEngineError
 from imagegen.matrix.model import Cell, Gpu
+from imagegen.matrix.models import Models
 from imagegen.matrix.rule import Rule
 from imagegen.preflight.suite.model import Finding, Image, Machine
 from imagegen.preflight.suite.table import CHECKS, Row
@@ -88,22 +89,35 @@ MET = {
 }  # fmt: skip
 
 
+MODELS = Models("2026-11-22", {"transformers": "4.45.0"}, {}, {"ministral3": {"transformers": "5.0.0"}})
+
+
+def explain(log: str) -> list[Finding]:
+    return messages.explain(log, MODELS)
+
+
+def test_a_model_type_comes_with_the_first_releases_that_know_it() -> None:
+    for said in MET:
+        (found,) = explain(said)
+        assert ("5.0.0" in found.fix) == ("ministral3" in said)
+
+
 @pytest.mark.parametrize("said", MET)
 def test_what_people_met_is_explained_once(said: str) -> None:
-    (found,) = messages.explain(f"INFO starting\n{said}\nINFO ended\n")
+    (found,) = explain(f"INFO starting\n{said}\nINFO ended\n")
     assert MET[said] in found.text
     assert found.fix
 
 
 def test_each_known_message_was_met() -> None:
-    found = {finding.text for said in MET for finding in messages.explain(said)}
+    found = {finding.text for said in MET for finding in explain(said)}
     assert len(found) == len(messages.KNOWN)
     assert all(known.source and known.date for known in messages.KNOWN)
 
 
 @given(st.text(max_size=300))
 def test_any_log_can_be_read(log: str) -> None:
-    assert all(finding.check == "log" for finding in messages.explain(log))
+    assert all(finding.check == "log" for finding in explain(log))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +130,7 @@ def test_any_log_can_be_read(log: str) -> None:
     ],
 )
 def test_other_messages_are_left_alone(harmless: str) -> None:
-    assert messages.explain(harmless) == []
+    assert explain(harmless) == []
 
 
 def visit(**changes: Any) -> Visit:
@@ -174,7 +188,7 @@ class Rooms:
 
 def diagnose(seen: Visit, answer: bytes | None) -> doctor.Diagnosis:
     engine: Any = Rooms(seen, answer)
-    return doctor.examine_container(engine, "run1")
+    return doctor.examine_container(engine, "run1", MODELS)
 
 
 INSIDE = {
