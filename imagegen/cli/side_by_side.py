@@ -20,8 +20,9 @@ from rich.text import Text
 
 from imagegen.cli.app import App
 from imagegen.cli.table import Table
-from imagegen.errors import LockError
+from imagegen.errors import IncompatibleError, LockError
 from imagegen.matrix.model import Cell
+from imagegen.text import counted
 
 _PROGRAM = (sys.executable, "-c", "from imagegen.cli.main import main; main()")
 # One build keeps two cores busy for most of its time, and the containers of its smoke checks take up to four processes
@@ -144,12 +145,19 @@ def in_order(
 
 def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: bool) -> int:
     """Build the cells, print a table (or one JSON document), and return the exit code of the first that failed."""
-    sizes = {cell.id: _size(app, cell) for cell in cells}
-    most = abreast(len(cells), len(os.sched_getaffinity(0)), _available_memory())
+    ended: dict[str, Ended] = {}
+    sizes: dict[str, int] = {}
+    for cell in cells:
+        try:
+            sizes[cell.id] = int(_DISK * sum(wheel.file.size for wheel in app.fresh_lock(cell).wheels))
+        except (LockError, IncompatibleError) as error:
+            app.progress.say(f"{error.title}: {error}")
+            ended[cell.id] = Ended(cell.id, error.exit_code, 0.0, None, f"{error.title}: {error.what}")
+    most = abreast(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
     builds = Builds(app.progress.say, options, app.project)
-    app.progress.say(f"{len(cells)} cells, {most} at a time")
-    free = partial(_free, app.store.root)
-    ended = {each.cell: each for each in in_order(sizes, most, free, builds.run, builds.stop)}
+    app.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
+    for each in in_order(sizes, most, partial(_free, app.store.root), builds.run, builds.stop):
+        ended[each.cell] = each
     results = [ended[cell.id] for cell in cells]
     if as_json:
         app.json([each.as_dict() for each in results])
@@ -164,15 +172,6 @@ def _table(results: Sequence[Ended]) -> Table:
         result = Text("built", "green") if each.built else Text("failed", "red")
         table.add_row(each.cell, result, f"{each.seconds:.0f} s", each.built["digest"] if each.built else each.error)
     return table
-
-
-def _size(app: App, cell: Cell) -> int:
-    """Return about how many bytes the build takes on the disk; 0 where there is no lock, as that build ends at once."""
-    try:
-        found = app.find_lock(cell)
-    except LockError:
-        found = None
-    return int(_DISK * sum(wheel.file.size for wheel in found.wheels)) if found else 0
 
 
 def _free(path: Path) -> int:

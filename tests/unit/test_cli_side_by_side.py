@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from imagegen.cli import build_command, side_by_side
 from imagegen.cli.app import App
 from imagegen.cli.side_by_side import Builds, Ended, abreast, in_order
+from imagegen.errors import LockError
 from tests.environment import environment
 
 # In the place of imagegen: argv is --project DIR build CELL --json OPTION ...
@@ -104,9 +105,15 @@ def test_an_interruption_ends_all_builds(tmp_path: Path) -> None:
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    cells = tuple(SimpleNamespace(id=name) for name in ("good-1", "bad", "good-2"))
+    cells = tuple(SimpleNamespace(id=name) for name in ("good-1", "bad", "unlocked", "good-2"))
+
+    def fresh_lock(_: App, cell: Any) -> Any:
+        if cell.id == "unlocked":
+            raise LockError("unlocked has no lock")
+        return SimpleNamespace(wheels=[])
+
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: cells))
-    monkeypatch.setattr(App, "find_lock", lambda *_: None)
+    monkeypatch.setattr(App, "fresh_lock", fresh_lock)
     return App(environment(tmp_path), tmp_path)
 
 
@@ -115,7 +122,7 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
     assert run.return_value == 77
     found = cast("list[dict[str, Any]]", json.loads(run.stdout))
     assert [(each["cell"], each.get("digest"), each.get("exit_code")) for each in found] == [
-        ("good-1", "sha256:1", None), ("bad", None, 77), ("good-2", "sha256:1", None),
+        ("good-1", "sha256:1", None), ("bad", None, 77), ("unlocked", None, 67), ("good-2", "sha256:1", None),
     ]  # fmt: skip
     assert found[1]["error"] == "audit: the audit found 1 error"
 
@@ -123,4 +130,10 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
 def test_a_table_has_a_row_for_each_cell(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     side_by_side.build(app, app.matrix.select("*"), (), as_json=False)
     rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
-    assert rows == [["cell", "result"], ["good-1", "built"], ["bad", "failed"], ["good-2", "built"]]
+    assert rows == [
+        ["cell", "result"],
+        ["good-1", "built"],
+        ["bad", "failed"],
+        ["unlocked", "failed"],
+        ["good-2", "built"],
+    ]
