@@ -129,12 +129,6 @@ CASES = {
         stack("12.1", torch="2.3.0", numpy="2.0.0"),
         stack("12.1", torch="2.2.2", numpy="1.26.4"),
     ),
-    # run: 25.0.0 imports beside numpy 1.26.4, 26.0.0 does not
-    "pyarrow-numpy1": case(
-        stack(pyarrow="26.0.0", numpy="1.26.4"),
-        stack(pyarrow="25.0.0", numpy="1.26.4"),
-        stack(pyarrow="26.0.0", numpy="2.0.0"),
-    ),
     # opencv#25772: OpenCV 4.10.0.82 with numpy 2.0: "AttributeError: _ARRAY_API not found"; 4.10.0.84 is for both
     "opencv-headless-numpy2": case(
         stack(opencv_python_headless="4.10.0.82", numpy="2.0.0"),

@@ -92,12 +92,6 @@ CASES = {
         stack("12.6", verl="0.3.0.post1", vllm="0.9.2"),
         stack("12.8", verl="0.6.1", vllm="0.11.0"),
     ),
-    # listed: setuptools 81.0.0 has pkg_resources, 82.0.0 has not; verl 0.3.0.post1 and 0.5.0 do not import it
-    "verl-0.4-pkg-resources": case(
-        stack("12.4", verl="0.4.1", setuptools="82.0.0"),
-        stack("12.4", verl="0.4.1", setuptools="81.0.0"),
-        stack("12.6", verl="0.5.0", setuptools="82.0.0"),
-    ),
     # read: sglang 0.4.9.post4's tokenizer_manager has the name, 0.5.2's does not; verl 0.6 ships with 0.5.2
     "verl-sglang-memory-requests": case(
         stack("12.8", verl="0.4.1", sglang="0.5.2"),
