@@ -260,12 +260,18 @@ def sb3() -> tuple[ModuleType, list[Mutation]]:
     def act(change: Callable[..., Any]) -> Callable[[Patch], None]:
         return changed(check, "act", change)
 
+    def everything(_: Callable[..., Any], worlds: Any, *__: Any, **___: Any) -> list[Any]:
+        return [[True] * check.ACTIONS] * worlds.num_envs
+
     model = check.MaskablePPO
     return check, [
         Mutation("none", (), lambda _: None),
         Mutation("unmasked", ("legal",), act(lambda f, model, **_: f(model, masked=False))),
         Mutation("always masked", ("control",), act(lambda f, model, **_: f(model, masked=True))),
-        Mutation("learns nothing", ("learns",), changed(model, "learn", lambda *_: None)),
+        Mutation(
+            "unmasked in processes", ("subprocess-legal",), changed(check.SubprocVecEnv, "env_method", everything)
+        ),
+        Mutation("learns nothing", ("learns", "subprocess-steps"), changed(model, "learn", lambda *_: None)),
         Mutation("loads another", ("same",), changed(model, "load", lambda *_, **__: check.construct(seed=1))),
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from imagegen import builds, pipeline
+from imagegen.cli import side_by_side
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option, compiling, realised, with_engine
 from imagegen.cli.gate import gate
@@ -50,15 +51,26 @@ def command(
     scratch_base: bool,
     builder: str | None,
     as_json: bool,
-) -> None:
-    """Build CELL from its lock, prove it, tag it. The last line on stdout is the image's digest.
+) -> int:
+    """Build CELL from its lock, smoke-test it, tag it. The last line on stdout is the image's digest.
 
-    What an audit finds wrong on the files ends it before there is an image.
+    What an audit finds wrong on the files ends it before there is an image. A pattern ('hopper-*') that several cells
+    match builds them side by side, as far as cores, memory and disk allow, goes on when one fails, and prints a table;
+    the exit code is that of the first cell that failed.
     """
     if no_test and require_gpu:
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
     chosen = app.matrix.select(cell)
     directory = None if output is None else _directory(output, cell, chosen)
+    if len(chosen) > 1:
+        flags = {
+            "--no-test": no_test,
+            "--no-audit": no_audit,
+            "--require-gpu": require_gpu,
+            "--scratch-base": scratch_base,
+        }
+        options = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
+        return side_by_side.build(app, chosen, options, as_json=as_json)
     locks = [app.fresh_lock(each) for each in chosen]
     results: list[dict[str, Any]] = []
 
@@ -89,6 +101,7 @@ def command(
                 attempt(each, lock, work, compiling(app, each, engine, builder))
     if as_json:
         app.json(results)
+    return 0
 
 
 def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:

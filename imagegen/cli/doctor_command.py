@@ -8,6 +8,7 @@ from imagegen import doctor
 from imagegen.cli.app import App, pass_app
 from imagegen.engine import Engine
 from imagegen.errors import UsageError
+from imagegen.matrix import models
 from imagegen.preflight.suite.model import Image
 
 
@@ -26,7 +27,7 @@ def command(app: App, ctx: click.Context, *, cell: str | None, container: str | 
         raise UsageError("a container knows its own cell", fix=f"leave out {cell}")
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            diagnoses = [doctor.examine_container(engine, container)]
+            diagnoses = [doctor.examine_container(engine, container, models.load(app.directories))]
     elif cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         diagnoses = [

@@ -10,15 +10,17 @@ from typing import Any
 import click
 from packaging.utils import InvalidName, canonicalize_name
 
-from imagegen import lock, matrix
+from imagegen import data, lock, matrix
 from imagegen.cli.app import App, pass_app
 from imagegen.data import shipped
 from imagegen.errors import UsageError
 from imagegen.harvest import harvest
 from imagegen.lock.indexes import DEFAULT
 from imagegen.matrix import metadata
+from imagegen.matrix import models as model_table
 from imagegen.matrix.metadata import Package
 from imagegen.matrix.model import Component, Index
+from imagegen.matrix.models import PACKAGES
 from imagegen.text import counted
 
 _NAMED = 5  # versions that one line names
@@ -37,17 +39,26 @@ _NAMED = 5  # versions that one line names
     metavar="RELEASE",
     help="Instead: bring a release of python-build-standalone (20260814) into matrices/interpreters.yaml.",
 )
+@click.option(
+    "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases that know each model type."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
 def command(
-    app: App, *, components: tuple[str, ...], torch_exports: str | None, release: str | None, as_json: bool
+    app: App,
+    *,
+    components: tuple[str, ...],
+    torch_exports: str | None,
+    release: str | None,
+    models: bool,
+    as_json: bool,
 ) -> None:
     """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
 
     Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
     `since` (the oldest version that is kept) and `extras` are yours to edit.
     """
-    alone = {"--torch-exports": torch_exports, "--interpreters": release}
+    alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
     given = [option for option, value in alone.items() if value is not None]
     if given and (components or len(given) > 1):
         others = ", ".join([*given[1:], *components])
@@ -57,6 +68,9 @@ def command(
         return
     if release is not None:
         _refresh_interpreters(app, release, as_json=as_json)
+        return
+    if models:
+        _write_models(app, as_json=as_json)
         return
     asked = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in asked}
@@ -94,6 +108,22 @@ def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
     )
     if as_json:
         app.json({"release": release, "versions": versions, "path": str(path), "written": written})
+
+
+def _write_models(app: App, *, as_json: bool) -> None:
+    from imagegen.harvest import model_types  # late: nothing else parses packages' sources
+
+    settings = lock.with_indexes(app.settings, _indexes(app))
+    packages = {name: _known(app, name) for name in PACKAGES}
+    today = str(dt.datetime.now(dt.UTC).date())
+    found = model_types.read(packages, settings, today, app.progress.say)
+    path = app.project / "matrices" / model_table.FILE
+    changed = replace(found, read="") != replace(model_table.load(app.directories), read="")
+    if changed:
+        data.write(path, model_table.dumps(found))
+    app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
+    if as_json:
+        app.json({"path": str(path), "written": changed, "models": len(found.first)})
 
 
 def _packages(app: App, asked: Sequence[str]) -> list[str]:

@@ -12,9 +12,12 @@ from imagegen import compat
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.compat import Explanation, Question, Standing
+from imagegen.compat import models as model_types
 from imagegen.compat.verdict import Answer
-from imagegen.matrix import metadata
+from imagegen.errors import UsageError
+from imagegen.matrix import metadata, models
 from imagegen.matrix.model import Cell
+from imagegen.matrix.rule import Rule
 from imagegen.state import MEANINGS, CellState, StateName, cell_state
 from imagegen.text import shown
 
@@ -36,19 +39,32 @@ _Way = tuple[dict[str, str], str]  # the changes by name, and the command that a
 def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
     """Say whether a combination can work: exit code 0 yes, 1 no, 2 not known.
 
-    Name versions (torch==2.9.1 'vllm>=0.11,<0.13') and what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
-    python==3.12, driver==580, base==ubuntu22.04); what is not named is free. Or name a cell: then a cell that imagegen
-    cannot build is a no as well. A name that is not known makes the answer "unknown" unless the rest conflicts.
+    Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
+    python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3); what
+    is not named is free. Or name a cell: then a cell that imagegen cannot build is a no as well. A name that is not
+    known makes the answer "unknown" unless the rest conflicts.
     """
+    table = models.load(app.directories)
+    model, words, sets = _model(words, sets)
+    about = model_types.summary(table, model) if model else ""
+    if model and not words:
+        app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
+        return 0 if model in table.first else 2
     vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.directories))
     question = compat.ask(words, sets, app.matrix, vocabulary)
-    explanation = compat.explain(question, app.matrix.rules, app.library)
+    rules = [*app.matrix.rules, *model_types.rules(table, model)]
+    explanation = compat.explain(question, rules, app.library)
+    if model and model not in table.first:
+        answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
+        explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
-    ways = _ways(app, question, explanation, state)
+    spoken = replace(question, asked={**question.asked, "model": f"=={model}"}) if model else question
+    ways = _ways(app, question, spoken, rules, explanation, state)
     if as_json:
         app.json(_as_dict(question, explanation, state, ways))
     else:
-        click.echo(shown(_as_text(question, explanation, state, ways)))
+        known = [about] if model in table.first else []
+        click.echo(shown("\n\n".join([_as_text(spoken, explanation, state, ways), *known])))
     if explanation.answer == "incompatible" or (state and not state.buildable):
         return 1
     return 2 if explanation.answer == "unknown" else 0
@@ -70,12 +86,30 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
     return states.state(app, cell, standing, states.read_lock(app, cell))
 
 
-def _ways(app: App, question: Question, explanation: Explanation, state: CellState | None) -> Sequence[_Way]:
-    """Return the nearest combinations that rules and metadata accept; of a cell that cannot be built, one that can."""
-    rules = app.matrix.rules
+def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the model type among the words and `--set` options ("": none), and the rest of each."""
+    (in_words, words), (in_sets, sets) = model_types.split(words), model_types.split(sets)
+    found = sorted({*in_words, *in_sets})
+    if len(found) > 1:
+        raise UsageError(f"{' and '.join(found)} are several model types", fix="ask about one at a time")
+    return found[0] if found else "", tuple(words), tuple(sets)
+
+
+def _ways(
+    app: App,
+    question: Question,
+    spoken: Question,
+    rules: Sequence[Rule],
+    explanation: Explanation,
+    state: CellState | None,
+) -> Sequence[_Way]:
+    """Return the nearest combinations that rules and metadata accept; of a cell that cannot be built, one that can.
+
+    `spoken` is the question with the model type, as the commands repeat it.
+    """
     if explanation.answer != "compatible":
         near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
-        return [(dict(each.changes), question.command(each.changes)) for each in near]
+        return [(dict(each.changes), spoken.command(each.changes)) for each in near]
     cell = question.cell
     if cell is None or state is None or state.buildable:
         return []

@@ -12,6 +12,7 @@ from imagegen.engine import Engine, Visit, signal_name
 from imagegen.errors import ContainerError
 from imagegen.layers.image import LABEL
 from imagegen.layers.support import ROOT
+from imagegen.matrix.models import Models
 from imagegen.preflight.suite.model import SEVERITIES, Finding
 from imagegen.preflight.suite.table import Row
 
@@ -19,10 +20,13 @@ _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
 
 
-def examine_container(engine: Engine, name: str) -> Diagnosis:
-    """The container called `name`, or with that id. Raises EngineError when there is none, or the engine fails."""
+def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
+    """Examine the container called `name`, or with that id; `models` are for messages about model types.
+
+    Raises EngineError when there is none, or the engine fails.
+    """
     visit = engine.visit(name)
-    findings = [*ending(visit), *messages.explain(visit.log)]
+    findings = [*ending(visit), *messages.explain(visit.log, models)]
     inner: list[Row] = []
     machine: dict[str, Any] = {}
     if visit.running:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +11,6 @@ from imagegen.preflight.suite.model import Finding
 from imagegen.preflight.suite.table import Row
 
 HOST = "this host"
-
-
-_WIDTH = 80  # columns, which every terminal has
-
-
-def _wrapped(text: str, head: str) -> list[str]:
-    indent = " " * len(head)
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 @dataclass(frozen=True)
@@ -43,13 +32,7 @@ class Diagnosis:
     def text(self) -> str:
         """For people: one row per check; in place of what is checked, what was found, with its fix below."""
         subject = f"{self.where}, for {self.cell}" if self.cell and self.where == HOST else self.where
-        lines = [f"{subject}: {self.summary}"]
-        for row in self.rows:
-            found = [each for each in self.findings if each.check == row.name] or [Finding(row.name, "", row.sees, "")]
-            for number, each in enumerate(found):
-                head = f"{row.status:8} {row.name:13} " if number == 0 else f"{each.severity:>22}: "
-                lines += _wrapped(each.text, head) + (_wrapped(each.fix, f"{'fix':>22}: ") if each.fix else [])
-        return words.ascii_only("\n".join(lines) + "\n")
+        return words.ascii_only(f"{subject}: {self.summary}\n") + words.table(self.rows, self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: {"where", "cell", "well", "checks", "findings", "machine"}."""

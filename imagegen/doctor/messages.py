@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from imagegen.compat import models
+from imagegen.matrix.models import Models
 from imagegen.preflight.suite.model import Finding
 
 
@@ -17,6 +19,7 @@ class Known:
     fix: str
     source: str
     date: str = "2026-11-21"
+    is_model: bool = False  # whether the first group is a model type
 
 
 _SPAWN = (
@@ -35,14 +38,61 @@ KNOWN = (
         r"model type `([\w.-]+)` but Transformers does not recognize"
         r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
         "this transformers knows no model type {0}: the checkpoint is newer than it",
-        "an image with a newer transformers that its engine allows too (`imagegen why transformers==... vllm==...`)",
+        "an image with a newer transformers that its engine allows too (`imagegen why CELL --set model=TYPE`)",
         "transformers, CONFIG_MAPPING of models/auto/configuration_auto.py",
+        is_model=True,
     ),
     Known(
         r"Expected all tensors to be on the same device, but (?:found at least two devices|got \w+ is on)",
         "tensors of one step lie on CPU and GPU; with LoRA and CPU offload of FSDP's parameters, adapters stay behind",
         "switch CPU offload off for LoRA (prime-rl: fsdp_cpu_offload; verl: param_offload), whose weights are small",
         "prime-rl runs with fsdp_cpu_offload and LoRA",
+    ),
+    Known(
+        r'Attempted to set the storage of a tensor on device "\w+(?::\d+)?" to a storage on different device',
+        "FSDP moves parameters between CPU and GPU, and some, usually LoRA's adapters, are elsewhere",
+        "switch CPU offload off for LoRA (prime-rl: fsdp_cpu_offload; verl: param_offload), whose weights are small",
+        "torch 2.13.0, libtorch_cpu.so; prime-rl runs with fsdp_cpu_offload and LoRA",
+        "2026-11-22",
+    ),
+    Known(
+        r"FlashAttention2 has been toggled on[^\0]{0,80}?the package (?:flash_attn|for FlashAttention2)",
+        "the model is loaded with attn_implementation=flash_attention_2, without the package flash-attn",
+        "attn_implementation=sdpa (verl: +actor_rollout_ref.model.override_config.attn_implementation=sdpa), or a cell "
+        "with flash-attn (`imagegen list`)",
+        "transformers 4.56.1 and 5.10.0, modeling_utils.py",
+        "2026-11-22",
+    ),
+    Known(
+        r"max_tokens\b.{0,40} is too large: \d+\. This model's maximum context length is (\d+)",
+        "a request asks for more tokens than the engine's context of {0} leaves beside the prompt",
+        "max_tokens below the context less the prompt, or start the engine with a larger max_model_len",
+        "vllm 0.11.0, entrypoints/openai/serving_engine.py",
+        "2026-11-22",
+    ),
+    Known(
+        r"Unrecognized configuration class [^\0]{0,200}?for this kind of AutoModel: (\w+)",
+        "the checkpoint's architecture is none that {0} loads: it may be multimodal, or newer than this transformers",
+        "the Auto class of its kind (AutoModelForImageTextToText), or a newer transformers "
+        "(`imagegen why transformers==... model==TYPE`)",
+        "transformers 4.56.1 and 5.10.0, models/auto/auto_factory.py",
+        "2026-11-22",
+    ),
+    Known(
+        r"(\S+) is not a local folder and is not a valid model identifier",
+        "{0} is no folder in this container, and the hub has no repository of that name for this user",
+        "mount the folder (`docker run -v`), or correct the name; a private or gated repository needs HF_TOKEN",
+        "transformers 4.56.1 and 5.10.0, utils/hub.py",
+        "2026-11-22",
+    ),
+    Known(
+        r"gradient_accumulation_fusion set to True but the custom CUDA extension",
+        "Megatron is to fuse the accumulation of gradients, which in its own layers takes APEX "
+        "with its CUDA extensions; an APEX of Python alone does not have them",
+        "gradient_accumulation_fusion=False (verl: +actor_rollout_ref.actor.megatron.override_transformer_config."
+        "gradient_accumulation_fusion=False)",
+        "megatron-core 0.13.1 and 0.16.1, tensor_parallel/layers.py",
+        "2026-11-22",
     ),
     Known(
         r"Expandable segments are not compatible with memory pool",
@@ -143,13 +193,14 @@ KNOWN = (
 )
 
 
-def explain(log: str) -> list[Finding]:
-    """A finding for each known message in the log, in the order in which they come in KNOWN."""
+def explain(log: str, known_models: Models) -> list[Finding]:
+    """Return a finding for each known message in the log, in the order in which they come in KNOWN."""
     found = []
     for known in KNOWN:
         match = re.search(known.sign, log)
         if match:
-            first = next((group for group in match.groups() if group), "")
-            text = known.text.replace("{0}", first[:80])
-            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", known.fix))
+            first = next((group for group in match.groups() if group), "")[:80]
+            text = known.text.replace("{0}", first)
+            fix = f"{models.summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
+            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
     return found

@@ -7,6 +7,7 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -82,6 +83,25 @@ def _from_archive(client: Client, link: Link) -> bytes:
     # What zipfile and zlib raise over archives that are none, damaged, or of a future version.
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise FetchError(_broken(link), why=f"no file beside it, and as an archive: {error}") from error
+
+
+def members(client: Client, link: Link, names: Sequence[str]) -> list[bytes]:
+    """Return those of the named files that the wheel behind `link` has, by ranges. Raises FetchError."""
+    try:
+        with zipfile.ZipFile(_Remote(client, link.url)) as archive:
+            return [_bounded(archive, archive.getinfo(name)) for name in names if name in archive.namelist()]
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
+        raise FetchError(f"{link.filename} cannot be read in parts", why=str(error)) from error
+
+
+def _bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"its {member.filename} is compressed in a way that wheels do not use")
+    with archive.open(member) as file:
+        raw = file.read(_LONGEST + 1)
+    if len(raw) > _LONGEST:
+        raise zipfile.BadZipFile(f"its {member.filename} is longer than {_LONGEST >> 20} MiB")
+    return raw
 
 
 def _member(archive: zipfile.ZipFile) -> bytes:

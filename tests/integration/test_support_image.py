@@ -18,6 +18,7 @@ from imagegen.config import Settings
 from imagegen.engine import Engine
 from imagegen.errors import EngineError
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.matrix.models import Models
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.integration.places import Debian, committed
@@ -275,7 +276,7 @@ def test_the_doctor_looks_into_a_container_and_leaves_it_running(
     command = "sh -c 'echo Expandable segments are not compatible with memory pool.; exec sleep 60'"
     name = started(shell.ref, "-e", "WORLD_SIZE=", "-u", "12345:0", command)
     wait_for(lambda: "memory pool" in shell.docker("logs", name).stdout)
-    found = doctor.examine_container(engine, name)
+    found = doctor.examine_container(engine, name, Models(""))
     assert found.cell == "small-cpu-py311"
     assert {(each.check, each.severity) for each in found.findings} == {
         ("empty", "warning"),
@@ -289,11 +290,11 @@ def test_the_doctor_looks_into_a_container_and_leaves_it_running(
 def test_the_doctor_says_how_a_container_ended(shell: Shell, started: Callable[..., str], engine: Engine) -> None:
     name = started(shell.ref, "python -c 'import ctypes; ctypes.string_at(0)'")
     shell.docker("wait", name)
-    found = doctor.examine_container(engine, name)
+    found = doctor.examine_container(engine, name, Models(""))
     assert not found.well
     assert "killed by SIGSEGV (exit code 139)" in found.text()
     with pytest.raises(EngineError, match="no container called no-such"):
-        doctor.examine_container(engine, "no-such")
+        doctor.examine_container(engine, "no-such", Models(""))
 
 
 def test_a_container_of_another_image_is_looked_at_from_outside(
@@ -302,7 +303,7 @@ def test_a_container_of_another_image_is_looked_at_from_outside(
     store, tag = Store(tmp_path / "store"), f"imagegen-test-{secrets.token_hex(4)}:1"
     engine.load(store, tiny_image(store, busybox, {"empty": b""}), tag)
     try:
-        found = doctor.examine_container(engine, started(tag, "sleep 60"))
+        found = doctor.examine_container(engine, started(tag, "sleep 60"), Models(""))
         assert (found.cell, found.well, [row.name for row in found.rows]) == (None, True, ["ending", "log"])
         assert "from outside alone" in " ".join(found.text().split())
     finally:

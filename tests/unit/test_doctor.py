@@ -25,6 +25,7 @@ from imagegen.engine import Engine, Visit
 from imagegen.engine.visits import exec_in
 from imagegen.errors import ContainerError, EngineError, LostEngineError
 from imagegen.matrix.model import Cell, Gpu
+from imagegen.matrix.models import Models
 from imagegen.matrix.rule import Rule
 from imagegen.preflight.suite.model import Finding, Image, Machine
 from imagegen.preflight.suite.table import CHECKS, Row
@@ -44,6 +45,24 @@ MET = {
     "__getitem__\n    raise KeyError(key)\nKeyError: 'ministral3'": "model type ministral3",
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!":
         "LoRA",
+    'RuntimeError: Attempted to set the storage of a tensor on device "cpu" to a storage on different device '
+    '"cuda:0".  This is no longer allowed; the devices must match.': "LoRA",
+    "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the package "
+    "flash_attn seems to be not installed. Please refer to the documentation of "
+    "https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention-2 to install Flash Attention 2.":
+        "without the package flash-attn",
+    "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: the package "
+    "for FlashAttention2 doesn't seem to be installed.": "without the package flash-attn",
+    "ValueError: 'max_tokens' or 'max_completion_tokens' is too large: 32768. This model's maximum context length is "
+    "8192 tokens and your request has 181 input tokens (32768 > 8192 - 181).": "8192",
+    "ValueError: Unrecognized configuration class <class 'transformers.models.mistral3.configuration_mistral3."
+    "Mistral3Config'> for this kind of AutoModel: AutoModelForCausalLM.\nModel type should be one of ApertusConfig, "
+    "ArceeConfig.": "AutoModelForCausalLM",
+    "OSError: /models/qwen is not a local folder and is not a valid model identifier listed on "
+    "'https://huggingface.co/models'\nIf this is a private repository, make sure to pass a token": "/models/qwen",
+    "RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA "
+    "extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must "
+    "install APEX with --cpp_ext and --cuda_ext.": "APEX",
     "AssertionError: Expandable segments are not compatible with memory pool. Please track "
     "https://github.com/pytorch/pytorch/issues/147851 for the latest updates.": "expandable_segments",
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
@@ -70,22 +89,35 @@ MET = {
 }  # fmt: skip
 
 
+MODELS = Models("2026-11-22", {"transformers": "4.45.0"}, {}, {"ministral3": {"transformers": "5.0.0"}})
+
+
+def explain(log: str) -> list[Finding]:
+    return messages.explain(log, MODELS)
+
+
+def test_a_model_type_comes_with_the_first_releases_that_know_it() -> None:
+    for said in MET:
+        (found,) = explain(said)
+        assert ("5.0.0" in found.fix) == ("ministral3" in said)
+
+
 @pytest.mark.parametrize("said", MET)
 def test_what_people_met_is_explained_once(said: str) -> None:
-    (found,) = messages.explain(f"INFO starting\n{said}\nINFO ended\n")
+    (found,) = explain(f"INFO starting\n{said}\nINFO ended\n")
     assert MET[said] in found.text
     assert found.fix
 
 
 def test_each_known_message_was_met() -> None:
-    found = {finding.text for said in MET for finding in messages.explain(said)}
+    found = {finding.text for said in MET for finding in explain(said)}
     assert len(found) == len(messages.KNOWN)
     assert all(known.source and known.date for known in messages.KNOWN)
 
 
 @given(st.text(max_size=300))
 def test_any_log_can_be_read(log: str) -> None:
-    assert all(finding.check == "log" for finding in messages.explain(log))
+    assert all(finding.check == "log" for finding in explain(log))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +130,7 @@ def test_any_log_can_be_read(log: str) -> None:
     ],
 )
 def test_other_messages_are_left_alone(harmless: str) -> None:
-    assert messages.explain(harmless) == []
+    assert explain(harmless) == []
 
 
 def visit(**changes: Any) -> Visit:
@@ -156,7 +188,7 @@ class Rooms:
 
 def diagnose(seen: Visit, answer: bytes | None) -> doctor.Diagnosis:
     engine: Any = Rooms(seen, answer)
-    return doctor.examine_container(engine, "run1")
+    return doctor.examine_container(engine, "run1", MODELS)
 
 
 INSIDE = {

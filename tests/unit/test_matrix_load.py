@@ -53,6 +53,8 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
     for cell in loaded.cells():
         variables = {variable.name: variable.value for variable in cell.env}
         assert "OMP_NUM_THREADS" not in variables
+        patience = {name: int(variables.get(name, 10)) for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT")}
+        assert all((seconds > 10) == (cell.image != "sb3-maskable") for seconds in patience.values()), cell.id
         if cell.gpus:
             assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
             assert variables["TORCH_CUDA_ARCH_LIST"].split() == [gpu.capability for gpu in cell.gpus]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagegen.preflight.suite import words
 from imagegen.preflight.suite.checks import driver
 from imagegen.preflight.suite.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
-from imagegen.preflight.suite.table import CHECKS, Check, examine
+from imagegen.preflight.suite.table import CHECKS, Check, Row, examine
 
 H200 = Gpu("NVIDIA H200", "9.0", 143771, 143156)  # idle, as nvidia-smi showed it on 2026-11-21
 RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", "12.0", 32607, 32110)
@@ -262,3 +262,15 @@ def test_drivers_of_toolkits_rise_with_them() -> None:
     rows = [(numbers(cuda), numbers(first)) for cuda, first in driver.FIRST_DRIVER.items()]
     assert rows == sorted(rows)
     assert [first for _, first in rows] == sorted(first for _, first in rows)
+
+
+def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:
+    rows = (Row("shm", "warning", "it is large enough"), Row("home", "ok", "it can be written"))
+    findings = (Finding("shm", "warning", "64 MiB", "--ipc=host"), Finding("shm", "note", "old", "update"))
+    text = words.table(rows, findings)
+    assert "it is large enough" not in text
+    first, *_ = text.splitlines()
+    assert first.split(maxsplit=2) == ["warning", "shm", "64 MiB"]
+    for shown in ("it can be written", "fix: --ipc=host", "old", "fix: update"):
+        assert text.count(shown) == 1
+    assert all(len(line) <= 80 and line == line.rstrip() for line in words.table(rows, findings).splitlines())

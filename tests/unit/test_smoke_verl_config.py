@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -25,6 +25,7 @@ Provides-Extra: core
 Requires-Dist: Queue_Of.Tensors>=0.1; extra == "core"
 Requires-Dist: pyzmqx; extra == 'core'
 Requires-Dist: space-bridge==1; extra == "core"
+Requires-Dist: kernels-of-others; extra == "core"
 Requires-Dist: verl[core]; extra == "engine"
 """
 MODULES = {
@@ -50,6 +51,8 @@ def run():
     "verl/deep/inner.py": "class Inner:\n    def g(self):\n        if self:\n            import zmqx\n",
     "verl/broken.py": "from json import no_such_name\n",
     "space/present.py": "",  # a namespace package, as megatron is
+    "kernels_of_others/cute.py": "",  # part of another distribution, as sgl-kernel has a folder flash_attn
+    "verl/kernels.py": "def f():\n    from kernels_of_others.padding import pad\n",
 }
 
 
@@ -85,6 +88,12 @@ def test_what_extras_name_is_missed_and_the_rest_is_optional() -> None:
     assert absent.optional == {"clearml_like"}
     assert walked.visited == {"verl.entry", "verl", "verl.tools", "verl.deep", "verl.deep.inner"}
     assert list(walked.mismatches) == ["json"], "a function that is never called may be for another release"
+
+
+@pytest.mark.usefixtures("site")
+def test_a_folder_of_another_distribution_does_not_hide_that_one_is_missing() -> None:
+    assert set(walk(Import("verl.kernels"))[0].wrong) == {"kernels_of_others.padding"}
+    assert walk(Import("verl.kernels"), omits={"kernels-of-others": "a"})[2].omitted == {"kernels-of-others"}
 
 
 @pytest.mark.usefixtures("site")
@@ -128,3 +137,64 @@ def test_imports_carry_lines_and_absolute_names() -> None:
         "json", "verl", "queue_of_tensors", "verl.deep", "clearml_like", "space.bridge",
     }  # fmt: skip
     assert list(imports_of("math")) == [], "not Python"
+
+
+def spec(release: str, *engines: str) -> Spec:
+    return Spec("cpu", "", "", {}, {"verl": release, **dict.fromkeys(engines, "1.0")}, {})
+
+
+@pytest.mark.parametrize(
+    ("release", "modules"),
+    [
+        ("0.3.0.post1", {"verl.workers.fsdp_workers"}),
+        ("0.4.1", {"verl.workers.fsdp_workers"}),
+        ("0.6.1", {"verl.workers.fsdp_workers", "verl.workers.engine.fsdp"}),
+        ("0.7.1", {"verl.workers.fsdp_workers", "verl.workers.engine.fsdp"}),
+        ("0.8.0", {"verl.workers.engine.fsdp"}),
+        ("0.9.1", {"verl.workers.engine.fsdp"}),
+    ],
+)
+def test_each_release_has_its_own_workers(release: str, modules: set[str]) -> None:
+    assert {each.module for each in verl_config.workers(spec(release))} == modules
+    both = {each.module for each in verl_config.workers(spec(release, "megatron-core"))}
+    assert both == modules | {name.replace("fsdp", "megatron") for name in modules}
+
+
+def test_rollouts_before_the_registry_are_named_by_their_modules() -> None:
+    found = [each for name in verl_config.ROLLOUTS for each in verl_config.rollout_classes(spec("0.4.1"), name)]
+    assert found == [
+        Import("verl.workers.rollout.vllm_rollout", ("vLLMRollout",)),
+        Import("verl.workers.rollout.sglang_rollout", ("SGLangRollout",)),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "wrong"), [("spmd", set()), ("customized", {"vllm_mode"}), (None, set())])
+def test_code_for_another_vllm_is_a_fault(mode: str | None, wrong: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("verl.workers.rollout.vllm_rollout")
+    if mode:
+        module.vllm_mode = mode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    findings = Findings()
+    verl_config.expect_spmd(findings)
+    assert set(findings.wrong) == wrong
+
+
+def test_a_loss_that_a_release_should_have_and_lacks_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("verl.trainer.ppo.core_algos")
+    module.POLICY_LOSS_REGISTRY = {"vanilla": print}  # type: ignore[attr-defined]
+    for name in ("verl", "verl.trainer", "verl.trainer.ppo"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    findings = Findings()
+    verl_config.expect_loss("vanilla", findings)
+    verl_config.expect_loss("gspo", findings)
+    assert set(findings.wrong) == {"gspo"}
+
+
+def test_a_gpu_has_a_name_only_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = ModuleType("torch")
+    torch.cuda = SimpleNamespace(is_available=lambda: False, get_device_name=len)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with verl_config.named_gpu():
+        assert torch.cuda.get_device_name() == ""
+    assert torch.cuda.get_device_name is len

@@ -8,7 +8,7 @@ from .model import Finding, Image, Machine
 from .table import Row
 
 _SHOWN = ("verl", "trl", "prime-rl", "vllm", "sglang", "megatron-core", "stable-baselines3", "torch")
-_WIDTH = 110
+_WIDTH = 80  # columns, which every terminal has
 
 
 def greeting(image: Image, machine: Machine, findings: Sequence[Finding]) -> str:
@@ -42,13 +42,13 @@ def hardware(image: Image, machine: Machine) -> str:
 
 
 def table(rows: Iterable[Row], findings: Sequence[Finding]) -> str:
-    """One line per check, with its findings below it."""
+    """One row per check; in place of what is checked, what was found, with its fix below."""
     lines = []
     for row in rows:
-        lines.append(f"{row.status:8} {row.name:13} {row.sees}")
-        for finding in findings:
-            if finding.check == row.name:
-                lines += _wrapped(f"{finding.severity}: {finding.text}") + _wrapped(f"fix: {finding.fix}")
+        found = [each for each in findings if each.check == row.name] or [Finding(row.name, "", row.sees, "")]
+        for number, each in enumerate(found):
+            head = f"{row.status:8} {row.name:13} " if number == 0 else f"{each.severity:>22}: "
+            lines += _wrapped(each.text, head) + (_wrapped(each.fix, f"{'fix':>22}: ") if each.fix else [])
     return ascii_only("\n".join(lines) + "\n")
 
 
@@ -58,7 +58,10 @@ def ascii_only(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in plain)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, head: str) -> list[str]:
     import textwrap  # late: the greeting does without
 
-    return textwrap.wrap(text, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 11, break_long_words=False)
+    indent = " " * len(head)
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

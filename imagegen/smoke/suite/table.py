@@ -27,6 +27,7 @@ _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
 _VERL = frozenset({"torch", "verl"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
+_SB3 = frozenset({"sb3-contrib", "torch"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
 CHECKS = (
@@ -57,7 +58,7 @@ CHECKS = (
     Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
     Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
     Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
-    Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally", 300, frozenset({"sb3-contrib", "torch"})),
+    Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally, also with SubprocVecEnv", 300, _SB3),
 )
 
 

@@ -85,6 +85,13 @@ CASES = {
         stack("13.0", verl="0.9.1", vllm="0.24.0"),
         stack("12.8", verl="0.8.0", vllm="0.12.0"),
     ),
+    # run: vllm_mode is "customized" beside vllm 0.10.0 and "spmd" beside 0.8.5.post1; 0.4.1 compares Version objects
+    "verl-0.3-vllm": case(
+        stack("12.6", verl="0.3.0.post1", vllm="0.10.0"),
+        stack("12.4", verl="0.3.0.post1", vllm="0.8.5.post1"),
+        stack("12.6", verl="0.3.0.post1", vllm="0.9.2"),
+        stack("12.8", verl="0.6.1", vllm="0.11.0"),
+    ),
     # read: sglang 0.4.9.post4's tokenizer_manager has the name, 0.5.2's does not; verl 0.6 ships with 0.5.2
     "verl-sglang-memory-requests": case(
         stack("12.8", verl="0.4.1", sglang="0.5.2"),

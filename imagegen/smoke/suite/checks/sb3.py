@@ -1,7 +1,11 @@
-"""sb3-contrib's MaskablePPO on a small environment with a mask: construct, learn, save, load, act legally."""
+"""sb3-contrib's MaskablePPO on a small environment with a mask: construct, learn, save, load, act legally.
+
+Once in this process, once with environments in processes of their own.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,15 @@ import gymnasium
 import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
+from stable_baselines3.common.vec_env import SubprocVecEnv
 from suite.program import Details, Findings, Spec, step
 
 ACTIONS = 6
 EPISODE = 16
 TRAINING_STEPS = 2048
 ACTING_STEPS = 512
+WORKERS = 2  # processes with an environment each
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Doors(gymnasium.Env[np.ndarray, int]):
@@ -55,6 +62,7 @@ class Doors(gymnasium.Env[np.ndarray, int]):
 
 
 def check(_: Spec) -> Details:
+    threads = {**{name: os.environ.get(name) for name in THREADS}, "torch": torch.get_num_threads()}
     torch.set_num_threads(1)
     findings = Findings()
     step("construct")
@@ -78,10 +86,30 @@ def check(_: Spec) -> Details:
     # Without this the line above could pass because nothing ever tempts the policy.
     _, tempted = act(model, masked=False)
     findings.expect("control", tempted > 0, "without the mask no action was illegal either: the check shows nothing")
-    return findings.done({"reward": [before, after], "illegal_without_mask": tempted, "steps": ACTING_STEPS})
+    step("environments in processes of their own")
+    check_subprocesses(findings)
+    details: Details = {"reward": [before, after], "illegal_without_mask": tempted, "steps": ACTING_STEPS}
+    shown = ", ".join(f"{name} {'unset' if value is None else value}" for name, value in threads.items())
+    return findings.done({**details, "workers": WORKERS, "threads": threads, "note": f"threads: {shown}"})
 
 
-def construct(seed: int, world: Doors | None = None) -> MaskablePPO:
+def check_subprocesses(findings: Findings) -> None:
+    """Learn with SubprocVecEnv, which pickles environments, masks and observations between processes."""
+    worlds = SubprocVecEnv([Doors] * WORKERS)
+    try:
+        model = construct(seed=0, world=worlds)
+        model.learn(TRAINING_STEPS // 2)
+        illegal = sum(worlds.get_attr("illegal"))
+        pids = {process.pid for process in worlds.processes if process.is_alive()} - {os.getpid()}
+    finally:
+        worlds.close()
+    findings.expect("subprocess-legal", illegal == 0, f"{illegal} illegal actions in processes of their own")
+    findings.expect("subprocess-alive", len(pids) == WORKERS, f"{len(pids)} of {WORKERS} environments' processes live")
+    steps = model.num_timesteps
+    findings.expect("subprocess-steps", steps >= TRAINING_STEPS // 2, f"{steps} steps in processes of their own")
+
+
+def construct(seed: int, world: Doors | SubprocVecEnv | None = None) -> MaskablePPO:
     return MaskablePPO(
         "MlpPolicy", world or Doors(), n_steps=256, batch_size=64, learning_rate=3e-3, seed=seed, device="cpu"
     )

@@ -6,12 +6,14 @@ functions: an image can pass every import check and still end with ModuleNotFoun
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from suite.lazy import Import, imports_of
@@ -23,50 +25,110 @@ ALGORITHMS = {
     "grpo": ("algorithm.adv_estimator=grpo",),
     "gspo": ("algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
 }
-ROLLOUTS = ("vllm", "sglang")
+ROLLOUTS = {"vllm": "vLLMRollout", "sglang": "SGLangRollout"}  # rollout engine -> verl's class before the registry
 ENTRY = "verl.trainer.main_ppo"
+# Read in the wheels of 0.3.0.post1, 0.4.1, 0.5.0, 0.6.0, 0.6.1, 0.7.1, 0.8.0 and 0.9.1.
+REGISTRY = (0, 6)  # the first release with registries of rollouts and engines, and the policy loss gspo
+ENGINES = (0, 8)  # the first release without verl.workers.fsdp_workers and megatron_workers
 
 
 def check(spec: Spec) -> Details:
     findings = Findings()
     absent = Absent(spec)
+    skipped = {} if release(spec) >= REGISTRY else {"gspo": f"verl {spec.versions['verl']} has no policy loss gspo"}
     starts = {Import(ENTRY): "the entry point"}
     composed = []
-    for name, values in compositions(spec):
+    for name, values in compositions(spec, skipped):
         step(name)
         composed.append(name)
         starts |= dict.fromkeys(named_classes(values), f"the configuration {name}")
-    for rollout in (each for each in ROLLOUTS if each in spec.versions):
-        starts |= dict.fromkeys(rollout_classes(rollout), f"rollout.name={rollout}")
-    for backend in backends(spec):
-        starts[Import(f"verl.workers.engine.{backend}")] = f"the engine {backend}"
-    walk = Walk(absent, findings)
-    for start, why in starts.items():
-        walk.visit(start, why)
+    with named_gpu():
+        starts |= workers(spec)
+        for rollout in (each for each in ROLLOUTS if each in spec.versions):
+            starts |= dict.fromkeys(rollout_classes(spec, rollout), f"rollout.name={rollout}")
+        if "gspo" not in skipped:
+            expect_loss("gspo", findings)
+        walk = Walk(absent, findings)
+        for start, why in starts.items():
+            walk.visit(start, why)
+        expect_spmd(findings)
     details: Details = {
         "configurations": composed,
+        "skipped": skipped,
         "modules": len(walk.visited),
         "mismatches": list(walk.mismatches.values()),
         "omitted": {name: spec.omits[name] for name in sorted(absent.omitted)},
         "optional": sorted(absent.optional),
     }
+    notes = list(skipped.values())
     if walk.mismatches:
-        details["note"] = f"{len(walk.mismatches)} imports inside functions name what installed packages lack"
+        notes.append(f"{len(walk.mismatches)} imports inside functions name what installed packages lack")
+    if notes:
+        details["note"] = "; ".join(notes)
     return findings.done(details)
+
+
+def release(spec: Spec) -> tuple[int, ...]:
+    """Return verl's release as major and minor: (0, 6) of "0.6.1"."""
+    return tuple(int(part) for part in spec.versions["verl"].split(".")[:2])
 
 
 def backends(spec: Spec) -> tuple[str, ...]:
     return ("fsdp", "megatron") if "megatron-core" in spec.versions else ("fsdp",)
 
 
-def compositions(spec: Spec) -> Iterator[tuple[str, Any]]:
-    """Compose (name, configuration) for each backend, algorithm and rollout engine that the image has."""
+def workers(spec: Spec) -> dict[Import, str]:
+    """Return the modules of verl's trainer backends, each with the reason why it is needed."""
+    modules = {}
+    for backend in backends(spec):
+        if release(spec) >= REGISTRY:
+            modules[Import(f"verl.workers.engine.{backend}")] = f"the engine {backend}"
+        if release(spec) < ENGINES:
+            modules[Import(f"verl.workers.{backend}_workers")] = f"actor.strategy={backend}"
+    return modules
+
+
+@contextlib.contextmanager
+def named_gpu() -> Iterator[None]:
+    """Give the GPU a name where there is none: verl 0.3 asks for it when a rollout is imported."""
+    import torch
+
+    function = torch.cuda.get_device_name
+    if not torch.cuda.is_available():
+        torch.cuda.get_device_name = lambda *_: ""
+    try:
+        yield
+    finally:
+        torch.cuda.get_device_name = function
+
+
+def expect_loss(name: str, findings: Findings) -> None:
+    """Expect verl to have a policy loss: a configuration with an unknown one composes all the same."""
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+    findings.expect(name, name in POLICY_LOSS_REGISTRY, f"verl has no policy loss {name}: {[*POLICY_LOSS_REGISTRY]}")
+
+
+def expect_spmd(findings: Findings) -> None:
+    """Expect verl to drive vLLM as it is since 0.7, where verl has the choice.
+
+    verl 0.3 compares vLLM's version with "0.6.3" as text, so that it treats 0.10 as older.
+    """
+    mode = getattr(sys.modules.get("verl.workers.rollout.vllm_rollout"), "vllm_mode", "spmd")
+    findings.expect("vllm_mode", mode == "spmd", f"verl takes its code for vllm 0.6.3 and older: vllm_mode is {mode}")
+
+
+def compositions(spec: Spec, skipped: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Compose (name, configuration) for each backend, algorithm but the skipped, and rollout engine of the image."""
     import hydra
     from omegaconf import OmegaConf
 
-    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+    # By its path: before 0.5 the folder is no package.
+    entry = importlib.util.find_spec(ENTRY)
+    folder = Path(entry.origin).parent / "config" if entry and entry.origin else Path()
+    with hydra.initialize_config_dir(str(folder), version_base=None):
         for backend in backends(spec):
-            for algorithm, overrides in ALGORITHMS.items():
+            for algorithm, overrides in ((each, ALGORITHMS[each]) for each in ALGORITHMS if each not in skipped):
                 for rollout in (each for each in ROLLOUTS if each in spec.versions):
                     chosen = [*overrides, f"actor_rollout_ref.rollout.name={rollout}"]
                     config = hydra.compose(CONFIGURATIONS[backend], overrides=chosen)
@@ -86,8 +148,11 @@ def named_classes(value: Any) -> Iterator[Import]:
         yield Import(module, (name,))
 
 
-def rollout_classes(rollout: str) -> Iterator[Import]:
-    """Yield the classes of the worker and the server that verl chooses for a rollout engine."""
+def rollout_classes(spec: Spec, rollout: str) -> Iterator[Import]:
+    """Yield the classes of the worker and, where it has one, the server that verl chooses for a rollout engine."""
+    if release(spec) < REGISTRY:
+        yield Import(f"verl.workers.rollout.{rollout}_rollout", (ROLLOUTS[rollout],))
+        return
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import get_rollout_replica_class
 
@@ -114,10 +179,14 @@ class Absent:
 
     def judge(self, module: str) -> str | None:
         """Return why it is a fault that `module` is not installed; None where it is none."""
-        if _squash(module) not in self._named:
+        # Its parents too: SGLang's kernels bring a folder flash_attn, without the package of that name.
+        parts = module.split(".")
+        squashed = (_squash(".".join(parts[:length])) for length in range(len(parts), 0, -1))
+        found = next((self._named[each] for each in squashed if each in self._named), None)
+        if found is None:
             self.optional.add(module)
             return None
-        name, extra = self._named[_squash(module)]
+        name, extra = found
         if name in self._spec.omits:
             self.omitted.add(name)
             return None
