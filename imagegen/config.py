@@ -17,13 +17,20 @@ from imagegen.errors import UsageError
 REGISTRY_VARIABLE = "IMAGEGEN_REGISTRY_"  # and the registry's host, as in IMAGEGEN_REGISTRY_DOCKER_IO
 WHEELHOUSE_VARIABLE = "IMAGEGEN_WHEELHOUSE"
 MIRROR_VARIABLE = "IMAGEGEN_MIRROR"
+APT_VARIABLE = "IMAGEGEN_APT_MIRROR_"  # and the host of an archive of Debian packages
 GIT_VARIABLE = "IMAGEGEN_GIT_"  # and the host, as in IMAGEGEN_GIT_GITHUB_COM
+_ARCHIVES = ("debian", "debian-security", "ubuntu")
 GIT_MIRROR_VARIABLE = "IMAGEGEN_GIT_MIRROR"  # of all hosts that have no variable of their own
 
 
 def mirror_name(name: str) -> str:
     """A host or an index's alias as the variables that name a mirror of it spell it: GITHUB_COM."""
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def archive_variable(archive: str) -> str:
+    """Return the variable that names a mirror of a named archive of Debian packages: IMAGEGEN_DEBIAN_MIRROR."""
+    return f"IMAGEGEN_{mirror_name(archive)}_MIRROR"
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,9 @@ class Settings:
     extra_indexes: tuple[str, ...]
     index_urls: Mapping[str, str]
     ca_bundle: Path | None
-    debian_mirrors: Mapping[str, str]  # "debian" / "debian-security" -> URL of the archive's root
+    archive_mirrors: Mapping[str, str]  # "debian", "debian-security", "ubuntu" -> URL of the archive's root
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)  # "DOCKER_IO" -> address that serves docker.io
+    apt_mirrors: Mapping[str, str] = field(default_factory=dict)  # "ARCHIVE_UBUNTU_COM" -> address in place of its host
     git_mirrors: Mapping[str, str] = field(default_factory=dict)  # "GITHUB_COM" -> address that serves github.com's
     git_mirror: str | None = None  # address or directory that serves the repositories of all other hosts
     mirror: str | None = None  # directory or repository that has all that locks name, asked before anything else
@@ -63,14 +71,7 @@ class Settings:
         if default:
             index_urls.setdefault("pypi", default)
         ca_bundle = _first(env, "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT") or pip.get("cert")
-        mirrors = {
-            archive: env[name]
-            for archive, name in (
-                ("debian", "IMAGEGEN_DEBIAN_MIRROR"),
-                ("debian-security", "IMAGEGEN_DEBIAN_SECURITY_MIRROR"),
-            )
-            if env.get(name)
-        }
+        mirrors = {name: env[archive_variable(name)] for name in _ARCHIVES if env.get(archive_variable(name))}
         return cls(
             env=dict(env),
             store=_cache_home(env).absolute() / "imagegen" / "store",  # programs with other directories get it
@@ -78,8 +79,9 @@ class Settings:
             extra_indexes=_words(env, pip, "extra-index-url", "PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL"),
             index_urls=index_urls,
             ca_bundle=Path(ca_bundle) if ca_bundle else None,
-            debian_mirrors=mirrors,
+            archive_mirrors=mirrors,
             registry_mirrors=_mirrors(env, REGISTRY_VARIABLE),
+            apt_mirrors=_mirrors(env, APT_VARIABLE),
             git_mirrors=_mirrors({**env, GIT_MIRROR_VARIABLE: ""}, GIT_VARIABLE),
             git_mirror=env.get(GIT_MIRROR_VARIABLE) or None,
             mirror=env.get(MIRROR_VARIABLE) or None,

@@ -85,7 +85,7 @@ class Sandbox:
         filter_program = seccomp.program(platform.machine())
         groups = _make_cgroups(self.memory)
         try:
-            with _pipe_from(filter_program) as filter_fd:
+            with pipe_from(filter_program) as filter_fd:
                 process = subprocess.Popen(
                     [*_enter(groups), *self._limits(), *self._command(argv, env, filter_fd)],
                     stdin=subprocess.PIPE,
@@ -189,7 +189,7 @@ def failure(argv: Sequence[str], status: int, stderr: bytes) -> SandboxError:
 
 
 @contextmanager
-def _pipe_from(data: bytes) -> Iterator[int]:
+def pipe_from(data: bytes) -> Iterator[int]:
     """A file descriptor from which `data` can be read once; at most a page, which every pipe has room for."""
     reader, writer = os.pipe()
     try:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from imagegen import base
 from imagegen.compat import Standing
-from imagegen.errors import BaseError, LockError
+from imagegen.errors import LockError
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.text import counted
@@ -40,7 +39,7 @@ class CellState:
 
 
 def cell_state(
-    cell: Cell,
+    cell: Cell,  # noqa: ARG001 - what stops a build of it comes from the cell
     standing: Standing,
     lock: Lock | LockError | None = None,
     tests: Mapping[str, int] | None = None,
@@ -52,10 +51,6 @@ def cell_state(
     """
     if standing.answer == "incompatible":
         return CellState("conflict", standing.reason)
-    try:
-        base.require_complete(cell.base)
-    except BaseError as error:
-        return CellState("not buildable", error.what)
     if isinstance(lock, Lock):
         return CellState("locked") if tests is None else CellState("tested", _skipped(tests))
     reason = " ".join(filter(None, (standing.reason, lock.what if lock else "")))

@@ -21,21 +21,23 @@ from pathlib import Path
 from urllib.parse import quote
 
 from imagegen.base import fetch, image
+from imagegen.base.distributions import Release, release
+from imagegen.base.installer import ENVIRONMENT
 from imagegen.base.model import LockedBase
 from imagegen.base.normalise import dpkg_configuration, normalise, read
 from imagegen.base.resolve import ARCHITECTURE
+from imagegen.base.sources import Entry, parse_deb822, parse_lines
 from imagegen.config import Settings
-from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
 from imagegen.net import Missing
 from imagegen.progress import Progress, timed
 from imagegen.store import Store, digest_of, disk
 
-FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
+FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
+TAR = "application/vnd.oci.image.layer.v1.tar"  # media type of what is uncompressed
 _RECORD = "base"
 _PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
-_EXAMPLE = "usr/share/doc/apt/examples/sources.list"
-_STATUS = "var/lib/dpkg/status"
+STATUS = "var/lib/dpkg/status"
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 # /bin and its like are links into /usr from the start, as the package usr-is-merged demands.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit 1; done'
@@ -45,16 +47,6 @@ _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr
 _ENDING = {
     "root": ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc", "--kill-child"),
     "unshare": ("setpriv", "--pdeathsig", "TERM"),
-}
-_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "DEBIAN_FRONTEND": "noninteractive",
-    "SOURCE_DATE_EPOCH": str(EPOCH),
-    # With SOURCE_DATE_EPOCH, Debian's scripts compile modules with a hash of the source. What an import would write by
-    # the way is bound to the source's mtime instead, which the image does not keep.
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 
@@ -133,10 +125,11 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
         write_repository(locked, store, work / "repository")
         _mmdebstrap(locked, work / "repository", archive, store)
         with archive.open("rb") as source:
-            status, example = read(source, _STATUS, _EXAMPLE)
+            found = release(str(locked.suite))
+            status, example = read(source, STATUS, found.example)
             verify(locked, status.decode())
             files = {
-                "etc/apt/sources.list": sources_list(example.decode(), str(locked.suite)),
+                found.sources: sources_file(found, example.decode()),
                 "etc/dpkg/dpkg.cfg.d/imagegen": dpkg_configuration(),
             }
             with store.writer() as writer:
@@ -203,7 +196,7 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**_ENVIRONMENT, "HOME": str(archive.parent), "TMPDIR": str(archive.parent)},
+        env={**ENVIRONMENT, "HOME": str(archive.parent), "TMPDIR": str(archive.parent)},
         umask=0o022,
     )
     try:
@@ -248,15 +241,27 @@ def verify(locked: LockedBase, status: str) -> None:
         )
 
 
-def sources_list(example: str, suite: str) -> bytes:
-    """Debian's own sources.list, from the one that its apt package ships as an example for its release.
+def sources_file(release: Release, example: str) -> bytes:
+    """Return the image's own sources, from those that the release's apt ships as an example, in the same form.
 
-    So the image points to the official archive, whatever mirror served this build, and no address of it stands here.
-    Only the component `main`, as the base itself was resolved. Raises BaseError when the example has another form.
+    So the image points to the official archives, whatever mirror served this build. Only the release's suites and
+    components, as the base itself was resolved. Raises BaseError when the example has other suites.
     """
-    found = re.findall(r"^deb (\S+) (\S+) main\b.*$", example, re.MULTILINE)
-    if [name for _, name in found] != [suite, f"{suite}-updates", f"{suite}-security"]:
+    deb822 = release.sources.endswith(".sources")
+    parsed = (parse_deb822 if deb822 else parse_lines)(example, f"/{release.example}")
+    entries = {each.suite: each for each in parsed if isinstance(each, Entry)}
+    suites = [suite for each in release.suites.values() for suite in each]
+    if lacking := [suite for suite in suites if suite not in entries]:
         raise BaseError(
-            f"apt's example of a sources.list is not for {suite}", where=f"/{_EXAMPLE}", why=example.strip()
+            f"apt's example of its sources is not for {release.name}",
+            where=f"/{release.example}",
+            why=f"it has no {', '.join(lacking)}",
         )
-    return "".join(f"deb {address} {name} main\n" for address, name in found).encode()
+    components = " ".join(release.components)
+    if not deb822:
+        return "".join(f"deb {entries[suite].uri} {suite} {components}\n" for suite in suites).encode()
+    return "\n".join(
+        f"Types: deb\nURIs: {entries[names[0]].uri}\nSuites: {' '.join(names)}\nComponents: {components}\n"
+        f"Signed-By: {entries[names[0]].signed_by}\n"
+        for names in release.suites.values()
+    ).encode()

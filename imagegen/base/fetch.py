@@ -1,4 +1,4 @@
-"""The packages of a locked base, into the store: from the mirror, else from Debian's archive of its own past."""
+"""Locked packages, into the store: from the mirror, else from the snapshots that the archive keeps of its past."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
-from imagegen.base.mirrors import mirrors
-from imagegen.base.model import Deb, LockedBase
-from imagegen.config import Settings
+from imagegen.base.distributions import archives
+from imagegen.base.mirrors import roots, variable
+from imagegen.base.model import Deb, LockedBase, LockedPackages
+from imagegen.config import Settings, archive_variable
 from imagegen.errors import FetchError, GoneError
 from imagegen.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.progress import Meter, Progress
@@ -19,14 +20,15 @@ from imagegen.registry.mirror import Mirror
 from imagegen.store import Store, digest_of
 from imagegen.text import redact
 
-_SNAPSHOTS = "https://snapshot.debian.org/archive"
+Locked = LockedBase | LockedPackages
+
 _CONNECTIONS = 6
 _RECORD = "deb"
 PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of one's own mirror that lists packages
 
 
-def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
-    """Every package of `locked` is in the store by its hash afterwards.
+def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring every package of `locked` into the store, by its hash.
 
     Raises GoneError that names all packages when they are gone everywhere, and MissingFiles that names all when a
     mirror cannot be reached or serves other bytes than the lock names. What was fetched before stays in the store.
@@ -34,14 +36,15 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
     wanted = lacking(locked, store)
     if not wanted:
         return
-    roots = mirrors(settings)
+    served = roots({deb.archive: address_of(locked, deb.archive) for deb in wanted}, settings)
+    what = title(locked)
     total = sum(deb.size for deb in wanted)
-    with Client(settings) as client, progress.meter(f"{len(wanted)} packages of base {locked.name}", total) as meter:
+    with Client(settings) as client, progress.meter(f"{len(wanted)} packages of {what}", total) as meter:
         wanted = _not_mirrored(wanted, locked, client, store, settings, meter)
 
         def from_mirror(deb: Deb) -> FetchError | None:
             try:
-                _download(client, f"{roots[deb.archive]}/{quote(deb.path)}", deb, store, meter)
+                _download(client, f"{served[deb.archive]}/{quote(deb.path)}", deb, store, meter)
             except FetchError as error:
                 return error
             return None
@@ -56,22 +59,32 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
             gone = [deb for deb, error in errors.items() if error]
             if not gone:
                 return
-            progress.say(f"{len(gone)} packages have left the mirror; asking Debian's snapshot archive")
+            progress.say(f"{len(gone)} packages have left the mirror; asking the archive's snapshots")
             gone, why = _from_snapshot(gone, locked, client, store, meter)
             if not gone:
                 return
             raise GoneError(
-                f"{len(gone)} packages of base {locked.name} are gone: "
-                + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
+                f"{len(gone)} packages of {what} are gone: " + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
                 why=f"newer ones have replaced them on the mirror; {why}",
                 fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
             )
     failed = {deb: error for deb, error in errors.items() if error}
-    raise MissingFiles([missing(deb, _reason(error, roots[deb.archive])) for deb, error in failed.items()], store.root)
+    raise MissingFiles([missing(deb, _reason(error, served[deb.archive])) for deb, error in failed.items()], store.root)
 
 
-def lacking(locked: LockedBase, store: Store) -> list[Deb]:
-    """The packages that the store has not, or not from an archive of Debian.
+def title(locked: Locked) -> str:
+    """Return what messages call the packages' owner."""
+    return f"base {locked.name}" if isinstance(locked, LockedBase) else "the layer above the base"
+
+
+def address_of(locked: Locked, archive: str) -> str:
+    """Return the official address of an archive that packages are from; "" of one that has a name."""
+    listed = () if isinstance(locked, LockedBase) else locked.archives
+    return next((each.address for each in listed if each.archive == archive and each.address), "")
+
+
+def lacking(locked: Locked, store: Store) -> list[Deb]:
+    """Return the packages that the store has not, or not from an archive.
 
     A package's scripts run as root when the base is made. So that a lock with foreign hashes cannot pass off a package
     as a wheel, and then install it, a package counts only once a mirror has given it.
@@ -85,7 +98,7 @@ def listing(debs: Sequence[Deb]) -> str:
 
 
 def _not_mirrored(
-    wanted: list[Deb], locked: LockedBase, client: Client, store: Store, settings: Settings, meter: Meter
+    wanted: list[Deb], locked: Locked, client: Client, store: Store, settings: Settings, meter: Meter
 ) -> list[Deb]:
     """What is still wanted after a look into one's own mirror. Only what is listed there as a package counts."""
     mirror = Mirror.of(settings, client)
@@ -103,8 +116,10 @@ def _not_mirrored(
 
 
 def missing(deb: Deb, *tried: str) -> Missing:
-    """The package as a file that the store lacks."""
-    fix = "name a Debian mirror that can be reached: IMAGEGEN_DEBIAN_MIRROR, IMAGEGEN_DEBIAN_SECURITY_MIRROR"
+    """Return the package as a file that the store lacks."""
+    named = deb.archive in archives()
+    own = archive_variable(deb.archive) if named else variable(f"http://{deb.archive}")
+    fix = f"name a mirror of {deb.archive} that can be reached: {own}"
     return Missing(deb.path.rpartition("/")[2], deb.sha256, tried, fix)
 
 
@@ -116,30 +131,42 @@ def _reason(error: FetchError, root: str) -> str:
 
 
 def _from_snapshot(
-    debs: Sequence[Deb], locked: LockedBase, client: Client, store: Store, meter: Meter
+    debs: Sequence[Deb], locked: Locked, client: Client, store: Store, meter: Meter
 ) -> tuple[list[Deb], str]:
-    """The packages that the snapshot archive lacks too, and why."""
+    """The packages that the archives' snapshots lack too, and why."""
     left = list(debs)
-    try:
-        with client.impatient() as asking:
-            asking.get(f"{_SNAPSHOTS}/")
-        for deb in debs:  # one after the other: the archive limits the rate
-            url = f"{_SNAPSHOTS}/{deb.archive}/{snapshot_time(locked, deb.archive)}/{quote(deb.path)}"
-            with suppress(NotFoundError):
-                _download(client, url, deb, store, meter)
-                left.remove(deb)
-    except FetchError as error:
-        return left, f"Debian's snapshot archive cannot be reached ({error.why or error.what})"
-    return left, "Debian's snapshot archive does not have them either"
+    for name in sorted({deb.archive for deb in debs}):
+        if name not in archives():
+            return left, f"{name} keeps no snapshots that are known"
+        then = f"{snapshots(name)}/{snapshot_time(locked, name)}"
+        try:
+            with client.impatient() as asking:
+                asking.get(f"{snapshots(name)}/")
+            for deb in debs:  # one after the other: the archive limits the rate
+                if deb.archive == name:
+                    with suppress(NotFoundError):
+                        _download(client, f"{then}/{quote(deb.path)}", deb, store, meter)
+                        left.remove(deb)
+        except FetchError as error:
+            return left, f"the archive's snapshots cannot be reached ({error.why or error.what})"
+    return left, "the archive's snapshots do not have them either"
 
 
-def snapshot_time(locked: LockedBase, archive: str) -> str:
-    """The moment, as the snapshot archive writes it, at which it surely held the packages of `archive`.
+def snapshots(archive: str) -> str:
+    """Return the address below which an archive lies as it was."""
+    return archives()[archive].snapshots
 
-    The archive answers with its last copy before the moment asked for. A copy is taken some hours after a Release
-    file is dated, and a package stays for more than a day after it has been replaced: hence half a day later.
+
+def snapshot_time(locked: Locked, archive: str) -> str:
+    """Return the time, as snapshot archives write it, at which one surely held the packages of `archive`.
+
+    Debian's answers with its last copy before that time. A copy is taken some hours after a Release file is dated, and
+    a package stays for more than a day after it has been replaced: hence half a day later.
     """
-    newest = max(date for suite, date in locked.archives.items() if suite.partition("/")[0] == archive)
+    if isinstance(locked, LockedBase):
+        newest = max(date for suite, date in locked.archives.items() if suite.partition("/")[0] == archive)
+    else:
+        newest = max(each.date for each in locked.archives if each.archive == archive)
     moment = datetime.fromisoformat(newest) + timedelta(hours=12)
     return moment.strftime("%Y%m%dT%H%M%SZ")
 

@@ -26,31 +26,12 @@ UNPACKED = 4  # bytes of tree for a byte of layer, about
 
 
 def resolve(base: Base, settings: Settings, progress: Progress, *, architecture: str) -> LockedBase:
-    """The image that the base's name stands for now. Raises FetchError, which names what could not be reached.
-
-    What the base wants from the image's own package manager stays names: see `require_complete`.
-    """
+    """Return the image that the base's name stands for now. Raises FetchError, which names what was not reached."""
     reference = registry.parse(str(base.image))
     platform = registry.Platform("linux", architecture)
     with Client(settings) as client, timed(progress, f"resolving base {base.name}, {reference}"):
         content = registry.resolve(reference, platform, client, settings)
-    packages = tuple(sorted(base.packages))
-    if packages:
-        progress.say(
-            f"base {base.name}: {', '.join(packages)} stay unresolved: only the package manager in {reference} "
-            "knows their versions"
-        )
-    return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content, packages=packages)
-
-
-def require_complete(base: Base | LockedBase) -> None:
-    """Raise BaseError for a base that imagegen cannot build: an image of a registry to which packages must be added."""
-    if base.kind == "registry" and base.packages:
-        raise BaseError(
-            f"base {base.name} needs packages that imagegen cannot add to an image of a registry yet",
-            why=f"only the package manager in {base.image} could install {', '.join(sorted(base.packages))}",
-            fix="name an image that holds them, or use a base of kind debian",
-        )
+    return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content)
 
 
 def require_published(locked: LockedBase, platform: str, store: Store, settings: Settings, progress: Progress) -> None:
@@ -132,7 +113,7 @@ def _download(locked: LockedBase, store: Store, settings: Settings, progress: Pr
 def key(locked: LockedBase) -> str:
     """The digest of all that decides the base's files."""
     diff_ids = [layer.diff_id for layer in _content(locked).layers]
-    inputs = {"format": _FORMAT, "kind": locked.kind, "layers": diff_ids, "packages": locked.packages}
+    inputs = {"format": _FORMAT, "kind": locked.kind, "layers": diff_ids}
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
 
 

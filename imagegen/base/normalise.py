@@ -50,7 +50,7 @@ _STATE = (
     "var/lib/systemd/catalog/database",
     "var/log/*",
 )
-_EMPTIED = ("etc/machine-id", "var/lib/dbus/machine-id")  # systemd's sign for "make one at the first boot"
+EMPTIED = ("etc/machine-id", "var/lib/dbus/machine-id")  # systemd's sign for "make one at the first boot"
 
 
 def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping[str, bytes]) -> None:
@@ -76,7 +76,7 @@ def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping
             else:
                 written[holder] = path
                 body = tar.extractfile(members[holder])
-                _write(write, _header(path, members[holder]), body.read() if body and path not in _EMPTIED else b"")
+                _write(write, _header(path, members[holder]), body.read() if body and path not in EMPTIED else b"")
     write(b"\0" * tarfile.BLOCKSIZE * 2)
 
 
@@ -152,7 +152,12 @@ def _is_dropped(path: str, member: tarfile.TarInfo) -> bool:
     if path.rpartition("/")[0] == "usr/share/doc" and member.issym():
         return False  # the way to the copyright of a package that shares another's
     rules = (verb for verb, pattern in reversed(DOCUMENTATION) if fnmatchcase(f"/{path}", pattern))
-    return next(rules, "include") == "exclude" or any(fnmatchcase(path, pattern) for pattern in _STATE)
+    return next(rules, "include") == "exclude" or is_state(path)
+
+
+def is_state(path: str) -> bool:
+    """Return whether the path, relative to the root, holds state of the machine that built or a cache."""
+    return any(fnmatchcase(path, pattern) for pattern in _STATE)
 
 
 def _header(path: str, like: tarfile.TarInfo | None = None) -> tarfile.TarInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,11 +66,32 @@ def rootfs(
         if not _has(tree, program):
             raise BaseError(
                 f"base {locked.name} has no {program}",
-                why=f"{', '.join(locked.packages)} would bring it, perhaps; imagegen cannot install these yet"
-                if locked.packages
-                else "its files hold none",
+                why="its files hold none",
                 fix="name a standalone interpreter (`interpreter:` of the image), or choose a base that has it",
             )
+    return tree
+
+
+def merged_tree(
+    key: str, layers: Callable[[], Sequence[Layer]], program: str | None, store: Store, progress: Progress
+) -> Path:
+    """Return the tree of several layers, from the bottom up, unpacked in the store under `key`.
+
+    `layers` brings them into the store. Files are as those of `rootfs`; raises as it does.
+    """
+    name = key.removeprefix("sha256:")
+    tree = store.root / "rootfs" / name
+    with store.lock(f"rootfs-{name}"):
+        if store.use(tree) is None or not _has(tree, program):
+            shutil.rmtree(tree, ignore_errors=True)
+            found = layers()
+            with timed(progress, f"unpacking {len(found)} layers"), store.room("rootfs") as work:
+                work.chmod(0o755)
+                unpack(found, store, work)
+                keep(work, tree)
+        if not _has(tree, program):
+            fix = "name a standalone interpreter (`interpreter:` of the image), or a package that brings it"
+            raise BaseError(f"base and packages have no {program}", why="their files hold none", fix=fix)
     return tree
 
 

@@ -37,13 +37,14 @@ _RECORD = "diff-id"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
-def unpack(layers: Iterable[Layer], store: Store, root: Path) -> None:
+def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = False) -> None:
     """Put the layers, all in the store, into the empty directory `root`, from the bottom up.
 
-    Files belong to the caller, none is set-user-id, devices are left out. Raises BaseError for what no layer should
+    Files belong to the caller, and none is set-user-id; with `owners`, which takes root's capabilities, they have the
+    owners and modes of the layers. Devices are left out. Raises BaseError for what no layer should
     hold, and for a layer that is not what the image's config says; StoreError.
     """
-    tree = Tree(root)
+    tree = Tree(root, owners=owners)
     for layer in layers:
         with _unpacking(layer, store) as stream:
             tree.written.clear()
@@ -123,8 +124,8 @@ def _decompressed(blob: BinaryIO, kind: str) -> Any:
 class Tree:
     """A file tree below a directory of this machine, to which members of archives are added."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, *, owners: bool = False) -> None:
+        self._root, self._owners = root, owners
         self._entries = self._bytes = 0
         self.written: set[Path] = set()  # by the layer at hand: whiteouts are about those below
 
@@ -215,13 +216,23 @@ class Tree:
             path.symlink_to(member.linkname)
         elif member.isdir():
             path.mkdir(exist_ok=True)
-            path.chmod(stat.S_IMODE(member.mode) & 0o755 | 0o700)
+            self._set_mode(path, member, 0o700)
         else:
             content = archive.extractfile(member)
             assert content is not None  # noqa: S101 - a regular file has one
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
-            path.chmod(stat.S_IMODE(member.mode) & 0o755 | 0o600)
+            self._set_mode(path, member, 0o600)
+        if self._owners and member.issym():
+            os.lchown(path, member.uid, member.gid)
+
+    def _set_mode(self, path: Path, member: tarfile.TarInfo, least: int) -> None:
+        """Of a file or directory; `least` are the permissions that its owner has at least."""
+        if self._owners:
+            os.chown(path, member.uid, member.gid)  # which takes set-user-id away
+            path.chmod(stat.S_IMODE(member.mode))
+        else:
+            path.chmod(stat.S_IMODE(member.mode) & 0o755 | least)
 
 
 def _remove(path: Path) -> None:

@@ -67,6 +67,11 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
         size = human(each.file.size) if isinstance(each, LockedWheel) else "-"
         table.add_row(each.name, each.version, size, _source(each), _why(each))
     table.print(app.out)
+    if lock.added:
+        count = counted(len(lock.added.debs), "Debian package")
+        app.out.print(f"above the base: {count}, {human(sum(deb.size for deb in lock.added.debs))}")
+        for name, because in lock.added.requested.items():
+            app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
 
@@ -110,7 +115,7 @@ def _show_weight(app: App, weight: Weight) -> None:
         if count:
             app.out.print(f"  shares {count} layers with {cell}: {human(packed)} compressed")
     table = Table("layer or package", "compressed", "unpacked")
-    below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?|interpreter", size.name)]
+    below = [size for size in weight.layers if re.fullmatch(r"base(-[0-9]+)?|packages|interpreter", size.name)]
     for size in (*below, *weight.packages):
         table.add_row(size.name, _human(size.packed), _human(size.unpacked))
     table.print(app.out)
@@ -128,8 +133,7 @@ def _human(size: int | None) -> str:
 def _base(lock: Lock) -> str:
     if lock.base.content is None:
         return f"{len(lock.base.debs)} Debian packages ({lock.base.suite})"
-    besides = f", which lacks {', '.join(lock.base.packages)}" if lock.base.packages else ""
-    return f"{lock.base.image}@{lock.base.content.digest}{besides}"
+    return f"{lock.base.image}@{lock.base.content.digest}"
 
 
 def _source(package: LockedWheel | LockedBuild) -> str:

@@ -234,8 +234,8 @@ def _forces(
 
 
 def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
-    had = {(deb.name, deb.architecture): deb.version for deb in before.base.debs}
-    has = {(deb.name, deb.architecture): deb.version for deb in after.base.debs}
+    had = {(deb.name, deb.architecture): deb.version for deb in before.debs}
+    has = {(deb.name, deb.architecture): deb.version for deb in after.debs}
     names = sorted(had.keys() | has.keys())
     changes = (_single(name, had.get((name, arch)), has.get((name, arch)), _deb_goes_back) for name, arch in names)
     return tuple(each for each in changes if each)

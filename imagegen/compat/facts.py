@@ -102,6 +102,11 @@ def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
+
+
+class _Deb(Protocol):
+    @property
+    def name(self) -> str: ...
     @property
     def version(self) -> str: ...
 
@@ -111,13 +116,6 @@ class _Package(Protocol):
     def name(self) -> str: ...
     @property
     def release(self) -> str: ...
-
-
-class _LockedBase(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def debs(self) -> Iterable[_Named]: ...
 
 
 class _Variable(Protocol):
@@ -133,7 +131,9 @@ class LockLike(Protocol):
     @property
     def axes(self) -> Mapping[str, str]: ...
     @property
-    def base(self) -> _LockedBase: ...
+    def base(self) -> _Named: ...
+    @property
+    def debs(self) -> Iterable[_Deb]: ...
     @property
     def packages(self) -> Iterable[_Package]: ...
     @property
@@ -146,7 +146,7 @@ def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
     That is of the base's own libc6; `glibc` is for bases that do not list their packages.
     """
     packages = {each.name: Fact.exactly(each.release) for each in lock.packages}
-    glibc = next((deb.version.partition("-")[0] for deb in lock.base.debs if deb.name == "libc6"), glibc)
+    glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
     env = {each.name: each.value for each in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
 

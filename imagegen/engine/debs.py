@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from imagegen.base.apt import Apt
-from imagegen.base.mirrors import mirrors
+from imagegen.base.distributions import release
+from imagegen.base.resolve import official
 from imagegen.config import Settings
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, timed
@@ -28,7 +29,7 @@ def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
         work, root = Path(name) / "apt", Path(name) / "root"
         with timed(progress, f"get {', '.join(packages)} from Debian {suite}"):
-            apt = Apt(work, {"debian": (suite,)}, mirrors(settings), settings)
+            apt = Apt(work, official(release(suite), settings, pockets=False), settings)
             apt.run("update", "--error-on=any")
             apt.run("download", *packages)
         root.mkdir()

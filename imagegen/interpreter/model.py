@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from imagegen.base.model import LockedBase
+from imagegen.base.model import Deb, LockedBase
 from imagegen.matrix.model import Interpreter
 from imagegen.store import digest_of
 
@@ -46,13 +47,13 @@ class LockedInterpreter:
         return f"Python {self.version}" + (f" of python-build-standalone {self.release}" if self.file else "")
 
 
-def lock_interpreter(asked: Interpreter, platform: str, base: LockedBase | None) -> LockedInterpreter:
-    """Return the interpreter of a cell as its lock repeats it; `base` knows the version of a distribution's."""
+def lock_interpreter(asked: Interpreter, platform: str, debs: Iterable[Deb]) -> LockedInterpreter:
+    """Return the interpreter of a cell as its lock repeats it; its `debs` know the version of a distribution's."""
     if file := asked.files.get(platform):
         name = unquote(file.path.rpartition("/")[2])
         archive = InterpreterArchive(name, file.sha256, f"{DOWNLOADS}/{file.path}")
         return LockedInterpreter(asked.name, str(asked.version), asked.path, archive, asked.release)
-    versions = {deb.name: deb.version for deb in base.debs} if base else {}
+    versions = {deb.name: deb.version for deb in debs}
     exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{asked.python}", ""))
     return LockedInterpreter(asked.name, exact[1] if exact else asked.python, asked.path)
 

@@ -57,7 +57,6 @@ def assemble(
     Raises FetchError, WheelError, BaseError, SandboxError, and what `bring` raises; the store keeps whatever was
     finished before.
     """
-    base.require_complete(lock.base)
     base.require_published(lock.base, lock.platform, store, settings, progress)
     plans = plan(lock)
     bottom = foundation.names(lock)
@@ -138,7 +137,6 @@ class _Stack:
 
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
     """Make what lies under the venv an image in the store."""
-    base.require_complete(lock.base)
     base.require_published(lock.base, lock.platform, store, settings, progress)
     return keep(store, base_image(lock, list(foundation.layers(lock, store, settings, progress))))
 

@@ -1,7 +1,7 @@
 """The layers under the venv, from the bottom up, in the one order that all of imagegen takes from here.
 
 1. The base: Debian's packages as one layer, the layers of a registry's image as they are.
-2. (Debian packages that are added above the base have their place here, as at most one layer.)
+2. Debian packages that are added above the base, as at most one layer.
 3. A standalone interpreter, as one layer.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from imagegen import base, registry
 from imagegen.config import Settings
 from imagegen.layers.bytecode import Compiler
-from imagegen.layers.layer import Layer, base_layer, interpreter_layer, known
-from imagegen.layers.plan import INTERPRETER, digest_of_json, interpreter_layer_key
-from imagegen.lock.foundation import tree
+from imagegen.layers.layer import Layer, interpreter_layer, known, tar_layer
+from imagegen.layers.plan import INTERPRETER, PACKAGES, digest_of_json, interpreter_layer_key
+from imagegen.lock.foundation import bottom_key, packages_layer, tree
 from imagegen.lock.model import Lock
 from imagegen.progress import Progress, timed
 from imagegen.store import Store
@@ -31,7 +31,8 @@ def names(lock: Lock) -> dict[str, str]:
 
 def above_base(lock: Lock) -> dict[str, str]:
     """Return key -> name of the layers between base and venv, from the bottom up; imagegen makes each of them."""
-    return {interpreter_layer_key(lock): INTERPRETER} if lock.interpreter.file else {}
+    found = {bottom_key(lock.foundation): PACKAGES} if lock.foundation.added else {}
+    return found | ({interpreter_layer_key(lock): INTERPRETER} if lock.interpreter.file else {})
 
 
 def _of_base(lock: Lock) -> dict[str, str]:
@@ -68,9 +69,9 @@ def _named_base(lock: Lock, elsewhere: Mapping[str, Layer]) -> list[Layer]:
 
 
 def made(lock: Lock, elsewhere: Mapping[str, Layer], bring: base.Bring | None) -> base.Made | None:
-    """Return the base as it is `elsewhere`, where all of it is there and can be brought."""
-    theirs = _named_base(lock, elsewhere)
-    if bring is None or len(theirs) < len(_of_base(lock)):
+    """Return base and packages as they are `elsewhere`, where all of both is there and can be brought."""
+    theirs = [layer for layer in named(lock, elsewhere) if layer.name != INTERPRETER]
+    if bring is None or len(theirs) < len(_of_base(lock)) + bool(lock.foundation.added):
         return None
     return base.Made(
         tuple(registry.Layer(each.media_type, each.digest, each.size, each.diff_id) for each in theirs), bring
@@ -87,12 +88,20 @@ def layers(
 ) -> Iterator[Layer]:
     """Yield the layers whose keys are not `there`, from the bottom up, each when the store has it.
 
-    `made` is the base where a trusted image has it. Raises BaseError, FetchError, SandboxError.
+    `made` is base and packages where a trusted image has them. Raises BaseError, FetchError, SandboxError.
     """
     if not _of_base(lock).keys() <= set(there):
         yield from _base_layers(lock, store, settings, progress)
-    for key in above_base(lock).keys() - set(there):
-        yield known(store, INTERPRETER, key) or _interpreter(key, lock, store, settings, progress, made)
+    for key, name in above_base(lock).items():
+        if key in there:
+            continue
+        if layer := known(store, name, key):
+            yield layer
+        elif name == PACKAGES:
+            tar = packages_layer(lock.foundation, store, settings, progress)
+            yield tar_layer(store, PACKAGES, key, tar.diff_id)
+        else:
+            yield _interpreter(key, lock, store, settings, progress, made)
 
 
 def _interpreter(
@@ -115,7 +124,8 @@ def _base_layers(lock: Lock, store: Store, settings: Settings, progress: Progres
         return own
     if layers := _known_base(lock, store):
         return layers
-    return [base_layer(store, base.key(lock.base), base.build(lock.base, store, settings, progress).diff_id)]
+    built = base.build(lock.base, store, settings, progress)
+    return [tar_layer(store, "base", base.key(lock.base), built.diff_id)]
 
 
 def taken(lock: Lock) -> list[Layer]:

@@ -145,13 +145,13 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
     return _make(store, plan.name, plan.key, fill, below=("/root",))
 
 
-def base_layer(store: Store, key: str, tar_digest: str) -> Layer:
-    """Compress the base's normalised tar, a blob of the store whose digest is the layer's diff_id."""
+def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:
+    """Compress a normalised tar of base or packages, a blob of the store whose digest is the layer's diff_id."""
     with store.open(tar_digest) as reader, store.writer() as blob:
         sink = LayerSink(blob)
         for chunk in reader:
             sink.write(chunk)
-        return _finish(store, "base", key, sink, blob)
+        return _finish(store, name, key, sink, blob)
 
 
 def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], below: Iterable[str] = ()) -> Layer:

@@ -25,7 +25,7 @@ from imagegen.store import digest_of
 LAYER_FORMAT = 2
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
-INTERPRETER = "interpreter"  # the layer under the venv
+PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
 SKELETON, SUPPORT = "venv", "support"  # layers without wheels
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
 _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
@@ -103,13 +103,10 @@ def _interpreter(lock: Lock) -> list[Any]:
     path = lock.interpreter.path
     if lock.interpreter.file:
         return [path, ["standalone", interpreter_key(lock.interpreter)]]
-    if lock.base.content:  # which of its files are the interpreter's is not known
-        return [path, ["base", base.key(lock.base)]]
     names = (f"python{lock.python}", f"libpython{lock.python}")
-    return [
-        path,
-        *([deb.name, deb.sha256] for deb in lock.base.debs if deb.name.startswith(names)),
-    ]
+    # Which files of a registry's image are the interpreter's is not known.
+    image = [["base", base.key(lock.base)]] if lock.base.content else []
+    return [path, *image, *([deb.name, deb.sha256] for deb in lock.debs if deb.name.startswith(names))]
 
 
 def digest_of_json(value: Any) -> str:

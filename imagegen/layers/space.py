@@ -22,6 +22,8 @@ def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store, made: base.Ma
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
     total = base.needed(lock.base, store)
     total = min(total, made.needed()) if made else total
+    if added := lock.foundation.added:
+        total += base.needed_packages(added, base.key(lock.base), store)
     total += _INTERPRETER if lock.interpreter.file else 0
     for plan in missing:
         total += recorded.get(plan.key, sum(wheel.file.size for wheel in plan.wheels))

@@ -7,25 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from imagegen import registry
-from imagegen.base.model import Deb, LockedBase
+from imagegen.base.distributions import archives as named_archives
+from imagegen.base.model import LockedBase
 from imagegen.lock import forms as f
 from imagegen.lock.forms import CONFIG, fields
-
-_ARCHIVES = {"debian", "debian-security"}
+from imagegen.lock.packages_schema import DebTable
 
 
 class _Table(BaseModel):
     model_config = CONFIG
-
-
-class _Deb(_Table):
-    name: f.DebName
-    version: f.DebVersion
-    architecture: f.Word
-    size: f.Size
-    sha256: f.Sha256
-    archive: f.Word
-    path: f.RelativePath
 
 
 class _BaseLayer(_Table):
@@ -64,10 +54,9 @@ class Base(_Table):
     kind: Literal["debian", "registry"]
     suite: f.Word | None = None
     image: f.ImageName | None = None
-    packages: list[f.DebName] = []
     content: _Image | None = None
     archives: dict[f.AxisValue, f.Time] = {}
-    debs: list[_Deb] = []
+    debs: list[DebTable] = []
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Base:
@@ -76,14 +65,15 @@ class Base(_Table):
             raise ValueError("a base of kind debian has a suite, one of kind registry an image and its content")
         if self.kind == "registry" and (self.debs or self.archives):
             raise ValueError("a base of kind registry has no Debian packages of ours")
-        if self.kind == "debian" and self.packages:
-            raise ValueError("a base of kind debian has no packages but its debs")
         return self
 
     @model_validator(mode="after")
     def _known_archives(self) -> Base:
         known = {suite.partition("/")[0] for suite in self.archives}
-        for name, archives in (("debs", {deb.archive for deb in self.debs} - known), ("archives", known - _ARCHIVES)):
+        for name, archives in (
+            ("debs", {deb.archive for deb in self.debs} - known),
+            ("archives", known - named_archives().keys()),
+        ):
             if archives:
                 raise ValueError(f"{name} name an archive that is none: {', '.join(sorted(archives))}")
         return self
@@ -94,10 +84,9 @@ class Base(_Table):
             kind=self.kind,
             suite=self.suite,
             archives=dict(self.archives),
-            debs=tuple(Deb(**deb.model_dump()) for deb in self.debs),
+            debs=tuple(deb.to_model() for deb in self.debs),
             image=self.image,
             content=self.content.to_model() if self.content else None,
-            packages=tuple(self.packages),
         )
 
 
@@ -106,7 +95,7 @@ def base_table(base: LockedBase) -> dict[str, Any]:
     if base.content is None:
         return table | {
             "suite": base.suite,
-            "debs": [fields(deb, _Deb) for deb in base.debs],
+            "debs": [fields(deb, DebTable) for deb in base.debs],
             "archives": dict(sorted(base.archives.items())),
         }
     image, config = base.content, base.content.config
@@ -120,7 +109,4 @@ def base_table(base: LockedBase) -> dict[str, Any]:
         "directory": config.directory,
         "layers": [fields(layer, _BaseLayer) for layer in image.layers],
     }
-    table |= {"image": base.image, "packages": list(base.packages)}
-    return {name: value for name, value in table.items() if value} | {
-        "content": {name: value for name, value in content.items() if value}
-    }
+    return table | {"image": base.image, "content": {name: value for name, value in content.items() if value}}

@@ -18,7 +18,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 import imagegen.wheels
-from imagegen.base.model import LockedBase
+from imagegen.base.model import Deb, LockedBase
 from imagegen.errors import BuildError
 from imagegen.lock.model import BUILT, File, Lock, LockedBuild, LockedWheel
 from imagegen.store import digest_of
@@ -57,7 +57,7 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "patches": [each.sha256 for each in build.patches],
         "build-requires": [[each.name, each.file.sha256] for each in build.build_requires],
         "against": [[name, shas.get(name)] for name in build.against],
-        "compiler": compiler(lock.base),
+        "compiler": compiler(lock.base, lock.debs),
         "interpreter": [lock.interpreter.path, lock.python, lock.platform],
         "env": dict(build.env),
         "architectures": build.architectures,
@@ -70,11 +70,10 @@ def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:
     return replace(build, key=key_of(build, lock))
 
 
-def compiler(base: LockedBase) -> list[str]:
-    """What of the base compiles, and Python: its packages by name and version, or its image by digest."""
-    if base.content:
-        return [base.content.digest]
-    return [f"{deb.name}={deb.version}" for deb in base.debs if _COMPILING.fullmatch(deb.name)]
+def compiler(base: LockedBase, debs: Iterable[Deb]) -> list[str]:
+    """Return what compiles, and Python: the base's image by digest, and packages of the lock by name and version."""
+    image = [base.content.digest] if base.content else []
+    return [*image, *(f"{deb.name}={deb.version}" for deb in debs if _COMPILING.fullmatch(deb.name))]
 
 
 def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, ...]:

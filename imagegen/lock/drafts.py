@@ -98,7 +98,7 @@ class Drafter:
         recipes.require_release(each, self.cell)
         env = recipes.environment(each, self.cell)
         against = recipes.against(each, self.cell, lock.wheels)
-        recipes.require_tools(each, self.cell, lock.base, lock.wheels, self.rules)
+        recipes.require_tools(each, self.cell, lock.base, lock.debs, lock.wheels, self.rules)
         git, submodules = commit_of(each)
         draft = LockedBuild(
             name=each.package,

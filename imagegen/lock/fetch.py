@@ -83,7 +83,10 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
     lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
     archive = interpreters.missing(lock.interpreter, store)
-    return error.also([*lacking, *([archive] if archive else []), *base.missing(lock.base, store)])
+    lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
+    if lock.added:
+        lacking += base.missing_packages(lock.added, base.key(lock.base), store)
+    return error.also(lacking)
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:

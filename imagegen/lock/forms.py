@@ -137,6 +137,12 @@ ImageName = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "name of an i
 MediaType = Annotated[str, _form("|".join(map(re.escape, registry.LAYERS)), "media type of a layer")]
 Variable = Annotated[str, _form(r"(?s:[A-Za-z_][A-Za-z0-9_.-]*=.*)", "variable (NAME=value)"), AfterValidator(_plain)]
 DebName = Annotated[str, _form(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "Debian package name")]  # apt: "x-" removes x
+_ARCHIVE = r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[A-Za-z0-9_~%+=@:-][A-Za-z0-9._~%+=@:-]*)*"
+ArchiveName = Annotated[str, _form(_ARCHIVE, "name of an archive")]
+ArchiveUrl = Annotated[
+    str, _form(rf"https?://{_ARCHIVE}", "address of an archive of Debian packages (http or https, without user)")
+]
+Suite = Annotated[str, _form(r"/|(\./)?[A-Za-z0-9][A-Za-z0-9._+~-]*(/[A-Za-z0-9][A-Za-z0-9._+~-]*)*/?|\./", "suite")]
 DebVersion = Annotated[str, _form(r"[0-9][A-Za-z0-9.+:~-]*", "Debian version")]
 
 

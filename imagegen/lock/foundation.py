@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from imagegen import base
@@ -15,14 +17,46 @@ from imagegen.lock import interpreters
 from imagegen.lock.model import Foundation
 from imagegen.lock.sdist import Workshop
 from imagegen.progress import Progress, timed
+from imagegen.registry import Layer
 from imagegen.store import Store, digest_of
 
 
 def tree_key(below: Foundation) -> str:
     """Return the digest of all that decides the tree: the base's own key where nothing lies above the base."""
-    if below.interpreter.file is None:
-        return base.key(below.base)
-    return digest_of(json.dumps([base.key(below.base), interpreter_key(below.interpreter)]).encode())
+    keys = [bottom_key(below)]
+    if below.interpreter.file:
+        keys.append(interpreter_key(below.interpreter))
+    return keys[0] if len(keys) == 1 else digest_of(json.dumps(keys).encode())
+
+
+def bottom_key(below: Foundation) -> str:
+    """Return the digest of all that decides base and packages: the packages' key covers the base's."""
+    return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
+
+
+def packages_layer(below: Foundation, store: Store, settings: Settings, progress: Progress) -> base.BaseLayer:
+    """Return the layer of packages above the base, uncompressed, made where the store lacks it.
+
+    Raises as `base.build_packages` does.
+    """
+    assert below.added  # noqa: S101 - else there is no such layer
+    key = base.key(below.base)
+    return base.build_packages(
+        below.added, key, lambda: _bottom(below, store, settings, progress), store, settings, progress
+    )
+
+
+def _bottom(below: Foundation, store: Store, settings: Settings, progress: Progress) -> tuple[Sequence[Layer], Path]:
+    """The base's layers, from the bottom up, and its tree, in the store."""
+    root = base.rootfs(below.base, store, settings, progress)
+    if content := below.base.content:
+        base.fetch_layers(below.base, store, settings, progress)
+        return content.layers, root
+    return [_as_layer(base.build(below.base, store, settings, progress))], root
+
+
+def _as_layer(built: base.BaseLayer) -> Layer:
+    return Layer(base.TAR, built.diff_id, built.size, built.diff_id)
 
 
 def tree(
@@ -30,23 +64,45 @@ def tree(
 ) -> Path:
     """Return the file tree of all that lies under the venv, unpacked in the store; no file of it is byte-code of ours.
 
-    `made` is the base where a trusted image has it. Raises as `base.rootfs` does, MissingFiles, and BaseError for an
-    interpreter that cannot be unpacked.
+    `made` is base and packages where a trusted image has them. Raises as `base.rootfs` does, MissingFiles, and
+    BaseError for an interpreter that cannot be unpacked.
     """
     locked = below.interpreter
     if locked.file is None:
-        return base.rootfs(below.base, store, settings, progress, made, locked.path)
+        return _bottom_tree(below, store, settings, progress, made, locked.path)
     name = tree_key(below).removeprefix("sha256:")
     found = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
         if store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
             shutil.rmtree(found, ignore_errors=True)
-            bottom = base.rootfs(below.base, store, settings, progress, made)
+            bottom = _bottom_tree(below, store, settings, progress, made)
             interpreters.fetch(locked, store, settings, progress)
             with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
                 _merge(bottom, locked, store, work)
                 base.keep(work, found)
     return found
+
+
+def _bottom_tree(
+    below: Foundation,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    made: base.Made | None,
+    program: str | None = None,
+) -> Path:
+    """The tree of base and packages. Raises BaseError where it has no `program`."""
+    added = below.added
+    if added is None:
+        return base.rootfs(below.base, store, settings, progress, made, program)
+
+    def layers() -> Sequence[Layer]:
+        if made and not base.packages_built(added, base.key(below.base), store):
+            return [replace(made.bring(layer), diff_id=layer.diff_id) for layer in made.layers]
+        bottom, _ = _bottom(below, store, settings, progress)
+        return [*bottom, _as_layer(packages_layer(below, store, settings, progress))]
+
+    return base.merged_tree(bottom_key(below), layers, program, store, progress)
 
 
 def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:

@@ -65,6 +65,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("axes", dict(lock.axes), dict(cell.axes)),
         *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
         *_of_interpreter(lock, cell),
+        ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         (
             "env",
@@ -95,7 +96,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
 
 
 def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
-    meant = lock_interpreter(cell.interpreter, cell.platform, lock.base)
+    meant = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
     for each in fields(meant):
         yield f"interpreter.{each.name}", getattr(lock.interpreter, each.name), getattr(meant, each.name)
 

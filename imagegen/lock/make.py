@@ -34,8 +34,10 @@ from imagegen.lock.model import (
     LockedEnv,
     LockedGit,
     LockedGpus,
+    LockedPackages,
     LockedSdist,
     LockedWheel,
+    all_debs,
     archive_name,
     winners_among,
 )
@@ -86,7 +88,11 @@ def make(
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
     attempts = Attempts()
     locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
-    interpreter = lock_interpreter(cell.interpreter, cell.platform, locked_base)
+    added = attempts.attempt(
+        lambda: _added(cell, None if upgrade or upgrade_base else previous, locked_base, settings, store, progress)
+    )
+    debs = all_debs(locked_base, added) if locked_base else ()
+    interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
     target = Target.of(cell.platform, cell.base, interpreter.version)
     release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
@@ -96,7 +102,7 @@ def make(
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = _made_before(previous, locked_base) if previous and believe else {}
         sizes = _sizes(previous)
-        below = Foundation(locked_base, interpreter)
+        below = Foundation(locked_base, interpreter, added if added and added.debs else None)
         maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
         bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
         found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
@@ -114,6 +120,7 @@ def make(
             interpreter=interpreter,
             wheels=wheels,
             env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+            added=added,
         )
         settled = _settled(previous, made, kept) if previous else {}
         made = drafter.completed(made, {each.name: each.via for each in found}, settled)
@@ -172,6 +179,24 @@ def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progr
     if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
         return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # whatever a hand has done
     return base.resolve(cell.base, settings, progress)
+
+
+def _added(
+    cell: Cell,
+    previous: Lock | None,
+    locked_base: LockedBase | None,
+    settings: Settings,
+    store: Store,
+    progress: Progress,
+) -> LockedPackages | None:
+    """The packages above the base: the previous lock's while the base is the same and the cell requests the same."""
+    if not cell.packages or locked_base is None:
+        return None
+    before = previous.added if previous and base.key(previous.base) == base.key(locked_base) else None
+    if before and dict(before.requested) == dict(cell.packages):
+        return before
+    tree = base.rootfs(locked_base, store, settings, progress)
+    return base.resolve_packages(cell.packages, tree, locked_base.name, settings, progress)
 
 
 def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:

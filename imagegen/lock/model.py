@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen.base.model import Deb, LockedBase
+from imagegen.base.model import Deb, LockedBase, LockedPackages
 from imagegen.interpreter.model import InterpreterArchive, LockedInterpreter
 from imagegen.matrix.model import GitSource
 from imagegen.matrix.rule import WinnerRule
@@ -35,6 +35,7 @@ __all__ = [
     "LockedGit",
     "LockedGpus",
     "LockedInterpreter",
+    "LockedPackages",
     "LockedPatch",
     "LockedSdist",
     "LockedSubmodule",
@@ -216,11 +217,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Foundation:
-    """What lies under a venv, from the bottom up: the base, and a standalone interpreter where there is one."""
+    """What lies under a venv, from the bottom up: the base, packages above it, and a standalone interpreter."""
 
     base: LockedBase
-    # Debian packages that are added above the base have their place here.
     interpreter: LockedInterpreter
+    added: LockedPackages | None = None  # None also where the base has all that is requested
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ class Lock:
     winners: tuple[Winner, ...] = ()  # sorted by rule
     gpu: LockedGpus | None = None
     builds: tuple[LockedBuild, ...] = ()  # sorted by name; `realised` turns each into a wheel
+    added: LockedPackages | None = None  # Debian packages above the base; None: the cell requests none
 
     @property
     def platform(self) -> str:
@@ -250,7 +252,12 @@ class Lock:
 
     @property
     def foundation(self) -> Foundation:
-        return Foundation(self.base, self.interpreter)
+        return Foundation(self.base, self.interpreter, self.added if self.added and self.added.debs else None)
+
+    @property
+    def debs(self) -> tuple[Deb, ...]:
+        """All Debian packages that the lock names, by name: an added one replaces the base's."""
+        return all_debs(self.base, self.added)
 
     @property
     def packages(self) -> tuple[LockedWheel | LockedBuild, ...]:
@@ -258,6 +265,12 @@ class Lock:
         compiled = {build.name for build in self.builds}
         others = [wheel for wheel in self.wheels if wheel.name not in compiled]
         return tuple(sorted((*others, *self.builds), key=lambda each: each.name))
+
+
+def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[Deb, ...]:
+    """Return the debs of base and added packages, by name: an added one replaces the base's."""
+    found = {(deb.name, deb.architecture): deb for deb in (*base.debs, *(added.debs if added else ()))}
+    return tuple(found[key] for key in sorted(found))
 
 
 def archive_name(name: str, version: str) -> str:

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen import compat, data
-from imagegen.base.model import LockedBase
+from imagegen.base.model import Deb, LockedBase
 from imagegen.errors import BuildError, ImagegenError, LockError
 from imagegen.lock.builds import closure
 from imagegen.lock.model import LockedWheel
@@ -139,10 +139,18 @@ def against(each: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[
 
 
 def require_tools(
-    each: Compiled, cell: Cell, base: LockedBase, wheels: Iterable[LockedWheel], rules: Iterable[Rule]
+    each: Compiled,
+    cell: Cell,
+    base: LockedBase,
+    debs: Iterable[Deb],
+    wheels: Iterable[LockedWheel],
+    rules: Iterable[Rule],
 ) -> None:
-    """Raise BuildError where the base has no compiler, or the toolkit is none that this build can use."""
-    _require_compiler(each, cell, base)
+    """Raise BuildError where base and packages have no compiler, or the toolkit is none that this build can use.
+
+    `debs` are all Debian packages that the lock names.
+    """
+    _require_compiler(each, cell, base, debs)
     if each.recipe.architectures is None and not each.recipe.toolkit:
         return
     versions = {wheel.name: wheel.version for wheel in wheels}
@@ -162,15 +170,15 @@ def require_tools(
     _require_new_enough(what, toolkit, _names(each, cell), rules)
 
 
-def _require_compiler(each: Compiled, cell: Cell, base: LockedBase) -> None:
+def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterable[Deb]) -> None:
     if base.content:
         return  # its packages are the image's own to tell
-    there = {deb.name for deb in base.debs}
+    there = {deb.name for deb in debs}
     if lacking := [name for name in ("g++", f"python{cell.python}-dev") if name not in there]:
         raise BuildError(
             f"{each.package} {each.version} cannot be compiled on {base.name}",
             why=f"the base has no {' and no '.join(lacking)}",
-            fix="use a base with g++ and python3-dev, such as debian12-gpu",
+            fix="add them to the image's `packages`, or use a base with g++ and python3-dev, such as debian12-gpu",
         )
 
 

@@ -17,6 +17,7 @@ from imagegen.lock.distribution_schema import Build, Wheel, build_table, wheel_t
 from imagegen.lock.forms import CONFIG, fields
 from imagegen.lock.interpreter_schema import Interpreter, interpreter_table
 from imagegen.lock.model import LOCK_VERSION, Lock, LockedEnv, LockedGpus, Record, RecordedLayer, Winner
+from imagegen.lock.packages_schema import Packages, packages_table
 
 
 class _Table(BaseModel):
@@ -69,6 +70,7 @@ class LockFile(_Table):
     inputs: dict[f.Text, f.Sha256]
     base: Base
     interpreter: Interpreter
+    packages: Packages | None = None
     gpu: _Gpu | None = None
     env: list[_Env] = []
     build: list[Build] = []
@@ -87,6 +89,7 @@ class LockFile(_Table):
             ("env", [env.name for env in self.env]),
             ("winners", [winner.rule for winner in self.winner]),
             ("debs", [deb.name for deb in self.base.debs]),
+            ("packages.debs", [deb.name for deb in self.packages.debs] if self.packages else []),
         ):
             if names != sorted(set(names)):
                 out = next((b for a, b in itertools.pairwise(names) if b <= a), "")
@@ -124,6 +127,7 @@ class LockFile(_Table):
             winners=tuple(Winner(**each.model_dump() | {"over": tuple(each.over)}) for each in self.winner),
             gpu=LockedGpus(tuple(self.gpu.capabilities), self.gpu.driver) if self.gpu else None,
             builds=tuple(build.to_model() for build in self.build),
+            added=self.packages.to_model() if self.packages else None,
         )
 
 
@@ -146,6 +150,7 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "inputs": dict(sorted(lock.inputs.items())),
         "base": base_table(lock.base),
         "interpreter": interpreter_table(lock.interpreter),
+        **({"packages": packages_table(lock.added)} if lock.added else {}),
         "uv": wheel_table(lock.uv),
         "env": [fields(env, _Env) for env in lock.env],
         **({"build": [build_table(build) for build in lock.builds]} if lock.builds else {}),

@@ -287,6 +287,7 @@ class _Completion:
                 if name in self.recipes
             },
             omits=dict(sorted(made.omits.items())),
+            packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
         )
         return inputs(draft, self.rules)
 

@@ -16,6 +16,7 @@ class Composition:
     interpreter: str | None = None  # None: the one that base and Python give
     components: dict[str, ComponentUse] = field(default_factory=dict)
     env: dict[str, EnvEntry] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)  # Debian package -> reason
     omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
 
 
@@ -26,12 +27,14 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
     for part in parts:
         made.components |= part.components
         made.env |= part.env
+        made.packages |= part.packages
         made.omits |= part.omits
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
         made.interpreter = variant.interpreter or made.interpreter
         made.components |= variant.components
         made.env |= variant.env
+        made.packages |= variant.packages
         made.omits |= variant.omits
         for name in variant.without:
             made.components.pop(name, None)

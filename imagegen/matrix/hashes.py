@@ -34,6 +34,8 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
         "rules": [_sense(rule) for rule in rules if concerns(rule, packages)],
     }
+    if cell.packages:
+        parts["packages"] = dict(cell.packages)
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
     parts |= {

@@ -118,7 +118,7 @@ class Base:
     image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
     system: str  # "debian12"
     glibc: str  # "2.36": decides which manylinux wheels fit
-    packages: Mapping[str, str]  # package name -> why it is in the base
+    packages: Mapping[str, str]  # package name -> why it is there; of kind registry, above the image
     description: str
 
 
@@ -185,6 +185,7 @@ class Cell:
     gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
+    packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
 
     @property
     def declarations(self) -> Declarations:

@@ -91,7 +91,9 @@ class BaseEntry(_Entry):
     suite: Annotated[str, f.string(r"[a-z][a-z0-9-]*")] | None = Field(default=None, description="Of kind debian.")
     image: f.ImageReference | None = Field(default=None, description="Of kind registry; the lock pins its digest.")
     system: f.Name = Field(description="Its glibc decides which manylinux wheels fit.")
-    packages: dict[f.DebianPackage, f.Text] = Field(default={}, description="Package -> why it is in the base.")
+    packages: dict[f.DebianPackage, f.Text] = Field(
+        default={}, description="Package -> why it is in the base; of kind registry, in a layer above the image."
+    )
     env: dict[f.EnvName, EnvEntry] = Field(default={}, description="Set in every image on this base.")
 
     @model_validator(mode="after")
@@ -166,6 +168,9 @@ class _Part(_Strict):
 
     components: dict[f.Name, ComponentUse] = {}
     env: dict[f.EnvName, EnvEntry] = {}
+    packages: dict[f.DebianPackage, f.Text] = Field(
+        default={}, description="Debian package -> why it is there, in a layer above the base."
+    )
     omits: dict[f.Distribution, f.Text] = Field(
         default={},
         description="Distribution that an extra of a component names and that is not installed -> why, and what does "

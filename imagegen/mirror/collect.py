@@ -40,6 +40,8 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings:
         lock.fetch_parts(locked, store, settings, progress)
     interpreters.fetch(locked.interpreter, store, settings, progress)
     base.fetch_files(locked.base, store, settings, progress)
+    if locked.added:
+        base.fetch_packages(locked.added, store, settings, progress)
 
 
 def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
@@ -52,9 +54,10 @@ def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
         files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
     found = [Listing(name, FILES, _sorted(files))]
-    if locked.base.debs:
-        debs = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in locked.base.debs}
-        found.append(Listing(listing(locked.base.debs), PACKAGES, _sorted(debs)))
+    for debs in (locked.base.debs, locked.added.debs if locked.added else ()):
+        if debs:
+            packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in debs}
+            found.append(Listing(listing(debs), PACKAGES, _sorted(packages)))
     return tuple(found)
 
 

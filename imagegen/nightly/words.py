@@ -20,10 +20,10 @@ def sentences(before: Lock | None, after: Lock, known: Known = _NOTHING) -> list
 
 
 def _security(before: Lock, after: Lock) -> list[str]:
-    old = {deb.name: deb.version for deb in before.base.debs}
+    old = {deb.name: deb.version for deb in before.debs}
     moved = [
         f"{deb.name} {deb.version}"
-        for deb in after.base.debs
+        for deb in after.debs
         if deb.archive == "debian-security" and old.get(deb.name) != deb.version
     ]
     return [f"security updates of Debian: {', '.join(moved)}"] if moved else []

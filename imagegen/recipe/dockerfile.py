@@ -16,6 +16,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.base.installer import COMMAND, ENVIRONMENT
 from imagegen.data import shipped
 from imagegen.errors import LockError
 from imagegen.layers.image import base_environment, entrypoint, environment, labels
@@ -56,6 +57,9 @@ def render(lock: Lock, tag: str) -> Rendered:
     wheels = [wheel for wheel in lock.wheels if wheel.build is None]
     others = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
     contexts = {"base": "oci-layout://./base", "wheels": "./wheels"} | ({"builds": "./builds"} if lock.builds else {})
+    added = lock.foundation.added
+    if added:
+        contexts["packages"] = "./packages"
     named = " ".join(f"--build-context {name}={place}" for name, place in contexts.items())
     plain = f"{tag}-plain"
     arguments = _ARGUMENTS.replace("CONTEXTS", named).replace("TAG", plain)
@@ -79,6 +83,10 @@ def render(lock: Lock, tag: str) -> Rendered:
         open=OPEN,
         links=links(lock),
         interpreter=lock.interpreter.path,
+        packages=added.debs if added else (),
+        bottom="packaged" if added else "base",
+        install=COMMAND,
+        install_environment=ENVIRONMENT,
         reason=reason,
     )
     _check_lines(text)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from imagegen import layers, lock, wheels
+from imagegen.base import fetch_packages
 from imagegen.config import Settings
 from imagegen.layers import support
 from imagegen.lock.build_sources import fetch_sources
@@ -33,7 +34,9 @@ def write(
     settings: Settings,
     progress: Progress,
 ) -> None:
-    """Write Dockerfile, base/ (an OCI layout), wheels/, support/, and builds/ where there are some, to a new directory.
+    """Write Dockerfile, base/ (an OCI layout), wheels/, support/, packages/ and builds/ where there are some.
+
+    The directory is new; packages are above the base, and the Dockerfile installs them.
 
     All is fetched before anything is written, and the directory appears complete or not at all. Raises StoreError when
     it exists and is not empty; FetchError, BaseError and LockError as the build does.
@@ -42,13 +45,19 @@ def write(
     lock.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
     if locked.builds:
         fetch_sources(locked.builds, recipes, store, settings, progress)
-    base = layers.assemble_base(locked, store, settings, progress)
+    if locked.added:
+        fetch_packages(locked.added, store, settings, progress)
+    base = layers.assemble_base(replace(locked, added=None), store, settings, progress)
     with refs.filling(directory) as fresh:
         refs.export(store, base.digest, fresh / "base", "latest")
         folder = fresh / "wheels"
         folder.mkdir()
         for wheel in rendered.wheels:
             _place(store, wheel.file.digest, folder / wheel.file.filename)
+        if added := locked.foundation.added:
+            (fresh / "packages").mkdir()
+            for deb in added.debs:
+                _place(store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
         if locked.builds:
             write_builds(locked.builds, recipes, fresh / "builds", store)
         _write_support(locked, fresh / "support")

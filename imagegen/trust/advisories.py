@@ -145,7 +145,7 @@ def _built(lock: Lock, system: System) -> Iterator[tuple[str, str, str]]:
     """Each Debian package with its source's name and version."""
     if not lock.base.debs:
         yield from ((name, deb.source, deb.source_version) for name, deb in system.debs.items())
-    for deb in lock.base.debs:
+    for deb in lock.debs if lock.base.debs else ():
         there = system.debs.get(deb.name)
         if there and there.version == deb.version:
             yield deb.name, there.source, there.source_version

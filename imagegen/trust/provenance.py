@@ -86,7 +86,7 @@ def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]
         yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
     if archive := lock.interpreter.file:
         yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
-    for deb in base.debs:
+    for deb in lock.debs:
         yield {"uri": purl.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
     for found in (*_of_wheels(lock.wheels), *(each for build in lock.builds for each in _of_build(build))):

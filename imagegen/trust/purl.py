@@ -19,8 +19,9 @@ def pypi(name: str, version: str, file: File | None) -> str:
 
 
 def deb(package: Deb, suite: str | None) -> str:
-    """Of a .deb of Debian's archive."""
-    return _purl("deb/debian", package.name, package.version, {"arch": package.architecture, "distro": suite})
+    """Return the purl of a .deb of Debian's archive, or of Ubuntu's; other archives are for one of the two."""
+    vendor = "ubuntu" if package.archive == "ubuntu" else "debian"
+    return _purl(f"deb/{vendor}", package.name, package.version, {"arch": package.architecture, "distro": suite})
 
 
 def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:

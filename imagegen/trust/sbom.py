@@ -135,10 +135,12 @@ def _support(lock: Lock) -> Component:
 
 
 def _debs(lock: Lock, known: Known) -> list[Component]:
-    """The base's Debian packages: those of the lock; of a registry's image, those that dpkg has there."""
+    """The Debian packages: those of the lock; of a registry's image, those that dpkg has in the tree besides."""
+    locked = [_locked_deb(each, lock.base.suite, known.debs.get(each.name)) for each in lock.debs]
     if lock.base.debs:
-        return [_locked_deb(each, lock.base.suite, known.debs.get(each.name)) for each in lock.base.debs]
-    return [
+        return locked
+    names = {each.name for each in lock.debs}
+    return locked + [
         _component(
             "library",
             name,
@@ -148,6 +150,7 @@ def _debs(lock: Lock, known: Known) -> list[Component]:
             properties={"source-package": f"{each.source} {each.source_version}"},
         )
         for name, each in known.debs.items()
+        if name not in names
     ]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from imagegen import base
-from imagegen.base.build import sources_list
+from imagegen.base.build import sources_file
+from imagegen.base.distributions import release
 from imagegen.config import Settings
 from imagegen.epoch import EPOCH
 from imagegen.errors import BaseError
@@ -89,7 +90,7 @@ def test_the_layer_holds_what_users_build_on(debian: Debian) -> None:
     assert headers == {b"\3\0\0\0"}  # PEP 552: bound to the source's hash, since its mtime is not kept
     assert len(pycs) > 400
     assert addresses.count("bookworm") == 3
-    assert sources_list(addresses, "bookworm").decode() == addresses
+    assert sources_file(release("bookworm"), addresses).decode() == addresses
 
 
 def test_dpkg_apt_and_python_work_in_it(debian: Debian) -> None:

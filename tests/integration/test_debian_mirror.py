@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import shutil
 import subprocess
 import time
@@ -17,6 +18,8 @@ import pytest
 
 from imagegen.base import apt
 from imagegen.base.apt import Apt
+from imagegen.base.distributions import release
+from imagegen.base.resolve import official
 from imagegen.config import Settings
 from imagegen.errors import BaseError
 from tests.loopback import Loopback, Server, drip, raw, status
@@ -75,7 +78,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def archive(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    monkeypatch.setattr(apt, "_KEYRINGS", (str(keys / "good.gpg"),))
+    monkeypatch.setattr(importlib.import_module("imagegen.base.resolve"), "keyring", lambda _: str(keys / "good.gpg"))
     monkeypatch.setattr(apt, "_of_host", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
     return Archive(tmp_path / "mirror", keys)
 
@@ -95,11 +98,10 @@ def mirror(archive: Archive) -> Iterator[str]:
 def update(tmp_path: Path, url: str, **env: str) -> dict[str, str]:
     root = tmp_path / "apt"
     root.mkdir()
-    reader = Apt(
-        root, {"debian": ("bookworm",)}, {"debian": url}, Settings.from_environment(ENV | env), architecture="amd64"
-    )
+    settings = Settings.from_environment(ENV | env | {"IMAGEGEN_DEBIAN_MIRROR": url})
+    reader = Apt(root, official(release("bookworm"), settings, pockets=False), settings, architecture="amd64")
     reader.run("update", "--error-on=any")
-    return reader.dates()
+    return {suite: date for (_, suite), (_, date) in reader.releases().items()}
 
 
 ENV = {"HOME": "/nonexistent", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}

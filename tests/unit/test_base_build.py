@@ -15,8 +15,10 @@ import pytest
 
 from imagegen import base, registry
 from imagegen.base import BaseLayer, fetch
-from imagegen.base.build import failed, sources_list, verify, write_repository
+from imagegen.base.build import failed, sources_file, verify, write_repository
+from imagegen.base.distributions import release
 from imagegen.base.model import Deb, LockedBase
+from imagegen.base.sources import Entry, parse_deb822
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError, GoneError
 from imagegen.net import Client, MissingFiles
@@ -47,7 +49,7 @@ ONE = locked(deb("a", b"first"), deb("b", b"second", "debian-security"))
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Both archives and the snapshot archive as directories."""
-    monkeypatch.setattr(fetch, "_SNAPSHOTS", (tmp_path / "snapshots").as_uri())
+    monkeypatch.setattr(fetch, "snapshots", lambda name: (tmp_path / "snapshots" / name).as_uri())
     for name in ("debian", "security"):
         (tmp_path / name / "pool").mkdir(parents=True)
     (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"first")
@@ -106,19 +108,20 @@ def test_packages_that_left_the_mirror_come_from_the_snapshot_archive(here: Sett
     at = tmp_path / "snapshots/debian/20261119T141254Z/pool"
     at.mkdir(parents=True)
     (at / "a_1~2+b1.deb").write_bytes(b"first")
-    (tmp_path / "snapshots/index.html").touch()
+    (tmp_path / "snapshots/debian/index.html").touch()
     store = Store(tmp_path / "store")
     fetch.fetch(ONE, store, here, Quiet())
     assert store.has(f"sha256:{ONE.debs[0].sha256}")
 
 
-@pytest.mark.parametrize(("reachable", "why"), [(False, "cannot be reached"), (True, "does not have them either")])
+@pytest.mark.parametrize(("reachable", "why"), [(False, "cannot be reached"), (True, "do not have them either")])
 def test_packages_gone_everywhere_are_all_named(here: Settings, tmp_path: Path, reachable: bool, why: str) -> None:
     (tmp_path / "debian/pool/a_1~2+b1.deb").unlink()
     (tmp_path / "security/pool/b_1~2+b1.deb").unlink()
     if reachable:
-        (tmp_path / "snapshots").mkdir()
-        (tmp_path / "snapshots/index.html").touch()
+        for name in ("debian", "debian-security"):
+            (tmp_path / "snapshots" / name).mkdir(parents=True)
+            (tmp_path / "snapshots" / name / "index.html").touch()
     with pytest.raises(BaseError) as caught:
         fetch.fetch(ONE, Store(tmp_path / "store"), here, Quiet())
     assert "a 1:1~2+b1, b 1:1~2+b1" in caught.value.what
@@ -141,7 +144,7 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
     here: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "Client", partial(Client, attempts=2, backoff=0.01))
-    away = replace(here, debian_mirrors=dict.fromkeys(here.debian_mirrors, "http://127.0.0.1:1/d"))
+    away = replace(here, archive_mirrors=dict.fromkeys(here.archive_mirrors, "http://127.0.0.1:1/d"))
     store = Store(tmp_path / "store")
     fetch.fetch(locked(ONE.debs[0]), store, here, Quiet())
     many = locked(deb("a", b"first"), *(deb(f"p{n}", f"{n}".encode()) for n in range(50)))
@@ -229,18 +232,43 @@ def test_what_dpkg_installed_must_be_the_lock() -> None:
         assert word in str(caught.value.why)
 
 
-def test_sources_are_debians_own_for_the_suite() -> None:
+SOURCES = """\
+## Debian distribution repository
+Types: deb
+URIs: http://archive.example/debian
+Suites: trixie trixie-updates
+Components: main contrib non-free non-free-firmware
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://archive.example/sec
+Suites: trixie-security
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+
+
+def test_sources_are_the_releases_own_in_its_own_form() -> None:
+    """Debian 13 has no sources.list any more: what its apt reads is in deb822 form, and names the keyring."""
     example = "# See\n" + "".join(
         f"deb http://archive.example/{path} {suite} main contrib\n#deb-src x {suite} main\n"
         for path, suite in (("debian", "bookworm"), ("debian", "bookworm-updates"), ("sec", "bookworm-security"))
     )
-    assert sources_list(example, "bookworm").decode().splitlines() == [
+    assert sources_file(release("bookworm"), example).decode().splitlines() == [
         "deb http://archive.example/debian bookworm main",
         "deb http://archive.example/debian bookworm-updates main",
         "deb http://archive.example/sec bookworm-security main",
     ]
-    with pytest.raises(BaseError, match="not for trixie"):
-        sources_list(example, "trixie")
+    trixie = release("trixie")
+    found = list(parse_deb822(sources_file(trixie, SOURCES).decode(), trixie.sources))
+    assert [(each.uri, each.suite, each.components, each.signed_by) for each in found if isinstance(each, Entry)] == [
+        (f"http://archive.example/{path}", suite, ("main",), "/usr/share/keyrings/debian-archive-keyring.gpg")
+        for path, suite in (("debian", "trixie"), ("debian", "trixie-updates"), ("sec", "trixie-security"))
+    ]
+    for suite, text in (("trixie", example), ("bookworm", SOURCES), ("bookworm", example.replace("-security", ""))):
+        with pytest.raises(BaseError) as caught:
+            sources_file(release(suite), text)
+        assert caught.value.where
 
 
 def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.base.apt import parse_release
-from imagegen.base.mirrors import mirrors, parse_targets
+from imagegen.base.apt import list_name, parse_release
+from imagegen.base.distributions import archive_at, release
+from imagegen.base.mirrors import mirrors, parse_targets, roots
 from imagegen.base.model import Deb
 from imagegen.base.resolve import parse_uris, resolve
 from imagegen.config import Settings
@@ -20,6 +21,7 @@ from imagegen.progress import Quiet
 from tests.timing import within
 
 ROOTS = {"debian": "http://mirror.example/debian", "debian-security": "http://mirror.example/debian/security"}
+DEBIAN = ("debian", "debian-security")
 TEXT = st.text("abz019.+~-", min_size=1, max_size=12)
 
 
@@ -69,9 +71,13 @@ def test_a_release_file_gives_its_code_name_and_date() -> None:
     assert parse_release(text) == ("bookworm", "2026-07-11T10:16:37Z")
 
 
+def test_a_flat_archive_has_no_code_name() -> None:
+    assert parse_release("Origin: NVIDIA\nDate: Sat, 11 Jul 2026 10:16:37 UTC\n") == ("", "2026-07-11T10:16:37Z")
+
+
 @pytest.mark.parametrize("text", ["", "Codename: bookworm\n", "Codename: bookworm\nDate: yesterday\n"])
 def test_a_release_file_without_a_date_is_refused(text: str) -> None:
-    with pytest.raises(BaseError, match="no code name or date"):
+    with pytest.raises(BaseError, match="no date"):
         parse_release(text)
 
 
@@ -98,15 +104,50 @@ def test_settings_come_before_the_host(tmp_path: Path) -> None:
         "#!/bin/sh\nprintf 'Debian\\tDebian\\thttp://h.example/d/\\nDebian\\tDebian-Security\\thttp://h.example/s/\\n'"
     )
     apt.chmod(0o755)
-    found = mirrors(settings(tmp_path, IMAGEGEN_DEBIAN_MIRROR="http://mine.example/d/"))
+    found = mirrors(DEBIAN, settings(tmp_path, IMAGEGEN_DEBIAN_MIRROR="http://mine.example/d/"))
     assert found == {"debian": "http://mine.example/d", "debian-security": "http://h.example/s"}
 
 
 def test_an_unknown_mirror_names_the_variable_to_set(tmp_path: Path) -> None:
     with pytest.raises(BaseError) as caught:
-        mirrors(settings(tmp_path, IMAGEGEN_DEBIAN_MIRROR="http://mine.example/d"))
+        mirrors(DEBIAN, settings(tmp_path, IMAGEGEN_DEBIAN_MIRROR="http://mine.example/d"))
     assert "IMAGEGEN_DEBIAN_SECURITY_MIRROR" in str(caught.value.fix)
     assert "IMAGEGEN_DEBIAN_MIRROR" not in str(caught.value.fix)
+
+
+def test_an_archive_is_served_by_its_own_variable_its_hosts_or_itself(tmp_path: Path) -> None:
+    cuda = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
+    uris = {"ubuntu": "http://archive.ubuntu.com/ubuntu", archive_at(cuda): cuda}
+    assert roots(uris, settings(tmp_path)) == uris
+    found = roots(uris, settings(tmp_path, IMAGEGEN_APT_MIRROR_ARCHIVE_UBUNTU_COM="https://m.example/u/",
+        IMAGEGEN_APT_MIRROR_DEVELOPER_DOWNLOAD_NVIDIA_COM="https://m.example/nvidia"))  # fmt: skip
+    assert found == {
+        "ubuntu": "https://m.example/u/ubuntu",
+        archive_at(cuda): "https://m.example/nvidia/compute/cuda/repos/ubuntu2204/x86_64",
+    }
+    both = settings(tmp_path, IMAGEGEN_UBUNTU_MIRROR="file:///u", IMAGEGEN_APT_MIRROR_ARCHIVE_UBUNTU_COM="http://x/")
+    assert roots({"ubuntu": uris["ubuntu"]}, both) == {"ubuntu": "file:///u"}
+
+
+def test_an_archive_has_one_name_whatever_address_an_image_has_for_it() -> None:
+    for uri in ("http://archive.ubuntu.com/ubuntu/", "https://security.ubuntu.com/ubuntu"):
+        assert archive_at(uri) == "ubuntu"
+    assert archive_at("http://security.debian.org/debian-security") == "debian-security"
+    assert archive_at("https://other.example/ubuntu/") == "other.example/ubuntu"
+
+
+def test_a_package_of_a_flat_archive_has_a_plain_path() -> None:
+    text = f"'http://x.example/r/./a_1_amd64.deb' a_1_amd64.deb 5 SHA256:{'0' * 64}"
+    (deb,) = parse_uris(text, {"x.example/r": "http://x.example/r"})
+    assert deb.path == "a_1_amd64.deb"
+
+
+def test_only_code_names_of_the_table_are_releases() -> None:
+    assert release("trixie").proven
+    assert not release("noble").proven
+    for name in ("stable", "sid", ""):
+        with pytest.raises(BaseError):
+            release(name)
 
 
 def test_another_kind_of_base_is_refused(tmp_path: Path) -> None:
@@ -121,3 +162,15 @@ def test_what_cannot_be_a_package_never_reaches_apt(tmp_path: Path) -> None:
     with pytest.raises(BaseError) as caught:
         resolve(base, settings(tmp_path), Quiet())
     assert "'--purge', 'python3-', 'libc6:i386', 'apt=1.0'" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("http://ftp.debian.org/debian/dists/bookworm/InRelease", "ftp.debian.org_debian_dists_bookworm_InRelease"),
+        ("http://h.example:8080/a_b~c/InRelease", "h.example:8080_a%5fb%7ec_InRelease"),
+        ("file:/srv/mirror/./Release", "_srv_mirror_._Release"),
+    ],
+)
+def test_lists_are_found_under_the_names_that_apt_gives_them(uri: str, name: str) -> None:
+    assert list_name(uri) == name

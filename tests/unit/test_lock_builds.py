@@ -242,7 +242,7 @@ def test_what_compiles_is_told_by_name_and_version() -> None:
     base = replace(BASE, debs=tuple(deb(name) for name in there))
     version = "1:2.3+dfsg-4~deb12u1"
     compiling = ("g++", "g++-12", "libc6-dev", "libgcc-12-dev", "libpython3.11-dev", "python3.11")
-    assert compiler(base) == [f"{name}={version}" for name in compiling]
+    assert compiler(base, base.debs) == [f"{name}={version}" for name in compiling]
 
 
 def test_the_closure_follows_who_asks_for_whom() -> None:

@@ -277,8 +277,9 @@ def test_tools_that_will_not_do_are_told_before_time_is_spent(
     each = compiled(architectures=Architectures("A", ";", names or {"10.3": "100", "9.0": "90"}))
     cell = replace(works.cell, gpus=(GPUS["90"], GPUS["103"]))
     base = replace(works.first.base, debs=tuple(deb for deb in works.first.base.debs if deb.name in debs))
+    stack = [wheel(name, version) for name, version in versions.items()]
     with pytest.raises(BuildError, match=why) as caught:
-        require_tools(each, cell, base, [wheel(name, version) for name, version in versions.items()], [BLACKWELL])
+        require_tools(each, cell, base, base.debs, stack, [BLACKWELL])
     assert caught.value.fix
 
 
@@ -286,13 +287,13 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
     each = compiled(architectures=Architectures("A", ";", {"10.3": "100", "9.0": "90"}))
     cell = replace(works.cell, gpus=(GPUS["90"], GPUS["103"]))
     stack = [wheel(name, version) for name, version in STACK.items()]
-    require_tools(each, cell, works.first.base, stack, [BLACKWELL])
+    require_tools(each, cell, works.first.base, works.first.debs, stack, [BLACKWELL])
     theirs = [wheel("nvidia-cuda-nvcc", "13.0.88"), wheel("torch", "2.9.0a0+nv25.10")]
-    require_tools(each, cell, works.first.base, theirs, [BLACKWELL])
+    require_tools(each, cell, works.first.base, works.first.debs, theirs, [BLACKWELL])
     alone = compiled(against=(), architectures=each.recipe.architectures)
-    require_tools(alone, cell, works.first.base, stack[:1], [BLACKWELL])
+    require_tools(alone, cell, works.first.base, works.first.debs, stack[:1], [BLACKWELL])
     plain = compiled(architectures=None, toolkit="", against=())
-    require_tools(plain, cell, works.first.base, [], [BLACKWELL])  # C++ alone
+    require_tools(plain, cell, works.first.base, works.first.debs, [], [BLACKWELL])  # C++ alone
 
 
 def image(name: str, *env: str) -> LockedBase:
@@ -312,7 +313,7 @@ def image(name: str, *env: str) -> LockedBase:
 )
 def test_a_base_of_a_registry_is_the_toolkit_as_far_as_it_tells(base: LockedBase, refused: bool, works: Works) -> None:
     def check() -> None:
-        require_tools(compiled(), works.cell, base, [wheel("torch", "2.9.0+cu128")], [])
+        require_tools(compiled(), works.cell, base, base.debs, [wheel("torch", "2.9.0+cu128")], [])
 
     if refused:
         with pytest.raises(BuildError, match=r"its toolkit is CUDA 13\.0"):

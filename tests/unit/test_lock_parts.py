@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.config import Settings
-from imagegen.errors import BaseError, FetchError, ImagegenError, LockError, ReproducibilityError
+from imagegen.errors import FetchError, ImagegenError, LockError, ReproducibilityError
 from imagegen.lock import contents, contradictions, dumps, fetch, indexes, read, stale, write
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock, LockedGit
@@ -197,19 +197,6 @@ def test_a_compiled_component_with_a_wheel_is_taken(house: Wider) -> None:
     house.shelf.wheel("mbridge", "0.15.1", tag="cp311-cp311-manylinux_2_28_x86_64")
     house.cell = replace(house.cell, requirements=(replace(mine, component=component, git=None), *others))
     assert source_of(house.lock()) is None
-
-
-def test_packages_that_the_base_wants_stay_names(house: Wider) -> None:
-    house.cell = replace(house.cell, base=replace(house.cell.base, packages={"python3.12": "x", "git": "y"}))
-    lock = house.lock()
-    assert lock.base.packages == ("git", "python3.12")
-    assert any("git, python3.12 stay unresolved" in text for text in house.said)
-    assert loads(dumps(lock)) == lock
-    from imagegen import base
-
-    with pytest.raises(BaseError) as caught:
-        base.require_complete(lock.base)
-    assert "git, python3.12" in str(caught.value)
 
 
 def edits(text: str) -> dict[str, str]:

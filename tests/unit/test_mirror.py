@@ -70,7 +70,7 @@ def wheel_from(at: str, store: Store) -> None:
 
 def debs_from(at: str, lock: Lock, store: Store) -> None:
     nowhere = {"debian": "file:///nonexistent/", "debian-security": "file:///nonexistent/"}
-    fetch.fetch(lock.base, store, replace(settings_of(at), debian_mirrors=nowhere), Quiet())
+    fetch.fetch(lock.base, store, replace(settings_of(at), archive_mirrors=nowhere), Quiet())
 
 
 def test_what_a_lock_names_comes_from_there_alone(at: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock with foreign hashes must not pass off a wheel as a package, whose scripts run as root."""
-    monkeypatch.setattr(fetch, "_SNAPSHOTS", "file:///nonexistent")
+    monkeypatch.setattr(fetch, "snapshots", "file:///nonexistent/{}".format)
     filled(at, ONE, Store(tmp_path / "here"))
     with pytest.raises(GoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
