@@ -77,14 +77,13 @@ def test_an_edited_table_is_refused(old: str, new: str) -> None:
 def test_a_lock_repeats_the_matrix() -> None:
     files = {"linux/amd64": InterpreterFile(PATH, "c" * 64)}
     asked = Interpreter("standalone-3.12", "3.12", STANDALONE.path, (), "3.12.14", "20260814", files)
-    found = lock_interpreter(asked, "linux/amd64", None)
+    found = lock_interpreter(asked, "linux/amd64", ())
     assert found.file and (found.file.filename, found.file.sha256) == ("cpython-3.12.14+20260814-x.tar.gz", "c" * 64)
     assert found.file.url.endswith(f"/releases/download/{PATH}")
     own = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
-    assert lock_interpreter(own, "linux/amd64", None) == LockedInterpreter("debian12-3.11", "3.11", own.path)
+    assert lock_interpreter(own, "linux/amd64", ()) == LockedInterpreter("debian12-3.11", "3.11", own.path)
     deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
-    below = replace(test_lock_file.LOCK.base, debs=(deb,))
-    assert lock_interpreter(own, "linux/amd64", below).version == "3.11.2"
+    assert lock_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
 
 
 def sources(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:

@@ -99,7 +99,7 @@ def test_base_and_commit_are_locked_by_hash(house: Wider) -> None:
     assert {wheel.name: wheel.version for wheel in lock.wheels} == {
         "mbridge": "0.15.1", "peft": "1.0", "torch": "2.13.0+cpu"
     }  # fmt: skip
-    assert house.built == [["/backend-1.0-py3-none-any.whl", "/mbridge-0.15.1.tar"]] * 2
+    assert house.built == [["/backend-1.0-py3-none-any.whl", "/mbridge-0.15.1.tar", "/tomllib"]] * 2
     write(lock, house.root / "lock.toml")
     assert read(house.root / "lock.toml") == lock
     assert stale(lock, house.cell) == ()
