@@ -126,7 +126,7 @@ class Bench:
             for wheel in pip:
                 os.link(self.warm.path(wheel.file.digest), context / wheel.file.filename)
                 options = "" if self.byte_code else "--no-compile"
-                values = {"interpreter": self.lock.base.interpreter, "pip": wheel.file.filename, "options": options}
+                values = {"interpreter": self.lock.interpreter.path, "pip": wheel.file.filename, "options": options}
                 (context / "Dockerfile").write_text(PIP.format(**values))
 
 

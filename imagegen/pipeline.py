@@ -22,7 +22,7 @@ from imagegen.errors import AuditError, SmokeError
 from imagegen.inventory.cell import subject
 from imagegen.layers import Image
 from imagegen.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.lock import contents_hash, inputs_hash
+from imagegen.lock import contents_hash, inputs_hash, tree_key
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell, Declarations
 from imagegen.progress import Progress, timed
@@ -154,9 +154,8 @@ def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
 
 
 def _audit_key(lock: Lock, cell: Cell) -> str:
-    return digest_of_json(
-        [contents_hash(lock), asdict(cell.declarations), base.key(lock.base), FACTS_FORMAT, LAYER_FORMAT, _edition()]
-    )
+    contents = [contents_hash(lock), asdict(cell.declarations), tree_key(lock.foundation)]
+    return digest_of_json([*contents, FACTS_FORMAT, LAYER_FORMAT, _edition()])
 
 
 def _line(finding: Finding) -> str:

@@ -16,14 +16,13 @@ from imagegen.nightly.propose import Proposal, propose
 from imagegen.nightly.releases import Shelf
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser
 from tests.unit.test_lock_resolve import Shelf as Index_
 
 LONG_AGO = "2026-01-01T00:00:00Z"
-BASE = LockedBase(
-    "debian12", "debian", "bookworm", "/usr/bin/python3.11", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,)
-)
-_BASE = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,))
+_BASE = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
 
 
 def day(number: int, hour: int = 12) -> str:
@@ -54,7 +53,7 @@ class Week:
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
         indexes = {"pypi": Index("pypi", None, "")}
         inputs = {"base": "b" * 64}
-        self.cell = Cell("x-cpu-py311", "x", "", "", axes, _BASE, requirements, (), indexes, (), inputs)
+        self.cell = Cell("x-cpu-py311", "x", "", "", axes, _BASE, DEBIAN, requirements, (), indexes, (), inputs)
 
     def wheel(self, name: str, version: str, *requires: str, on: str = LONG_AGO, tag: str = "py3-none-any") -> None:
         self.index.wheel(name, version, *requires, uploaded=on, tag=tag)
@@ -67,7 +66,7 @@ class Week:
 
     def first(self, as_of: str) -> Lock:
         """The lock of a time, made without any search."""
-        empty = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, as_of, BASE, (), ())
+        empty = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, as_of, BASE, LOCKED, (), ())
         return self.resolve(as_of, empty, (), {})
 
     def propose(self, before: Lock | None, as_of: str) -> Proposal:

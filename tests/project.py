@@ -17,6 +17,7 @@ from imagegen import lock, matrix
 from imagegen.data import shipped
 from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedWheel
 from imagegen.matrix.model import Cell
+from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
 
 CELL = "demo-cpu-py311"
@@ -27,9 +28,7 @@ images:
   demo: {description: Small., purpose: Tests., base: debian12, components: {demo: {because: Tests.}}}
 """
 PYTHON = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/main/p/python3.11.deb")
-BASE = LockedBase(
-    "debian12", "debian", "bookworm", "/usr/bin/python3.11", {"debian/bookworm": "2026-11-20T00:00:00Z"}, (PYTHON,)
-)
+BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-11-20T00:00:00Z"}, (PYTHON,))
 
 
 @dataclass
@@ -62,7 +61,16 @@ class Project:
         version = importlib.metadata.version("uv")  # a lock keeps the uv that runs here: no index is asked for it
         uv = LockedWheel("uv", version, File(f"uv-{version}-py3-none-any.whl", "0" * 64, 1, "pypi"), via=())
         start = Lock(
-            CELL, "demo", dict(cell.axes), dict(cell.inputs), uv, "2026-11-20T00:00:00Z", self.base, wheels=(), env=()
+            CELL,
+            "demo",
+            dict(cell.axes),
+            dict(cell.inputs),
+            uv,
+            "2026-11-20T00:00:00Z",
+            self.base,
+            LOCKED,
+            wheels=(),
+            env=(),
         )
         lock.write(start, self.lock)
 

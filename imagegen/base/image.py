@@ -40,9 +40,7 @@ def resolve(base: Base, settings: Settings, progress: Progress, *, architecture:
             f"base {base.name}: {', '.join(packages)} stay unresolved: only the package manager in {reference} "
             "knows their versions"
         )
-    return LockedBase(
-        base.name, base.kind, None, base.interpreter, {}, (), image=base.image, content=content, packages=packages
-    )
+    return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content, packages=packages)
 
 
 def require_complete(base: Base | LockedBase) -> None:

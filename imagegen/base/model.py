@@ -35,7 +35,6 @@ class LockedBase:
     name: str
     kind: str
     suite: str | None
-    interpreter: str
     archives: Mapping[str, str]  # "debian/bookworm" -> "2026-11-20T08:13:05Z"
     debs: tuple[Deb, ...]  # sorted by name
     image: str | None = None

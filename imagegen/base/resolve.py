@@ -55,7 +55,7 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
         archives = _archives(base, suites, apt.dates())
         wanted = (*_ALWAYS, *sorted(base.packages))
         debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *wanted), apt.roots)
-    return LockedBase(base.name, base.kind, base.suite, base.interpreter, archives, debs)
+    return LockedBase(base.name, base.kind, base.suite, archives, debs)
 
 
 def _archives(base: Base, suites: Mapping[str, Sequence[str]], dates: Mapping[str, str]) -> dict[str, str]:

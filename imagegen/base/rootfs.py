@@ -34,13 +34,20 @@ class Made:
         return (1 + image.UNPACKED) * sum(layer.size for layer in self.layers)
 
 
-def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progress, made: Made | None = None) -> Path:
+def rootfs(
+    locked: LockedBase,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    made: Made | None = None,
+    program: str | None = None,
+) -> Path:
     """The unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
     Where the store would have to build or fetch it, and it is `made` already, that one's layers are brought and
-    unpacked, held to their digests and diff_ids. The tree gets its name when it is complete, and is made again when its
-    interpreter is missing. Raises as `build`, `image.fetch` and `made.bring` do, and BaseError when it cannot be
-    unpacked or has no interpreter.
+    unpacked, held to their digests and diff_ids. The tree gets its name when it is complete, and is made again when
+    `program`, an absolute path, is missing in it. Raises as `build`, `image.fetch` and `made.bring` do, and BaseError
+    when it cannot be unpacked or has no `program`.
     """
     theirs = made if made and needed(locked, store) else None
     if theirs:
@@ -52,23 +59,23 @@ def rootfs(locked: LockedBase, store: Store, settings: Settings, progress: Progr
         name = build(locked, store, settings, progress).diff_id.removeprefix("sha256:")
     tree = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
-        if store.use(tree) is None or not _has_interpreter(locked, tree):
+        if store.use(tree) is None or not _has(tree, program):
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
                 _unpack(locked, store, tree, theirs)
-        if not _has_interpreter(locked, tree):
+        if not _has(tree, program):
             raise BaseError(
-                f"base {locked.name} has no {locked.interpreter}",
+                f"base {locked.name} has no {program}",
                 why=f"{', '.join(locked.packages)} would bring it, perhaps; imagegen cannot install these yet"
                 if locked.packages
                 else "its files hold none",
-                fix="correct `interpreter` in the matrix, or choose a base that holds it",
+                fix="name a standalone interpreter (`interpreter:` of the image), or choose a base that has it",
             )
     return tree
 
 
-def _has_interpreter(locked: LockedBase, tree: Path) -> bool:
-    return tree.is_dir() and inside(tree, locked.interpreter).is_file()
+def _has(tree: Path, program: str | None) -> bool:
+    return tree.is_dir() and (program is None or inside(tree, program).is_file())
 
 
 def _unpack(locked: LockedBase, store: Store, tree: Path, made: Made | None) -> None:

@@ -32,7 +32,7 @@ _MAX_LINKS = 40  # as Linux follows at most
 _MAX_DEPTH = 200  # folders in folders, ten times what images have: removing them takes a stack frame for each
 _CHUNK = 1 << 20
 # What a file system says of names and kinds that cannot be; all else is its own trouble.
-_ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
+ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
 _RECORD = "diff-id"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
@@ -43,7 +43,7 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path) -> None:
     Files belong to the caller, none is set-user-id, devices are left out. Raises BaseError for what no layer should
     hold, and for a layer that is not what the image's config says; StoreError.
     """
-    tree = _Tree(root)
+    tree = Tree(root)
     for layer in layers:
         with _unpacking(layer, store) as stream:
             tree.written.clear()
@@ -53,7 +53,7 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path) -> None:
                     try:
                         tree.add(member, archive)
                     except OSError as error:
-                        if error.errno not in _ODD:
+                        if error.errno not in ODD:
                             raise
                         where = f"{layer.digest}: {member.name[:200]}"
                         raise BaseError("a layer cannot be unpacked", where=where, why=error.strerror) from error
@@ -73,7 +73,7 @@ def verified(layer: Layer, store: Store) -> bool:
 
 def inside(root: Path, path: str) -> Path:
     """Where `path`, absolute in the tree, lies: links followed as inside it. BaseError where they run in circles."""
-    return _Tree(root).place(path, follow_last=True)
+    return Tree(root).place(path, follow_last=True)
 
 
 @contextmanager
@@ -120,7 +120,9 @@ def _decompressed(blob: BinaryIO, kind: str) -> Any:
     return blob
 
 
-class _Tree:
+class Tree:
+    """A file tree below a directory of this machine, to which members of archives are added."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._entries = self._bytes = 0

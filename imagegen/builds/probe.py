@@ -28,7 +28,7 @@ def probe(lock: Lock, base: Image, bench: Bench) -> Machine:
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
     with bench.store.room("probe") as room:
-        (room / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.base.interpreter))
+        (room / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
         context = ("--build-context", f"base={bench.layout(base)}", "--build-context", f"worker={WORKER}")
         out = room / "out"
         arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]

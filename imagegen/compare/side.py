@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagegen import base, registry
-from imagegen.layers import base as below
-from imagegen.layers import environment
+from imagegen.layers import environment, foundation
 from imagegen.layers.image import LABEL
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock
@@ -103,8 +102,9 @@ def _of_lock(lock: Lock) -> tuple[Part, ...]:
     """What it records, else what would be made of it: a layer weighs about what its wheels weigh."""
     if lock.record:
         return tuple(Part(each.name, each.key, each.digest, each.size) for each in lock.record.layers)
-    bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in below.taken(lock)]
+    bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in foundation.taken(lock)]
     bottom = bottom or [Part("base", base.key(lock.base), None, sum(deb.size for deb in lock.base.debs))]
+    bottom += [Part(name, key, None, None) for key, name in foundation.above_base(lock).items()]
     stack = [Part(each.name, each.key, None, sum(wheel.file.size for wheel in each.wheels)) for each in plan(lock)]
     compiled = {wheel.name for wheel in lock.wheels if wheel.build}
     lacking = [Part(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]

@@ -77,9 +77,7 @@ class Vocabulary:
         for gpu in matrix.gpus.values():
             gpus[gpu.family] = (*gpus.get(gpu.family, ()), gpu)
             gpus |= dict.fromkeys((gpu.name, gpu.capability, *gpu.products), (gpu,))
-        systems = {
-            cell.base.name: System(cell.base.name, cell.base.glibc, cell.base.python) for cell in matrix.all_cells
-        }
+        systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
         systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
         cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
         written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *cells)}

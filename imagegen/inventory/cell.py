@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
-from imagegen import base, layers, lock
+from imagegen import layers, lock
 from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, System
 from imagegen.config import Settings
@@ -105,8 +105,8 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
 def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
     if (known := known_system(locked, store)) is not None:
         return known
-    root = base.rootfs(locked.base, store, settings, progress)
-    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.base.interpreter)
+    root = lock.tree(locked.foundation, store, settings, progress)
+    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
     tree = Disk(root)
     found = replace(found, debs=dpkg.installed(tree), release=dpkg.release(tree))
     kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
@@ -115,4 +115,4 @@ def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) 
 
 def system_key(locked: Lock) -> str:
     searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
-    return digest_of_json([facts.FACTS_FORMAT, base.key(locked.base), locked.base.interpreter, searched])
+    return digest_of_json([facts.FACTS_FORMAT, lock.tree_key(locked.foundation), locked.interpreter.path, searched])

@@ -16,14 +16,13 @@ from typing import Any
 from imagegen import base
 from imagegen.config import Settings
 from imagegen.errors import ReproducibilityError
-from imagegen.layers import base as below
-from imagegen.layers import ownership, reuse, space
+from imagegen.layers import foundation, ownership, reuse, space
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.codec import CODEC
 from imagegen.layers.image import Image, base_image, image, keep
 from imagegen.layers.layer import Layer, known, skeleton_layer, support_layer, wheels_layer
 from imagegen.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, plan
-from imagegen.lock import complete, contents_hash, fetch_each
+from imagegen.lock import complete, contents_hash, fetch_each, tree
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 from imagegen.net import MissingFiles
 from imagegen.progress import Progress
@@ -61,19 +60,19 @@ def assemble(
     base.require_complete(lock.base)
     base.require_published(lock.base, lock.platform, store, settings, progress)
     plans = plan(lock)
-    bottom = below.keys(lock)
+    bottom = foundation.names(lock)
     stack = _Stack([*bottom, *(part.key for part in plans)], grown)
-    for layer in (*below.known_layers(lock, store), *(known(store, part.name, part.key) for part in plans)):
+    for layer in (*foundation.known_layers(lock, store), *(known(store, part.name, part.key) for part in plans)):
         if layer is not None:
             stack.add(layer)
     _take(stack, lock, plans, elsewhere, store, progress)
     missing = [part for part in plans if part.key not in stack.found]
-    made = below.made(lock, elsewhere, bring)
+    made = foundation.made(lock, elsewhere, bring)
     store.expect(space.needed(lock, missing, store, made))
     if missing:
         _convert(missing, lock, store, settings, progress, stack, made)
-    elif not stack.found.keys() >= set(bottom):
-        _add_base(stack, lock, store, settings, progress)
+    elif not stack.found.keys() >= bottom.keys():
+        _add_foundation(stack, lock, store, settings, progress, made)
     ownership.check(store, lock)  # layers that are known one by one may still clash
     gate()
     built = keep(store, image(lock, stack.layers()))
@@ -92,7 +91,7 @@ def _take(
     progress: Progress,
 ) -> None:
     """Give the stack what it lacks of the layers elsewhere, as far as their files can be held against others'."""
-    for layer in below.named(lock, elsewhere):
+    for layer in foundation.named(lock, elsewhere):
         if layer.key not in stack.found:
             stack.take(layer)
     unknown = 0
@@ -138,10 +137,10 @@ class _Stack:
 
 
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
-    """The base alone as an image in the store."""
+    """Make what lies under the venv an image in the store."""
     base.require_complete(lock.base)
     base.require_published(lock.base, lock.platform, store, settings, progress)
-    return keep(store, base_image(lock, below.layers(lock, store, settings, progress)))
+    return keep(store, base_image(lock, list(foundation.layers(lock, store, settings, progress))))
 
 
 def record_of(built: Image) -> Record:
@@ -214,8 +213,10 @@ def _memory_key(lock: Lock) -> str:
     return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
-def _add_base(stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
-    for layer in below.layers(lock, store, settings, progress):
+def _add_foundation(
+    stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress, made: base.Made | None
+) -> None:
+    for layer in foundation.layers(lock, store, settings, progress, made, stack.found):
         stack.add(layer)
 
 
@@ -234,14 +235,14 @@ def _convert(
     """
     needed = replace(lock, wheels=tuple(wheel for part in missing for wheel in part.wheels))
     cores = len(os.sched_getaffinity(0))
-    side = ThreadPoolExecutor(1, thread_name_prefix="base")
+    side = ThreadPoolExecutor(1, thread_name_prefix="foundation")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
-    rootfs = side.submit(base.rootfs, lock.base, store, settings, progress, made)
+    rootfs = side.submit(tree, lock.foundation, store, settings, progress, made)
     work: list[Future[Any]] = [rootfs]
-    if not stack.found.keys() >= set(below.keys(lock)):
-        work.append(side.submit(_add_base, stack, lock, store, settings, progress))
+    if not stack.found.keys() >= foundation.names(lock).keys():
+        work.append(side.submit(_add_foundation, stack, lock, store, settings, progress, made))
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
-    with Compiler(rootfs, lock.base.interpreter, cores) as compiler:
+    with Compiler(rootfs, lock.interpreter.path, cores) as compiler:
 
         def make() -> None:
             """Of what is ready, the layer nearest to the bottom: the engine takes them from there."""

@@ -90,7 +90,7 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
 
 
 def base_image(lock: Lock, base: Sequence[Layer]) -> Image:
-    """The base alone, as what a rendered Dockerfile starts FROM."""
+    """Return what lies under the venv as an image: a rendered Dockerfile starts FROM it."""
     env = [f"{name}={value}" for name, value in base_environment(lock).items()]
     return _image(lock, _of_base(lock) | ({"Env": env} if env else {}), base)
 

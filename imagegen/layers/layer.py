@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from imagegen.errors import WheelError
+from imagegen.interpreter import directory
 from imagegen.layers import ownership, support
 from imagegen.layers.bytecode import ByteCode, Compiler
 from imagegen.layers.codec import CODEC, MEDIA_TYPE, LayerSink
-from imagegen.layers.install import Installed, compiles, installation, pyc_path, site_packages, skeleton
-from imagegen.layers.plan import LayerPlan, bytecode_key, digest_of_json, layer_key
+from imagegen.layers.install import MAX_SOURCE, Installed, compiles, installation, pyc_path, site_packages, skeleton
+from imagegen.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.layers.support import WORKDIR
 from imagegen.layers.tar import TarWriter
 from imagegen.layers.watch import Watch
@@ -75,7 +78,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
 
 def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     """What `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
-    home = lock.base.interpreter.rpartition("/")[0]
+    home = lock.interpreter.path.rpartition("/")[0]
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
     def fill(tar: TarWriter) -> None:
@@ -83,11 +86,43 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
             if path.endswith(".cfg"):
                 tar.file(path, len(config), [config.encode()])
             else:
-                tar.link(path, target or lock.base.interpreter)
+                tar.link(path, target or lock.interpreter.path)
         tar.directory(site_packages(lock.python))
         tar.directory(WORKDIR)
 
     return _make(store, plan.name, plan.key, fill)
+
+
+def interpreter_layer(store: Store, key: str, lock: Lock, tree: Path, compiler: Compiler) -> Layer:
+    """A standalone interpreter, as it lies in `tree`, with the byte-code of its own library beside it.
+
+    Files come sorted by path, and byte-code among them as in layers of wheels.
+    """
+    home = directory(lock.interpreter)
+    sources = f"{home}/lib/python{lock.python}/"
+
+    def fill(tar: TarWriter) -> None:
+        tar.directory(home)
+        with ByteCode(compiler, store, None) as byte_code:
+            for file in sorted((tree / home.lstrip("/")).rglob("*")):
+                path, size = f"/{file.relative_to(tree)}", file.lstat().st_size
+                if file.is_symlink():
+                    tar.link(path, os.readlink(file))
+                elif file.is_dir():
+                    tar.directory(path)
+                else:
+                    tar.file(path, size, _chunks(file), executable=os.access(file, os.X_OK))
+                    if path.startswith(sources) and path.endswith(".py") and size <= MAX_SOURCE:
+                        _write_byte_code(tar, byte_code.add(path, file.read_bytes()), lock.python)
+            _write_byte_code(tar, byte_code.rest(), lock.python)
+
+    return _make(store, INTERPRETER, key, fill)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            yield chunk
 
 
 def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:

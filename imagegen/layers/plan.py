@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen import base
+from imagegen.interpreter import interpreter_key
 from imagegen.layers import support
 from imagegen.layers.install import PREFIX
 from imagegen.lock.model import Lock, LockedWheel
@@ -24,6 +25,7 @@ from imagegen.store import digest_of
 LAYER_FORMAT = 2
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
+INTERPRETER = "interpreter"  # the layer under the venv
 SKELETON, SUPPORT = "venv", "support"  # layers without wheels
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
 _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
@@ -80,6 +82,11 @@ def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
     )
 
 
+def interpreter_layer_key(lock: Lock) -> str:
+    """Return the digest of all that decides the bytes of a standalone interpreter's layer."""
+    return digest_of_json({"format": LAYER_FORMAT, INTERPRETER: interpreter_key(lock.interpreter)})
+
+
 def support_key(lock: Lock) -> str:
     """Everything that decides the bytes of the layer that comes last."""
     return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support.identity(lock)})
@@ -92,12 +99,15 @@ def bytecode_key(lock: Lock) -> str:
 
 
 def _interpreter(lock: Lock) -> list[Any]:
-    """What compiles byte-code."""
-    if lock.base.content:  # nobody knows which of its files are the interpreter's
-        return [lock.base.interpreter, ["base", base.key(lock.base)]]
+    """Return what compiles byte-code."""
+    path = lock.interpreter.path
+    if lock.interpreter.file:
+        return [path, ["standalone", interpreter_key(lock.interpreter)]]
+    if lock.base.content:  # which of its files are the interpreter's is not known
+        return [path, ["base", base.key(lock.base)]]
     names = (f"python{lock.python}", f"libpython{lock.python}")
     return [
-        lock.base.interpreter,
+        path,
         *([deb.name, deb.sha256] for deb in lock.base.debs if deb.name.startswith(names)),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagegen.layers import base as below
+from imagegen.layers import foundation
 from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.image import Image, image
 from imagegen.layers.layer import Layer
@@ -12,7 +12,7 @@ from imagegen.lock.model import Lock
 
 def recorded_image(lock: Lock) -> Image:
     """Return config and manifest of the layers that the lock records; the layers themselves are not needed."""
-    types = {layer.digest: layer.media_type for layer in below.taken(lock)}
+    types = {layer.digest: layer.media_type for layer in foundation.taken(lock)}
     recorded = lock.record.layers if lock.record else ()
     return image(
         lock,
@@ -34,8 +34,7 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
         return ()
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
     unknown = uncompiled | {group_of(name) for name in uncompiled}
-    names = [layer.name for layer in below.taken(lock)] or ["base"]
-    planned = dict(zip(names, below.keys(lock), strict=True)) | {part.name: part.key for part in plan(lock)}
+    planned = {name: key for key, name in foundation.names(lock).items()} | {part.name: part.key for part in plan(lock)}
     recorded = {layer.name: layer.key for layer in record.layers}
     differing = {name for name in planned.keys() | recorded.keys() if planned.get(name) != recorded.get(name)}
     wrong = [f"record.layers {name}" for name in sorted(differing - unknown)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagegen import base
-from imagegen.layers import base as below
+from imagegen.layers import foundation
 from imagegen.layers.layer import Layer, recorded
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock
@@ -15,13 +15,13 @@ def remembered(lock: Lock, store: Store) -> dict[str, Layer]:
 
     A base of a registry nobody makes: of its layers, those that were once seen to unpack to what its image says.
     """
-    names = {part.key: part.name for part in plan(lock)}
-    content = lock.base.content
-    if content is None:
-        names[base.key(lock.base)] = "base"
+    taken, content = foundation.taken(lock), lock.base.content
+    names = foundation.names(lock) | {part.key: part.name for part in plan(lock)}
+    for layer in taken:
+        del names[layer.key]
     own = (recorded(store, name, key) for key, name in names.items())
     found = {layer.key: layer for layer in own if layer}
-    for layer, theirs in zip(below.taken(lock), content.layers if content else (), strict=True):
+    for layer, theirs in zip(taken, content.layers if content else (), strict=True):
         if base.verified(theirs, store):
             found[layer.key] = layer
     return found

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
-from imagegen import base
-from imagegen.layers import base as below
+from imagegen.layers import foundation
 from imagegen.layers.archive import Archive, ArchiveError
 from imagegen.layers.layer import known
 from imagegen.layers.plan import plan
@@ -32,9 +31,12 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     if lock.record and not whole:
         return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in below.taken(lock)]
-    keys = ({} if sizes else {"base": base.key(lock.base)}) | {part.name: part.key for part in plan(lock)}
-    for name, key in keys.items():
+    own = foundation.taken(lock)
+    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in own]
+    names = foundation.names(lock) | {part.key: part.name for part in plan(lock)}
+    for key, name in names.items():
+        if any(layer.key == key for layer in own):
+            continue
         made = known(store, name, key)
         sizes.append(Size(name, made.size if made else recorded.get(key), made.unpacked if made else None))
     return tuple(sizes)

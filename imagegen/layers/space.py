@@ -9,6 +9,8 @@ from imagegen.layers.plan import LayerPlan
 from imagegen.lock.model import File, Lock, LockedWheel
 from imagegen.store import Store
 
+_INTERPRETER = 300 << 20  # bytes, about: a standalone interpreter's archive, its files, and its layer
+
 
 def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store, made: base.Made | None = None) -> int:
     """Bytes, about, for the layers that the store lacks and all they are made of; a layer weighs what its wheels weigh.
@@ -20,6 +22,7 @@ def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store, made: base.Ma
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
     total = base.needed(lock.base, store)
     total = min(total, made.needed()) if made else total
+    total += _INTERPRETER if lock.interpreter.file else 0
     for plan in missing:
         total += recorded.get(plan.key, sum(wheel.file.size for wheel in plan.wheels))
         total += sum(

@@ -56,7 +56,7 @@ def files(lock: Lock) -> tuple[SupportFile, ...]:
     found = [SupportFile(f"{ROOT}/{path}", source) for path, source in preflight.modules().items()]
     found += [
         SupportFile(f"{ROOT}/{name}", program, executable=True)
-        for name, program in preflight.scripts(lock.base.interpreter).items()
+        for name, program in preflight.scripts(lock.interpreter.path).items()
     ]
     facts = json.dumps(to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
     found += [

@@ -7,6 +7,7 @@ from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
+from imagegen.lock.foundation import tree, tree_key
 from imagegen.lock.freshness import contradictions, require_fresh, stale
 from imagegen.lock.indexes import with_indexes
 from imagegen.lock.make import gpus_of, make, moment
@@ -32,6 +33,8 @@ __all__ = [
     "require_fresh",
     "require_unchanged",
     "stale",
+    "tree",
+    "tree_key",
     "uncatalogued",
     "with_indexes",
     "write",

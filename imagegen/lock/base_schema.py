@@ -64,7 +64,6 @@ class Base(_Table):
     kind: Literal["debian", "registry"]
     suite: f.Word | None = None
     image: f.ImageName | None = None
-    interpreter: f.Interpreter
     packages: list[f.DebName] = []
     content: _Image | None = None
     archives: dict[f.AxisValue, f.Time] = {}
@@ -94,7 +93,6 @@ class Base(_Table):
             name=self.name,
             kind=self.kind,
             suite=self.suite,
-            interpreter=self.interpreter,
             archives=dict(self.archives),
             debs=tuple(Deb(**deb.model_dump()) for deb in self.debs),
             image=self.image,
@@ -108,7 +106,6 @@ def base_table(base: LockedBase) -> dict[str, Any]:
     if base.content is None:
         return table | {
             "suite": base.suite,
-            "interpreter": base.interpreter,
             "debs": [fields(deb, _Deb) for deb in base.debs],
             "archives": dict(sorted(base.archives.items())),
         }
@@ -123,7 +120,7 @@ def base_table(base: LockedBase) -> dict[str, Any]:
         "directory": config.directory,
         "layers": [fields(layer, _BaseLayer) for layer in image.layers],
     }
-    table |= {"image": base.image, "interpreter": base.interpreter, "packages": list(base.packages)}
+    table |= {"image": base.image, "packages": list(base.packages)}
     return {name: value for name, value in table.items() if value} | {
         "content": {name: value for name, value in content.items() if value}
     }

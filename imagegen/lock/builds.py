@@ -58,7 +58,7 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "build-requires": [[each.name, each.file.sha256] for each in build.build_requires],
         "against": [[name, shas.get(name)] for name in build.against],
         "compiler": compiler(lock.base),
-        "interpreter": [lock.base.interpreter, lock.python, lock.platform],
+        "interpreter": [lock.interpreter.path, lock.python, lock.platform],
         "env": dict(build.env),
         "architectures": build.architectures,
     }

@@ -79,7 +79,7 @@ def need_of(component: Component, version: str, cell: Cell, locked: Lock | None,
 
     Raises LockError where only a lock can tell which torch it has.
     """
-    target = Target.of(cell.platform, cell.base, locked.base if locked else None)
+    target = Target.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
     builds = locked.builds if locked else ()
     key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None

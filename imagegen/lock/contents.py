@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from imagegen import base
+from imagegen.lock.foundation import tree_key
 from imagegen.lock.model import Lock
 
 
@@ -17,6 +18,9 @@ def contents(lock: Lock) -> dict[str, str]:
     found = {file.digest: file.filename for file in files}
     found |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
     found |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in lock.base.debs}
+    if lock.interpreter.file:
+        found[lock.interpreter.file.digest] = lock.interpreter.file.filename
+        found[tree_key(lock.foundation)] = f"base {lock.base.name} with {lock.interpreter.name}, unpacked"
     if lock.base.content:
         found[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
         own = enumerate(lock.base.content.layers, 1)

@@ -10,8 +10,9 @@ from pathlib import Path
 from imagegen import base, git
 from imagegen.config import Settings
 from imagegen.errors import FetchError, ReproducibilityError
-from imagegen.lock import sdist
-from imagegen.lock.model import Lock, LockedBase, LockedGit, LockedSdist, LockedWheel
+from imagegen.lock import interpreters, sdist
+from imagegen.lock.foundation import workshop_of
+from imagegen.lock.model import Lock, LockedGit, LockedSdist, LockedWheel
 from imagegen.lock.sources import Finder, Wanted, in_parallel, mirrored, missing
 from imagegen.net import Client, Missing, MissingFiles
 from imagegen.progress import Progress
@@ -27,7 +28,7 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
 
 def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progress) -> None:
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
-    workshop = workshop_of(locked.base, store, settings, progress)
+    workshop = workshop_of(locked.foundation, store, settings, progress)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
     total = sum(wanted.file.size for wheel in wheels for wanted in _parts(wheel))
     with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
@@ -41,8 +42,8 @@ def fetch_each(
 ) -> Generator[LockedWheel]:
     """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
 
-    `rootfs` gives the base's tree, where the caller has it made anyway. Raises MissingFiles at the end, naming all
-    files that could not be had and every source that was tried for each.
+    `rootfs` gives the tree under the venv, where the caller has it made anyway. Raises MissingFiles at the end, naming
+    all files that could not be had and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
@@ -52,7 +53,7 @@ def fetch_each(
             absent.append(wheel)
     if not absent:
         return
-    workshop = workshop_of(lock.base, store, settings, progress)
+    workshop = workshop_of(lock.foundation, store, settings, progress)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
     total = sum(wanted.file.size for wheel in absent for wanted in _parts(wheel))
@@ -62,17 +63,6 @@ def fetch_each(
     ):
         finder = Finder(client, store, settings, meter)
         yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)
-
-
-def workshop_of(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> sdist.Workshop:
-    """Where sdists become wheels: the lock's base, unpacked when the first one needs it."""
-    return sdist.Workshop(
-        key=base.key(locked),
-        interpreter=locked.interpreter,
-        rootfs=lambda: base.rootfs(locked, store, settings, progress),
-        store=store,
-        progress=progress,
-    )
 
 
 def _parts(wheel: LockedWheel) -> list[Wanted]:
@@ -92,7 +82,8 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
     sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
     lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
-    return error.also([*lacking, *base.missing(lock.base, store)])
+    archive = interpreters.missing(lock.interpreter, store)
+    return error.also([*lacking, *([archive] if archive else []), *base.missing(lock.base, store)])
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:

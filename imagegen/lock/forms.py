@@ -113,6 +113,7 @@ BuildVariable = Annotated[
 ]
 Module = Annotated[str, _form(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "name of a module")]
 Requirement = Annotated[str, AfterValidator(_requirement)]
+PythonVersion = Annotated[str, _form(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?", "version of Python")]
 Interpreter = Annotated[str, _form(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "absolute path of an interpreter")]
 Capability = Annotated[str, _form(r"[0-9]{1,2}\.[0-9]", "compute capability")]
 DriverVersion = Annotated[str, _form(r"[0-9]{1,5}(\.[0-9]{1,5}){0,3}", "version of a driver")]

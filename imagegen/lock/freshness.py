@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.errors import BuildError, LockError
+from imagegen.interpreter import lock_interpreter
 from imagegen.lock.build_sources import commit_of, patches_of
 from imagegen.lock.builds import BUILDER, builder
 from imagegen.lock.indexes import DEFAULT
@@ -18,7 +20,7 @@ from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Requirement
 from imagegen.matrix.recipe import SdistFile
 
-BASE = ("name", "kind", "suite", "image", "interpreter")  # what a locked base repeats from the matrix
+BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the matrix
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
@@ -62,6 +64,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("image", lock.image, cell.image),
         ("axes", dict(lock.axes), dict(cell.axes)),
         *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
+        *_of_interpreter(lock, cell),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         (
             "env",
@@ -87,8 +90,14 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         yield "uv"
     for build in lock.builds:
         yield from (f"build {build.name}: {each.name}" for each in build.build_requires if not _is_plain(each))
-    target = Target.of(cell.platform, cell.base, lock.base)
+    target = Target.of(cell.platform, cell.base, lock.interpreter.version)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
+
+
+def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
+    meant = lock_interpreter(cell.interpreter, cell.platform, lock.base)
+    for each in fields(meant):
+        yield f"interpreter.{each.name}", getattr(lock.interpreter, each.name), getattr(meant, each.name)
 
 
 def _capabilities(cell: Cell) -> tuple[str, ...] | None:

@@ -16,16 +16,18 @@ from packaging.utils import canonicalize_name
 from imagegen import base, compat
 from imagegen.config import Settings
 from imagegen.errors import ImagegenError, LockError
+from imagegen.interpreter import lock_interpreter
 from imagegen.lock import indexes, sdist
 from imagegen.lock.choosing import Chooser
 from imagegen.lock.drafts import Drafter
-from imagegen.lock.fetch import workshop_of
 from imagegen.lock.file import LockErrors
+from imagegen.lock.foundation import workshop_of
 from imagegen.lock.freshness import BASE
 from imagegen.lock.model import (
     BUILT,
     GIT,
     File,
+    Foundation,
     Lock,
     LockedBase,
     LockedBuild,
@@ -84,7 +86,8 @@ def make(
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
     attempts = Attempts()
     locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
-    target = Target.of(cell.platform, cell.base, locked_base)
+    interpreter = lock_interpreter(cell.interpreter, cell.platform, locked_base)
+    target = Target.of(cell.platform, cell.base, interpreter.version)
     release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
@@ -93,7 +96,8 @@ def make(
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = _made_before(previous, locked_base) if previous and believe else {}
         sizes = _sizes(previous)
-        maker = _Maker(cell, target, locked_base, compiled, parts, time, settings, store, progress, sizes, made_before)
+        below = Foundation(locked_base, interpreter)
+        maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
         bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
         found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
         wheels = maker.wheels(found)
@@ -107,6 +111,7 @@ def make(
             uv=uv,
             as_of=time,
             base=locked_base,
+            interpreter=interpreter,
             wheels=wheels,
             env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
         )
@@ -211,7 +216,7 @@ def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str
 class _Maker:
     cell: Cell
     target: Target
-    base: LockedBase
+    below: Foundation
     compiled: Mapping[str, Compiled]  # by package
     parts: Parts
     as_of: str
@@ -338,7 +343,7 @@ class _Maker:
             finder = Finder(client, self.store, self.settings, meter)
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
-        workshop = workshop_of(self.base, self.store, self.settings, self.progress)
+        workshop = workshop_of(self.below, self.store, self.settings, self.progress)
         wheel = sdist.build(locked.name, locked.version, source, workshop)
         return replace(locked, file=wheel, sdist=source)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from packaging.specifiers import SpecifierSet
 
 from imagegen.base.model import Deb, LockedBase
+from imagegen.interpreter.model import InterpreterArchive, LockedInterpreter
 from imagegen.matrix.model import GitSource
 from imagegen.matrix.rule import WinnerRule
 
@@ -25,12 +26,15 @@ __all__ = [
     "URL",
     "Deb",
     "File",
+    "Foundation",
+    "InterpreterArchive",
     "Lock",
     "LockedBase",
     "LockedBuild",
     "LockedEnv",
     "LockedGit",
     "LockedGpus",
+    "LockedInterpreter",
     "LockedPatch",
     "LockedSdist",
     "LockedSubmodule",
@@ -211,6 +215,15 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Foundation:
+    """What lies under a venv, from the bottom up: the base, and a standalone interpreter where there is one."""
+
+    base: LockedBase
+    # Debian packages that are added above the base have their place here.
+    interpreter: LockedInterpreter
+
+
+@dataclass(frozen=True)
 class Lock:
     cell: str
     image: str
@@ -219,6 +232,7 @@ class Lock:
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     as_of: str  # nothing uploaded later took part in the resolution
     base: LockedBase
+    interpreter: LockedInterpreter
     wheels: tuple[LockedWheel, ...]  # sorted by name
     env: tuple[LockedEnv, ...]  # sorted by name
     record: Record | None = None
@@ -233,6 +247,10 @@ class Lock:
     @property
     def python(self) -> str:
         return self.axes["python"]
+
+    @property
+    def foundation(self) -> Foundation:
+        return Foundation(self.base, self.interpreter)
 
     @property
     def packages(self) -> tuple[LockedWheel | LockedBuild, ...]:

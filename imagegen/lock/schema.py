@@ -15,6 +15,7 @@ from imagegen.lock import forms as f
 from imagegen.lock.base_schema import Base, base_table
 from imagegen.lock.distribution_schema import Build, Wheel, build_table, wheel_table
 from imagegen.lock.forms import CONFIG, fields
+from imagegen.lock.interpreter_schema import Interpreter, interpreter_table
 from imagegen.lock.model import LOCK_VERSION, Lock, LockedEnv, LockedGpus, Record, RecordedLayer, Winner
 
 
@@ -67,6 +68,7 @@ class LockFile(_Table):
     axes: dict[f.Word, f.AxisValue]
     inputs: dict[f.Text, f.Sha256]
     base: Base
+    interpreter: Interpreter
     gpu: _Gpu | None = None
     env: list[_Env] = []
     build: list[Build] = []
@@ -100,6 +102,12 @@ class LockFile(_Table):
                 raise ValueError(f"winner {winner.rule} speaks of {min(unknown)}, which the lock has not")
         return self
 
+    @model_validator(mode="after")
+    def _of_the_axis(self) -> LockFile:
+        if self.interpreter.python != self.axes.get("python"):
+            raise ValueError(f"axes name another Python than the interpreter, {self.interpreter.version}")
+        return self
+
     def to_model(self) -> Lock:
         return Lock(
             cell=self.cell,
@@ -109,6 +117,7 @@ class LockFile(_Table):
             uv=self.uv.to_model(),
             as_of=self.as_of,
             base=self.base.to_model(),
+            interpreter=self.interpreter.to_model(),
             wheels=tuple(wheel.to_model() for wheel in self.wheel),
             env=tuple(LockedEnv(**env.model_dump()) for env in self.env),
             record=_record(self.record) if self.record else None,
@@ -136,6 +145,7 @@ def to_table(lock: Lock) -> dict[str, Any]:
         "axes": dict(sorted(lock.axes.items())),
         "inputs": dict(sorted(lock.inputs.items())),
         "base": base_table(lock.base),
+        "interpreter": interpreter_table(lock.interpreter),
         "uv": wheel_table(lock.uv),
         "env": [fields(env, _Env) for env in lock.env],
         **({"build": [build_table(build) for build in lock.builds]} if lock.builds else {}),

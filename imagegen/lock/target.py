@@ -12,7 +12,6 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from imagegen.errors import LockError
-from imagegen.lock.model import LockedBase
 from imagegen.matrix.model import Base
 
 MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -25,14 +24,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """`python` is the interpreter's full version, "3.11.2", where the base tells it; else "3.11"."""
+    """`python` is the interpreter's full version, "3.11.2", where it is known; else "3.11"."""
 
     python: str
     machine: str  # "x86_64"
     glibc: int  # minor version: 36 for 2.36
 
     @classmethod
-    def of(cls, platform: str, base: Base, locked: LockedBase | None) -> Target:
+    def of(cls, platform: str, base: Base, python: str) -> Target:
         """Raises LockError for a platform or a base that wheels have no name for."""
         glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
         if platform not in MACHINES or not glibc:
@@ -40,9 +39,7 @@ class Target:
                 f"no wheel can be chosen for {platform} with glibc {base.glibc}",
                 why=f"known are {', '.join(MACHINES)} and glibc 2.x",
             )
-        versions = {deb.name: deb.version for deb in locked.debs} if locked else {}
-        exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{base.python}", ""))
-        return cls(exact[1] if exact else base.python, MACHINES[platform], int(glibc[1]))
+        return cls(python, MACHINES[platform], int(glibc[1]))
 
     @property
     def uv_platform(self) -> str:

@@ -17,6 +17,7 @@ from imagegen.matrix.cells import Matrix, cell_id
 from imagegen.matrix.compose import applies, compose
 from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
 from imagegen.matrix.hashes import inputs
+from imagegen.matrix.interpreters import Interpreters
 from imagegen.matrix.metadata import Package
 from imagegen.matrix.model import (
     Base,
@@ -67,9 +68,7 @@ class _Completion:
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
-        self.systems = {
-            found.name: System(found.name, found.entry.glibc, found.entry.python) for found in self._sound("systems")
-        }
+        self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
         self.gpus = {
             found.name: Gpu(found.name, found.entry.capability, found.entry.family, tuple(found.entry.products))
             for found in self._sound("gpus")
@@ -77,6 +76,9 @@ class _Completion:
         self.bases = {
             found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
         }
+        resolved = [found for found in self._sound("interpreters") if self._resolved(found)]
+        whole = len(resolved) == len(self.entries["interpreters"])
+        self.interpreters = Interpreters(resolved, errors, whole=whole)
         self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
         self._check_axes()
         self.indexes = self._indexes()
@@ -235,7 +237,7 @@ class _Completion:
         choices = [each for each in choices if not any(applies(excluded, each) for excluded in entry.exclude)]
         if not choices:
             self._fail(found, "it excludes every cell of the image", "exclude")
-        cells = [self._cell(found, choice) for choice in choices]
+        cells = [self._cell(found, entry, choice) for choice in choices]
         return [cell for cell in cells if cell]
 
     def _base(self, found: Found) -> Base:
@@ -273,14 +275,16 @@ class _Completion:
             self._metadata[package] = metadata.load(self.directories, package)
         return self._metadata[package]
 
-    def _cell(self, found: Found, axes: Mapping[str, str]) -> Cell | None:
-        image, entry = found.name, found.entry
+    def _cell(self, found: Found, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
         made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
         sound = made.base in self.bases and set(made.components) <= set(self.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
         base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in made.gpus]
+        interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
+        if interpreter is None:
+            return None
         requirements = tuple(
             Requirement(
                 replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
@@ -295,12 +299,13 @@ class _Completion:
         )
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
-            id=cell_id(image, axes, {name: axis.default for name, axis in self.axes.items()}),
-            image=image,
+            id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
+            image=found.name,
             description=entry.description,
             purpose=entry.purpose,
             axes=axes,
             base=base,
+            interpreter=interpreter,
             requirements=requirements,
             sdists=self.sdists,
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},

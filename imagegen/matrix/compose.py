@@ -14,6 +14,7 @@ class Composition:
 
     base: str
     gpus: list[str]
+    interpreter: str | None = None  # None: the one that base and Python give
     components: dict[str, ComponentUse] = field(default_factory=dict)
     env: dict[str, EnvEntry] = field(default_factory=dict)
     omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
@@ -21,7 +22,7 @@ class Composition:
 
 def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
     """Stacks in their order, then the image, then the variants that apply, in the same order; what comes later wins."""
-    made = Composition(image.base, image.gpus)
+    made = Composition(image.base, image.gpus, image.interpreter)
     parts: tuple[StackEntry | ImageEntry, ...] = (*stacks, image)
     for part in parts:
         made.components |= part.components
@@ -30,6 +31,7 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
         made.gpus = variant.gpus or made.gpus
+        made.interpreter = variant.interpreter or made.interpreter
         made.components |= variant.components
         made.env |= variant.env
         made.omits |= variant.omits

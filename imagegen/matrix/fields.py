@@ -170,6 +170,7 @@ Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_
 LocalLabel = Annotated[str, string(r"[a-z0-9]+(?:\.[a-z0-9]+)*", 40)]
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
 Minor = Annotated[str, string(r"[0-9]+\.[0-9]+")]
+PythonVersion = Annotated[str, string(r"3\.[0-9]{1,2}\.[0-9]{1,2}", meaning="a release of Python, as in 3.12.14")]
 AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200)]
 DebianPackage = Annotated[str, string(r"[a-z0-9][a-z0-9+.-]+")]
 EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env_name)]
@@ -212,6 +213,8 @@ ImageReference = Annotated[
 GpuName = Annotated[str, string(r"sm_[1-9][0-9]{1,2}")]
 GitRef = Annotated[str, string(r"[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*")]
 Sha256 = Annotated[str, string(r"[0-9a-f]{64}")]
+# Percent-encoded, as of a release: "20260814/cpython-3.12.14%2B20260814-x86_64-unknown-linux-gnu-....tar.gz"
+ReleaseFile = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9](?:[A-Za-z0-9._+-]|%2B)*\.tar\.gz", 200)]
 GitName = Annotated[str, string(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", 60)]
 VersionText = Annotated[str, AfterValidator(_version)]
 Release = Annotated[str, StringConstraints(max_length=60), AfterValidator(_canonical_version)]

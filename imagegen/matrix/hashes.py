@@ -30,6 +30,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         "preflight": preflight.digest(),
         "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
+        "interpreter": _interpreter(cell),
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
         "rules": [_sense(rule) for rule in rules if concerns(rule, packages)],
     }
@@ -65,6 +66,11 @@ def _routed(each: Requirement, cell: Cell) -> list[Any]:
     """What this cell's resolution sees of a component that it requires; releases on PyPI have no alias and no label."""
     package, _, _, sdist = _essence(each.component, cell)
     return [package, None if each.index == "pypi" else each.index, each.label, sdist]
+
+
+def _interpreter(cell: Cell) -> list[Any]:
+    each, file = cell.interpreter, cell.interpreter.files.get(cell.platform)
+    return [each.name, each.path, each.version, each.release, file and dataclasses.asdict(file)]
 
 
 def _essence(component: Component, cell: Cell) -> list[Any]:

@@ -70,7 +70,6 @@ class System:
 
     name: str  # "ubuntu22.04"
     glibc: str  # "2.35"
-    python: str | None  # its own: "3.10"
 
 
 @dataclass(frozen=True)
@@ -125,11 +124,30 @@ class Base:
     suite: str | None  # of kind debian: "bookworm"
     image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
     system: str  # "debian12"
-    python: str  # "3.11", the interpreter the base holds
-    interpreter: str  # absolute path of that interpreter in the base: "/usr/bin/python3.11"
     glibc: str  # "2.36": decides which manylinux wheels fit
     packages: Mapping[str, str]  # package name -> why it is in the base
     description: str
+
+
+@dataclass(frozen=True)
+class InterpreterFile:
+    """The archive of a standalone interpreter for one platform."""
+
+    path: str  # below the release downloads, percent-encoded: "20260814/cpython-3.12.14%2B20260814-....tar.gz"
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that a stack rests on: of the base's distribution, or a standalone build (then it has a file)."""
+
+    name: str  # "debian12-3.11", "standalone-3.12"
+    python: str  # minor version: "3.12"
+    path: str  # absolute path of the program in the image
+    systems: tuple[str, ...] = ()  # of a distribution: the systems whose own Python it is
+    version: str | None = None  # of a standalone build: "3.12.14"
+    release: str | None = None  # of a standalone build: "20260814"
+    files: Mapping[str, InterpreterFile] = field(default_factory=dict)  # by platform
 
 
 @dataclass(frozen=True)
@@ -161,6 +179,7 @@ class Cell:
     purpose: str  # what the image is for, one or two sentences
     axes: Mapping[str, str]  # every axis -> value: {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     base: Base
+    interpreter: Interpreter
     requirements: tuple[Requirement, ...]  # sorted by component name
     sdists: tuple[Component, ...]  # every component of the matrix that declares an Sdist, wanted here or not
     indexes: Mapping[str, Index]  # by alias; always holds "pypi"

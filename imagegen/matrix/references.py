@@ -46,7 +46,7 @@ def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tu
     """Add an error for every name in an entry that no entry defines; return the paths of the entries that use one."""
     known = _Known(entries, errors)
     checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
-    checks["recipes"] = _recipe
+    checks |= {"recipes": _recipe, "interpreters": _interpreter}
     unresolved = set()
     for section, check in checks.items():
         for found in entries[section].values():
@@ -58,6 +58,10 @@ def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tu
 
 def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
     return _name(found, "system", known)
+
+
+def _interpreter(found: Found, known: _Known) -> Iterator[MatrixError]:
+    return _names(found, "system", _list(found.written, "systems"), known, "systems")
 
 
 def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -133,6 +137,7 @@ def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
 
 def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
     yield from _name(found, "base", known)
+    yield from _name(found, "interpreter", known)
     yield from _gpus(found, known)
     yield from _names(found, "stack", _list(found.written, "stacks"), known, "stacks")
     yield from _axes(found, _mapping(found.written, "axes"), known, "axes")
@@ -168,6 +173,7 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         yield from _axes(found, _mapping(variant, "when"), known, *here, "when")
         yield from _name(found, "base", known, variant, *here)
         yield from _gpus(found, known, variant, *here)
+        yield from _name(found, "interpreter", known, variant, *here)
         yield from _names(found, "component", _list(variant, "without"), known, *here, "without")
         yield from _part(found, known, variant, *here)
 

@@ -45,8 +45,42 @@ class SystemEntry(_Entry):
     """A distribution's release, as far as wheels depend on it."""
 
     glibc: f.Minor
-    python: f.Minor | None = Field(default=None, description="Its own Python.")
     source: f.Text
+
+
+class InterpreterFileEntry(_Strict):
+    """The archive of a standalone build for one platform."""
+
+    path: f.ReleaseFile = Field(description="Below the release downloads of python-build-standalone.")
+    sha256: f.Sha256
+
+
+class InterpreterEntry(_Entry):
+    """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
+
+    provider: Literal["distribution", "standalone"]
+    python: f.Minor
+    systems: list[f.Name] = Field(default=[], description="Of a distribution: the systems whose own Python it is.")
+    path: f.AbsolutePath | None = Field(default=None, description="Of a distribution: the program.")
+    version: f.PythonVersion | None = Field(default=None, description="Of a standalone build.")
+    release: f.GitName | None = Field(default=None, description="Of a standalone build: the release of its archives.")
+    files: dict[f.AxisValue, InterpreterFileEntry] = Field(default={}, description="Platform -> archive.")
+    source: f.Text
+    date: f.Date
+
+    @model_validator(mode="after")
+    def _of_its_provider(self) -> Self:
+        distribution = [bool(self.systems), self.path is not None]
+        standalone = [self.version is not None, self.release is not None, bool(self.files)]
+        needed, foreign = (distribution, standalone) if self.provider == "distribution" else (standalone, distribution)
+        if not all(needed) or any(foreign):
+            keys = {"distribution": "`systems` and `path`", "standalone": "`version`, `release` and `files`"}
+            raise ValueError(f"an interpreter of a {self.provider} provider has {keys[self.provider]}, and no others")
+        if self.version and not self.version.startswith(f"{self.python}."):
+            raise ValueError(f"{self.version} is no release of Python {self.python}")
+        if wrong := [file.path for file in self.files.values() if not file.path.startswith(f"{self.release}/")]:
+            raise ValueError(f"{wrong[0]} is not a file of release {self.release}")
+        return self
 
 
 class BaseEntry(_Entry):
@@ -57,8 +91,6 @@ class BaseEntry(_Entry):
     suite: Annotated[str, f.string(r"[a-z][a-z0-9-]*")] | None = Field(default=None, description="Of kind debian.")
     image: f.ImageReference | None = Field(default=None, description="Of kind registry; the lock pins its digest.")
     system: f.Name = Field(description="Its glibc decides which manylinux wheels fit.")
-    python: f.Minor = Field(description="The Python that the base holds, or that its packages bring.")
-    interpreter: f.AbsolutePath
     packages: dict[f.DebianPackage, f.Text] = Field(default={}, description="Package -> why it is in the base.")
     env: dict[f.EnvName, EnvEntry] = Field(default={}, description="Set in every image on this base.")
 
@@ -158,6 +190,7 @@ class VariantEntry(_Part):
     when: AxisChoice
     base: f.Name | None = None
     gpus: list[f.GpuName] = Field(default=[], description="In place of the image's.")
+    interpreter: f.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
     without: list[f.Name] = Field(default=[], description="Components that are left out.")
 
 
@@ -174,6 +207,7 @@ class ImageEntry(_Entry, _Part):
     description: f.Text
     purpose: f.Text
     base: f.Name
+    interpreter: f.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
     gpus: list[f.GpuName] = Field(default=[], description="What its CUDA cells are for.")
     axes: dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]] = Field(
         default={}, description="Axis -> the values that this image is made for; the axis's default alone if absent."
@@ -339,6 +373,7 @@ class MatrixFile(_Strict):
     indexes: dict[f.Name, IndexEntry] = {}
     systems: dict[f.Name, SystemEntry] = {}
     gpus: dict[f.GpuName, GpuEntry] = {}
+    interpreters: dict[f.Name, InterpreterEntry] = {}
     bases: dict[f.Name, BaseEntry] = {}
     axes: dict[f.Name, AxisEntry] = {}
     components: dict[f.Distribution, ComponentEntry] = {}

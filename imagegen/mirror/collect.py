@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from imagegen import base, lock
 from imagegen.base.fetch import PACKAGES, listing
 from imagegen.config import Settings
-from imagegen.lock import fetch_sources, inputs_hash
+from imagegen.lock import fetch_sources, inputs_hash, interpreters
 from imagegen.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.matrix.recipe import Recipe
 from imagegen.progress import Progress
@@ -38,12 +38,18 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings:
         fetch_sources(locked.builds, recipes, store, settings, progress)
     if _made(locked):
         lock.fetch_parts(locked, store, settings, progress)
+    interpreters.fetch(locked.interpreter, store, settings, progress)
     base.fetch_files(locked.base, store, settings, progress)
 
 
-def listings(locked: Lock) -> tuple[Listing, ...]:
-    """What a mirror holds of a lock: its files, and apart from them Debian's packages, which are trusted more."""
+def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
+    """Return what a mirror holds of a lock: its files, and apart from them Debian's packages, which are trusted more.
+
+    All of it is in the store: a lock does not tell the size of an interpreter's archive.
+    """
     files = _files(locked)
+    if archive := locked.interpreter.file:
+        files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
     found = [Listing(name, FILES, _sorted(files))]
     if locked.base.debs:

@@ -97,14 +97,19 @@ class Client:
 
         return self.exchange.retry(url, once)
 
-    def size(self, url: str) -> int:
-        """The size in bytes of the file at `url`, without fetching it. Raises FetchError."""
+    def size(self, url: str, *, authorization: str | None = None) -> int:
+        """The size in bytes of the file at `url`, without fetching it; `authorization` as for `page`.
+
+        Raises FetchError.
+        """
         if is_file(url):
             with opened(file_path(url)) as file:
                 return os.fstat(file.fileno()).st_size
 
+        headers = {"Accept-Encoding": "identity"} | authorized(authorization)
+
         def once() -> int:
-            with self.exchange.answer("HEAD", url, {"Accept-Encoding": "identity"}) as answer:
+            with self.exchange.answer("HEAD", url, headers) as answer:
                 length = size_of(answer.response.headers.get("Content-Length", ""))
             if length is None:
                 raise FetchError(f"{answer.url} does not say its size", why="the answer has no Content-Length")

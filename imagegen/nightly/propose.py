@@ -115,7 +115,7 @@ class _Search:
         self, cell: Cell, previous: Lock | None, rules: Sequence[Rule], resolve: Resolve, releases: Releases
     ) -> None:
         self.cell, self.previous, self.rules, self.resolve = cell, previous, rules, resolve
-        self.target = Target.of(cell.platform, cell.base, previous.base if previous else None)
+        self.target = Target.of(cell.platform, cell.base, previous.interpreter.version if previous else cell.python)
         self.asked = {each.component.package: each for each in cell.requirements if not each.git}
         self.locked = {each.name: each.version for each in previous.packages} if previous else {}
         self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.asked.items()}

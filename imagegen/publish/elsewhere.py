@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from imagegen.errors import FetchError, PublishError, TrustError
 from imagegen.inventory import carried
-from imagegen.layers import Layer, describe, reuse
-from imagegen.layers import base as below
+from imagegen.layers import Layer, describe, foundation, reuse
 from imagegen.layers.layer import known
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock
@@ -85,10 +84,10 @@ def _fitting(packed: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[s
 
 def _missing(lock: Lock, store: Store) -> frozenset[str]:
     """Keys of the image's layers that are not in the store."""
-    here = {layer.key for layer in below.known_layers(lock, store)}
+    here = {layer.key for layer in foundation.known_layers(lock, store)}
     parts = plan(lock)
     here |= {part.key for part in parts if known(store, part.name, part.key)}
-    return frozenset([*below.keys(lock), *(part.key for part in parts)]) - here
+    return frozenset([*foundation.names(lock), *(part.key for part in parts)]) - here
 
 
 def _standing(places: Sequence[Place], tags: Tags) -> Iterator[tuple[Place, str]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from imagegen.layers import base as below
-from imagegen.layers import reuse
+from imagegen.layers import foundation, reuse
 from imagegen.layers.codec import CODEC, MEDIA_TYPE
 from imagegen.layers.plan import LAYER_FORMAT, plan
 from imagegen.lock.model import Lock
@@ -70,8 +69,7 @@ def look(place: Place, beside: Sequence[Place], job: Job, store: Store) -> Seen:
 
 def _names(lock: Lock) -> dict[str, str]:
     """Key -> name of the layers, from the bottom up."""
-    own = {layer.key: layer.name for layer in below.taken(lock)} or dict.fromkeys(below.keys(lock), "base")
-    return own | {part.key: part.name for part in plan(lock)}
+    return foundation.names(lock) | {part.key: part.name for part in plan(lock)}
 
 
 def _tested(job: Job, store: Store) -> str:

@@ -78,7 +78,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         user=lock.base.content.config.user if lock.base.content else "",
         open=OPEN,
         links=links(lock),
-        interpreter=lock.base.interpreter,
+        interpreter=lock.interpreter.path,
         reason=reason,
     )
     _check_lines(text)

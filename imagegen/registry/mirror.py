@@ -81,6 +81,22 @@ class Mirror:
             return False
         return True
 
+    def size(self, digest: str) -> int | None:
+        """Return the size in bytes of a blob of the mirror; None where it has none. Raises FetchError."""
+        if self._repository is None:
+            path = _blob(Path(str(self._at)), digest)
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
+        self._reach(self._repository)
+        try:
+            return self._repository.size(digest)
+        except NotFoundError:
+            return None
+
     def listed(self, name: str) -> Artifact | None:
         """The artifact of this name; None where there is none. Raises FetchError."""
         if self._repository is None:

@@ -114,6 +114,11 @@ class Repository:
             )
         )
 
+    def size(self, digest: str) -> int:
+        """Return the size of a blob in bytes. Raises FetchError: NotFoundError where the registry has none."""
+        url = f"{self._endpoint.base}/blobs/{digest}"
+        return self._asking(lambda authorization: self._client.size(url, authorization=authorization))
+
     def stream(self, digest: str, size: int, into: Growing) -> None:
         """Write a blob to `into`, unverified, and nothing to the disk. `size` in bytes. Raises FetchError."""
         url = f"{self._endpoint.base}/blobs/{digest}"

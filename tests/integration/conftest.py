@@ -70,9 +70,7 @@ def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
-    asked = Base(
-        "debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", packages, "for tests"
-    )
+    asked = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
     store = Store(tmp_path_factory.mktemp("base") / "store")
     locked = base.resolve(asked, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())

@@ -22,6 +22,7 @@ from imagegen.lock.model import File, Lock, LockedEnv, LockedSdist, LockedWheel
 from imagegen.progress import Quiet
 from imagegen.store import Store
 from tests.integration.places import ROOT, Debian
+from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
 
 CELL = "small-cpu-py311"
@@ -97,7 +98,7 @@ def write_project(
     source = _locked("sourced", _sdist(links))
     store = Store(project / "store")
     store.write((links / source.file.filename).read_bytes())
-    interpreter = debian.locked.interpreter
+    interpreter = LOCKED.path
     workshop = sdist.Workshop(base.key(debian.locked), interpreter, lambda: debian.rootfs, store, Quiet())
     made = sdist.build("sourced", "1.0", LockedSdist(source.file, ()), workshop)
     wheels.append(LockedWheel("sourced", "1.0", made, (), sdist=LockedSdist(source.file, ())))
@@ -112,6 +113,7 @@ def write_project(
         uv=uv,
         as_of="2026-01-01T00:00:00Z",
         base=debian.locked,
+        interpreter=LOCKED,
         wheels=tuple(replace(wheel, because=asked.get(wheel.name)) for wheel in ordered),
         env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
     )

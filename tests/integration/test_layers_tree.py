@@ -18,7 +18,7 @@ import zstandard
 from imagegen.layers.bytecode import Compiler
 from imagegen.layers.layer import wheels_layer
 from imagegen.layers.plan import LayerPlan
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.lock.model import File, Lock, LockedBase, LockedInterpreter, LockedWheel
 from imagegen.store import Store, digest_of
 
 pytestmark = pytest.mark.integration
@@ -71,9 +71,20 @@ def lock_of(wheels: list[Path], store: Store) -> Lock:
         name, version = path.name.split("-")[:2]
         file = File(path.name, digest_of(data).removeprefix("sha256:"), len(data), "pypi")
         locked.append(LockedWheel(name.lower().replace("_", "-"), version, file, ()))
-    base = LockedBase("test", "debian", "test", interpreter(), {}, ())
+    base = LockedBase("test", "debian", "test", {}, ())
     axes = {"python": "3.11", "platform": "linux/amd64"}
-    return Lock("test", "test", axes, {}, locked[0], "2026-01-01T00:00:00Z", base, tuple(locked), ())
+    return Lock(
+        "test",
+        "test",
+        axes,
+        {},
+        locked[0],
+        "2026-01-01T00:00:00Z",
+        base,
+        LockedInterpreter("test", "3.11", interpreter()),
+        tuple(locked),
+        (),
+    )
 
 
 def interpreter() -> str:

@@ -20,6 +20,7 @@ from imagegen.progress import Quiet
 from imagegen.store import Store
 from imagegen.wheels.catalogue import Catalogue
 from tests.integration.places import Debian
+from tests.interpreters import LOCKED
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +49,9 @@ def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:
     settings = with_indexes(replace(settings, store=debian.store.root), cell.indexes)
     old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-    based = Lock(cell.id, cell.image, cell.axes, cell.inputs, old_uv, "2026-11-20T00:00:00Z", debian.locked, (), ())
+    based = Lock(
+        cell.id, cell.image, cell.axes, cell.inputs, old_uv, "2026-11-20T00:00:00Z", debian.locked, LOCKED, (), ()
+    )
     lock = relock(cell, based, settings, debian.store)
     assert lock.uv.version == importlib.metadata.version("uv")
     versions = {wheel.name: wheel.version for wheel in lock.wheels}
@@ -73,9 +76,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     assert {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels} == contents
 
     # Its backend sees what the lock gives it and nothing else.
-    workshop = sdist.Workshop(
-        "sha256:" + "0" * 64, debian.asked.interpreter, lambda: debian.rootfs, debian.store, Quiet()
-    )
+    workshop = sdist.Workshop("sha256:" + "0" * 64, LOCKED.path, lambda: debian.rootfs, debian.store, Quiet())
     with pytest.raises(SandboxError, match=r"antlr4-python3-runtime-4\.9\.3\.tar\.gz could not be made") as caught:
         sdist.build(runtime.name, runtime.version, replace(runtime.sdist, build_requires=()), workshop)
     assert "setuptools" in str(caught.value)

@@ -98,7 +98,18 @@ def place(
     theirs = sb3_maskable.lock
     old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
     env_of_cell = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
-    based = Lock(cell.id, cell.image, cell.axes, cell.inputs, old_uv, theirs.as_of, theirs.base, (), env_of_cell)
+    based = Lock(
+        cell.id,
+        cell.image,
+        cell.axes,
+        cell.inputs,
+        old_uv,
+        theirs.as_of,
+        theirs.base,
+        theirs.interpreter,
+        (),
+        env_of_cell,
+    )
     lock.write(based, tmp_path / "locks" / f"{cell.id}.toml")
     return Place(tmp_path, None, env=env)
 

@@ -28,6 +28,7 @@ from imagegen.store import Store
 from imagegen.wheels import wheelhouse
 from tests.integration.places import Debian, committed
 from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
+from tests.interpreters import LOCKED
 
 pytestmark = pytest.mark.integration
 
@@ -78,9 +79,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def with_packages(settings: Settings) -> LockedBase:
     """A base as a matrix would have it; dpkg takes a minute for its packages."""
-    asked = Base(
-        "debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", PACKAGES, "for tests"
-    )
+    asked = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", PACKAGES, "for tests")
     return base.resolve(asked, settings, Quiet())
 
 
@@ -101,7 +100,7 @@ def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: P
     blobs = ((debian.layer.diff_id, debian.layer.size), (top, size))
     layers = tuple(registry.Layer(_LAYER, digest, size, digest) for digest, size in blobs)
     content = registry.Image(top, top, layers, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""))
-    return LockedBase("compilers", "registry", None, "/usr/bin/python3.11", {}, (), "a.invalid/base:1", content)
+    return LockedBase("compilers", "registry", None, {}, (), "a.invalid/base:1", content)
 
 
 def locked_on(below: LockedBase, store: Store) -> Lock:
@@ -128,7 +127,7 @@ def locked_on(below: LockedBase, store: Store) -> Lock:
     )
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     uv = committed("sb3-maskable-cpu-py311").uv
-    made = Lock("tiny-cpu-py311", "tiny", axes, {}, uv, "2026-11-20T00:00:00Z", below, wheels=(), env=())
+    made = Lock("tiny-cpu-py311", "tiny", axes, {}, uv, "2026-11-20T00:00:00Z", below, LOCKED, wheels=(), env=())
     return replace(made, builds=(keyed(build, made),))
 
 

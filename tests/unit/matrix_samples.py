@@ -23,8 +23,6 @@ bases:
     description: d
     kind: debian
     suite: bookworm
-    python: "3.11"
-    interpreter: /usr/bin/python3.11
     system: sys
     packages: {python3: the interpreter}
 components:
@@ -40,7 +38,24 @@ images:
       numpy: {because: n}
     gpus: [sm_90]
 systems:
-  sys: {glibc: "2.36", python: "3.11", source: s}
+  sys: {glibc: "2.36", source: s}
+interpreters:
+  sys-3.11:
+    {provider: distribution, python: "3.11", systems: [sys], path: /usr/bin/python3.11, source: s, date: "2026-11-20"}
+  standalone-3.12:
+    provider: standalone
+    python: "3.12"
+    version: 3.12.14
+    release: "20260814"
+    files:
+      linux/amd64:
+        path: 20260814/cpython-3.12.14%2B20260814-amd64.tar.gz
+        sha256: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+      linux/arm64:
+        path: 20260814/cpython-3.12.14%2B20260814-arm64.tar.gz
+        sha256: "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+    source: s
+    date: "2026-11-20"
 gpus:
   sm_90: {capability: "9.0", family: hopper, products: [H100], source: s}
 """

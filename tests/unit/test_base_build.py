@@ -24,6 +24,7 @@ from imagegen.progress import Quiet
 from imagegen.store import Store, digest_of, upkeep
 from tests.registry import packed
 
+PROGRAM = "/usr/bin/python3.11"
 DATES = {
     "debian/bookworm": "2026-07-11T10:16:37Z",
     "debian/bookworm-updates": "2026-11-19T02:12:54Z",
@@ -37,7 +38,7 @@ def deb(name: str, data: bytes, archive: str = "debian") -> Deb:
 
 
 def locked(*debs: Deb) -> LockedBase:
-    return LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", DATES, debs)
+    return LockedBase("debian12", "debian", "bookworm", DATES, debs)
 
 
 ONE = locked(deb("a", b"first"), deb("b", b"second", "debian-security"))
@@ -63,7 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def test_the_key_covers_packages_and_nothing_that_does_not_decide_bytes() -> None:
     key = base.key(ONE)
-    assert base.key(replace(ONE, name="other", archives={}, interpreter="/bin/other")) == key
+    assert base.key(replace(ONE, name="other", archives={})) == key
     first, second = ONE.debs
     for changed in (
         replace(first, version="2"),
@@ -256,11 +257,12 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     module = importlib.import_module("imagegen.base.rootfs")
     monkeypatch.setattr(module, "build", lambda *_: layer)
     tree = store.root / "rootfs" / layer.diff_id.removeprefix("sha256:")
-    interpreter = tree / ONE.interpreter.lstrip("/")
+    interpreter = tree / PROGRAM.lstrip("/")
     interpreter.parent.mkdir(parents=True)
     interpreter.write_bytes(b"")
     os.utime(tree, (0, 0))
-    assert module.rootfs(ONE, store, Settings.from_environment({"HOME": str(tmp_path)}), Quiet()) == tree
+    settings = Settings.from_environment({"HOME": str(tmp_path)})
+    assert module.rootfs(ONE, store, settings, Quiet(), program=PROGRAM) == tree
     upkeep.collect(store, ())
     assert interpreter.exists()
 
@@ -269,7 +271,7 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
     store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.base.rootfs")
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     monkeypatch.setattr(module, "build", None)
-    tar = packed((tarfile.TarInfo(ONE.interpreter.lstrip("/")), b"python"))
+    tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))
     asked: list[registry.Layer] = []
 
     def bring(layer: registry.Layer) -> registry.Layer:
@@ -282,8 +284,8 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
     made = module.Made((layer,), bring)
     assert made.needed() > 100
     for _ in range(2):  # the second time it is there
-        tree = module.rootfs(ONE, store, settings, Quiet(), made)
-        assert (tree / ONE.interpreter.lstrip("/")).read_bytes() == b"python"
+        tree = module.rootfs(ONE, store, settings, Quiet(), made, program=PROGRAM)
+        assert (tree / PROGRAM.lstrip("/")).read_bytes() == b"python"
     assert asked == [layer]
     other = replace(layer, diff_id=f"sha256:{'2' * 64}")
     with pytest.raises(BaseError, match="not what its image says"):

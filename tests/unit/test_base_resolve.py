@@ -110,14 +110,14 @@ def test_an_unknown_mirror_names_the_variable_to_set(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_base_is_refused(tmp_path: Path) -> None:
-    base = Base("x", "oci", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+    base = Base("x", "oci", "bookworm", None, "debian12", "2.36", {}, "")
     with pytest.raises(BaseError, match="unknown kind 'oci'"):
         resolve(base, settings(tmp_path), Quiet())
 
 
 def test_what_cannot_be_a_package_never_reaches_apt(tmp_path: Path) -> None:
     packages = {"--purge": "", "python3-": "", "g++": "", "libc6:i386": "", "apt=1.0": ""}
-    base = Base("x", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", packages, "")
+    base = Base("x", "debian", "bookworm", None, "debian12", "2.36", packages, "")
     with pytest.raises(BaseError) as caught:
         resolve(base, settings(tmp_path), Quiet())
     assert "'--purge', 'python3-', 'libc6:i386', 'apt=1.0'" in caught.value.what

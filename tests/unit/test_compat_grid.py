@@ -16,10 +16,11 @@ from imagegen.compat.grid import MAIN
 from imagegen.compat.question import Question
 from imagegen.matrix import Rule
 from imagegen.matrix.model import Base, Cell, Component, EnvVar, GitSource, Gpu, Requirement, Sdist
+from tests.interpreters import DEBIAN
 from tests.unit.compat_samples import library, package, rule
 from tests.unit.matrix_samples import shipped_matrix
 
-BASE = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+BASE = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
 HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
 
 
@@ -31,7 +32,9 @@ def cell(
         for each, specifier in sorted(requirements.items())
     )
     axes = {"cuda": cuda, "python": "3.11", "platform": "linux/amd64"}
-    return Cell(name, "x", "", "", axes, BASE, wanted, (), {}, (EnvVar("MODE", "fast", ""),), {}, gpus=tuple(gpus))
+    return Cell(
+        name, "x", "", "", axes, BASE, DEBIAN, wanted, (), {}, (EnvVar("MODE", "fast", ""),), {}, gpus=tuple(gpus)
+    )
 
 
 KNOWN = {

@@ -217,11 +217,15 @@ def torch_file(locked: Lock, **more: Any) -> Lock:
     return torch(locked, file=replace(wheel.file, **more))
 
 
+def python(locked: Lock, **more: Any) -> Lock:
+    return replace(locked, interpreter=replace(locked.interpreter, **more))
+
+
 EDITS: dict[str, tuple[Callable[[Lock], Lock], str]] = {
     "another cell": (lambda it: replace(it, cell="cpu-grpo-cpu-py311"), "cell"),
     "another image": (lambda it: replace(it, image="cpu-grpo"), "image"),
     "another platform": (lambda it: replace(it, axes={**it.axes, "platform": "linux/arm64"}), "axes"),
-    "another interpreter": (lambda it: replace(it, base=replace(it.base, interpreter="/usr/bin/perl")), "base.interpr"),
+    "another interpreter": (lambda it: python(it, path="/usr/bin/perl"), "interpreter.path"),
     "another suite": (lambda it: replace(it, base=replace(it.base, suite="trixie")), "base.suite"),
     "a variable more": (lambda it: replace(it, env=(LockedEnv("LD_PRELOAD", "/x.so", "y"), *it.env)), "env"),
     "a variable less": (lambda it: replace(it, env=it.env[1:]), "env"),
@@ -270,13 +274,11 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
     }
     assert json.loads(done.stdout) == [told]
     good = lock.read(project.lock)
-    lock.write(
-        replace(good, base=replace(good.base, interpreter="/bin/evil"), env=(LockedEnv("A", "b", "c"),)), project.lock
-    )
+    lock.write(replace(python(good, path="/bin/evil"), env=(LockedEnv("A", "b", "c"),)), project.lock)
     for arguments in (["build", "--output", "oci:x"], ["lock", "--check"]):
         done = project.run(arguments[0], "demo", *arguments[1:])
         assert done.returncode == 67, done.stderr
-        assert "says otherwise about base.interpreter, env" in done.stderr
+        assert "says otherwise about interpreter.path, env" in done.stderr
         assert f"{project.lock.name}" in done.stderr
         assert "`imagegen lock demo-cpu-py311`" in done.stderr
     (listed,) = json.loads(project.run("list", "demo", "--json").stdout)

@@ -22,6 +22,7 @@ ORDER = [
         "audit",
         "wheels",
         "base",
+        "interpreter",
         "lock",
         "state",
         "harvest",

@@ -38,7 +38,7 @@ def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
         (root / path).chmod(0o755)
-    monkeypatch.setattr(cells.base, "rootfs", lambda *_: root)
+    monkeypatch.setattr("imagegen.base.rootfs", lambda *_: root)
     return root
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_read_twice(
     lock = lock_of(locked(store, tmp_path, "one", {"one.so": make_elf()}))
     subject = cells.subject(lock, cell_of(None), store, settings, Quiet())
     store.path(lock.wheels[0].file.digest).unlink()
-    monkeypatch.setattr(cells.base, "rootfs", None)
+    monkeypatch.setattr("imagegen.base.rootfs", None)
     assert cells.subject(lock, cell_of(None), store, settings, Quiet()) == subject
     assert set(cells.blobs(lock, store).values()) == {
         "what is known of one-1.0-py3-none-any.whl",

@@ -30,6 +30,7 @@ from imagegen.layers.sizes import layer_sizes, package_sizes, shared
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
 
 assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
@@ -71,11 +72,11 @@ def locked(
 
 
 def lock_of(*wheels: LockedWheel) -> Lock:
-    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
     wheels = tuple(sorted(wheels, key=lambda wheel: wheel.name))
-    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, wheels, ())
+    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, wheels, ())
 
 
 @pytest.fixture

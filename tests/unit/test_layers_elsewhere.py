@@ -15,8 +15,7 @@ from imagegen.base import BaseLayer
 from imagegen.config import Settings
 from imagegen.errors import StoreError
 from imagegen.inventory import carried
-from imagegen.layers import Image, Layer, bytecode, describe, ownership, reuse
-from imagegen.layers import base as below
+from imagegen.layers import Image, Layer, bytecode, describe, foundation, ownership, reuse
 from imagegen.layers.ownership import OwnershipErrors
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.progress import Quiet
@@ -214,12 +213,12 @@ def test_nobody_vouches_for_another_blob_of_a_registrys_image() -> None:
     honest = on_a_registrys_image()
     content = honest.base.content
     assert content
-    elsewhere = {layer.key: layer for layer in below.taken(honest)}
-    assert below.named(honest, elsewhere) == list(elsewhere.values())
+    elsewhere = {layer.key: layer for layer in foundation.taken(honest)}
+    assert foundation.named(honest, elsewhere) == list(elsewhere.values())
     foreign = replace(content.layers[1], digest=f"sha256:{'e' * 64}")
     swapped = replace(honest, base=replace(honest.base, content=replace(content, layers=(content.layers[0], foreign))))
-    assert below.keys(swapped) == below.keys(honest)
-    assert [layer.name for layer in below.named(swapped, elsewhere)] == ["base-1"]
+    assert foundation.names(swapped) == foundation.names(honest)
+    assert [layer.name for layer in foundation.named(swapped, elsewhere)] == ["base-1"]
 
 
 def test_the_bases_tree_comes_from_its_layer(
@@ -232,7 +231,7 @@ def test_the_bases_tree_comes_from_its_layer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[-1]) or tmp_path)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[4]) or tmp_path)
     elsewhere = believed(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))

@@ -13,6 +13,7 @@ from imagegen.lock import file as lock_file
 from imagegen.lock import freshness
 from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
 from imagegen.matrix.rule import WinnerRule
+from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL, complaint, load
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -31,13 +32,15 @@ winners:
 
 
 def lock_of(*names: str, winners: tuple[Winner, ...] = ()) -> Lock:
-    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     uv, *wheels = (
         LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
         for name in ("uv", *sorted(names))
     )
-    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, tuple(wheels), (), None, winners)
+    return Lock(
+        "demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, tuple(wheels), (), None, winners
+    )
 
 
 @pytest.mark.fault("Wheels", "two packages with one path, the same bytes and mode", "kept once")

@@ -297,7 +297,7 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
 
 def image(name: str, *env: str) -> LockedBase:
     content = registry.Image("sha256:" + SHA, "sha256:" + SHA, (), registry.Config(env, (), (), "", ""))
-    return LockedBase("cuda", "registry", None, "/usr/bin/python3.12", {}, (), image=name, content=content)
+    return LockedBase("cuda", "registry", None, {}, (), image=name, content=content)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from imagegen.lock.model import (
     RecordedLayer,
 )
 from imagegen.matrix.model import Base, Cell
+from tests.interpreters import DEBIAN, LOCKED
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -48,11 +49,11 @@ LOCK = Lock(
     inputs={"image": A, "component torch": B},
     uv=wheel("uv", "0.13.8"),
     as_of="2026-11-20T00:00:00Z",
+    interpreter=LOCKED,
     base=LockedBase(
         "debian12",
         "debian",
         "bookworm",
-        "/usr/bin/python3.11",
         {"debian/bookworm": "2026-11-20T08:13:05Z"},
         (deb("adduser"), deb("libc6")),
     ),
@@ -152,7 +153,7 @@ TORCH_PATH = 'path = "packages/a/torch-2.13.0+cpu-py3-none-any.whl"'
         ('value = "2"', 'value = "2\\nRUN evil"', "RUN evil", "control character"),
         ('because = "the runners have two cores"', 'because = "x\\u2028y"', "u2028", "control character"),
         ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "is no name of an environment variable"),
-        ('interpreter = "/usr/bin/python3.11"', 'interpreter = "/usr/bin/x y"', "x y", "absolute path"),
+        ('path = "/usr/bin/python3.11"', 'path = "/usr/bin/x y"', "x y", "absolute path"),
         ('cell = "tiny-cpu-py311"', 'cell = "tiny"\ncolour = "red"', "colour", "no such key"),
         ('version = "0.13.8"', "version = 1", "version = 1", "valid string"),
         ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "no time in UTC"),
@@ -234,8 +235,8 @@ def test_inputs_hash_covers_all_but_the_record() -> None:
 
 
 def test_stale_names_what_moved() -> None:
-    base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
-    cell = Cell("c", "i", "", "", LOCK.axes, base, (), (), {}, (), inputs=dict(LOCK.inputs))
+    base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
+    cell = Cell("c", "i", "", "", LOCK.axes, base, DEBIAN, (), (), {}, (), inputs=dict(LOCK.inputs))
     assert stale(LOCK, cell) == ()
     moved = replace(cell, inputs={"component torch": C, "component peft": A})
     assert stale(LOCK, moved) == ("component peft", "component torch", "image")

@@ -22,6 +22,7 @@ from imagegen.progress import Quiet
 from imagegen.store import Store
 from imagegen.wheels.find import Need
 from imagegen.wheels.model import Candidate, Place
+from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
 from tests.unit.test_lock_resolve import NEW, Shelf
 
@@ -68,13 +69,13 @@ class House:
         self.store = Store(root / "store")
         self.said: list[str] = []
         self.chooser = Chooser()
-        base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
+        base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
         indexes = {"pypi": Index("pypi", None, ""), "pytorch-cpu": Index("pytorch-cpu", "https://unused.invalid", "")}
         wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
-        self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, wanted, (), indexes, (), {"base": "b" * 64})
-        locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {"debian/bookworm": LATER}, (DEB,))
-        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, UV, LATER, locked, (), ())
+        self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, DEBIAN, wanted, (), indexes, (), {"base": "b" * 64})
+        locked = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": LATER}, (DEB,))
+        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, UV, LATER, locked, LOCKED, (), ())
         self.shelf.wheel("peft", "1.0", "torch")
         self.special.wheel("torch", "2.13.0+cpu")
 

@@ -38,7 +38,7 @@ class Wider(House):
         self.built: list[list[str]] = []
         registry.push("library/cuda:13", [b"layer"], Env=["PATH=/cuda/bin:/usr/bin"], Entrypoint=["/hello"])
         image = "docker.io/library/cuda:13"
-        base = Base("cuda", "registry", None, image, "ubuntu24.04", "3.11", "/usr/bin/python3.11", "2.39", {}, "")
+        base = Base("cuda", "registry", None, image, "ubuntu24.04", "2.39", {}, "")
         self.cell = replace(self.cell, base=base, inputs={"base": "c" * 64})
         self.choose(self.bare.tree({"pyproject.toml": b"1"}))
 
@@ -227,7 +227,7 @@ def edits(text: str) -> dict[str, str]:
         "tree": text.replace('tree = "', 'tree = "-'),
         "index": text.replace('index = "git"', 'index = "pypi"'),
         "two sources": text.replace("[wheel.git]", '[wheel.sdist]\nname = "mbridge"\n[wheel.git]'),
-        "package": text.replace('interpreter = "/usr', 'packages = ["--purge"]\ninterpreter = "/usr'),
+        "package": text.replace("[base]\n", '[base]\npackages = ["--purge"]\n'),
         "no layers": text.replace('  { media-type = "', '  # { media-type = "'),
     }  # fmt: skip
 

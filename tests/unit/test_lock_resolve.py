@@ -22,7 +22,6 @@ from packaging.tags import Tag
 from imagegen.config import Settings
 from imagegen.errors import FetchError, LockError
 from imagegen.lock import guard, indexes
-from imagegen.lock.model import Deb, LockedBase
 from imagegen.lock.resolve import Question, Site, resolve
 from imagegen.lock.target import Target
 from imagegen.matrix.model import Base, Component, Sdist
@@ -276,14 +275,12 @@ def test_uv_reads_nothing_of_the_users(shelf: Shelf, settings: Settings, tmp_pat
 
 
 def test_target_of_a_base() -> None:
-    base = Base("debian12", "debian", "bookworm", None, "debian12", "3.11", "/usr/bin/python3.11", "2.36", {}, "")
-    deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
-    locked = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, (deb,))
-    assert Target.of("linux/amd64", base, locked) == TARGET
-    assert Target.of("linux/arm64", base, replace(locked, debs=())) == Target("3.11", "aarch64", 36)
-    assert Target.of("linux/amd64", replace(base, glibc="2.41"), locked).uv_platform == "x86_64-manylinux_2_40"
+    base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
+    assert Target.of("linux/amd64", base, "3.11.2") == TARGET
+    assert Target.of("linux/arm64", base, "3.11") == Target("3.11", "aarch64", 36)
+    assert Target.of("linux/amd64", replace(base, glibc="2.41"), "3.11.2").uv_platform == "x86_64-manylinux_2_40"
     with pytest.raises(LockError, match="linux/riscv64"):
-        Target.of("linux/riscv64", base, locked)
+        Target.of("linux/riscv64", base, "3.11")
 
 
 @pytest.mark.parametrize(

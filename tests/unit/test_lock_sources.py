@@ -24,6 +24,7 @@ from imagegen.matrix.model import Index
 from imagegen.net import Client, MissingFiles, Page, UnreachableError
 from imagegen.progress import Quiet
 from imagegen.store import Store
+from tests.interpreters import LOCKED
 from tests.loopback import Loopback
 from tests.timing import within
 
@@ -78,9 +79,9 @@ def wheel(name: str, **more: str) -> LockedWheel:
 
 
 def lock_of(*wheels: LockedWheel) -> Lock:
-    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11"}
-    return Lock("x", "x", axes, {}, wheels[0], "2026-11-20T00:00:00Z", base, wheels, ())
+    return Lock("x", "x", axes, {}, wheels[0], "2026-11-20T00:00:00Z", base, LOCKED, wheels, ())
 
 
 def settings_of(tmp_path: Path, index: str, *find_links: str, extra: str = "") -> Settings:

@@ -37,8 +37,7 @@ components:
 axes:
   set: {description: s, values: [verified, newest], default: verified}
 bases:
-  other: {description: d, kind: registry, image: "registry.example.org:5000/a/b:1.0", python: "3.12",
-          interpreter: /usr/bin/python3.12, system: sys}
+  other: {description: d, kind: registry, image: "registry.example.org:5000/a/b:1.0", system: sys}
 images:
   stacked:
     description: d
@@ -94,11 +93,11 @@ def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("        base: other", "        bass: other", '1.yaml:41:9: unknown key "bass"'),
+        ("        base: other", "        bass: other", '1.yaml:40:9: unknown key "bass"'),
         ("stacks: [first, second]", "stacks: [first, sekond]", 'there is no stack "sekond"'),
         ("set: [newest]}\n        components", "sett: [newest]}\n        components", 'there is no axis "sett"'),
         ('python: ["3.12"]}\n        base', 'python: ["3.13"]}\n        base', 'value of the python axis "3.13"'),
-        ("base: other", "base: another", '1.yaml:41:15: there is no base "another"'),
+        ("base: other", "base: another", '1.yaml:40:15: there is no base "another"'),
         ("without: [torch]", "without: [torhc]", 'there is no component "torhc"'),
         ("git: v1, extras", "git: v2, extras", 'there is no commit of tool "v2"'),
         ("git: v1, extras", "index: pipy, extras", 'there is no index "pipy"'),

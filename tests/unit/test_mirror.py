@@ -59,7 +59,7 @@ def settings_of(at: str | None = None) -> Settings:
 def filled(at: str, lock: Lock, store: Store) -> mirror.Filled:
     for data in (WHEEL, PACKAGE):
         store.write(data)
-    return mirror.fill(place(at, "--to"), mirror.listings(lock), store, settings_of(), Quiet())
+    return mirror.fill(place(at, "--to"), mirror.listings(lock, store), store, settings_of(), Quiet())
 
 
 def wheel_from(at: str, store: Store) -> None:
@@ -93,7 +93,7 @@ def test_a_second_copy_adds_what_is_new(at: str, tmp_path: Path) -> None:
     store.write(b"other")
     again = filled(at, other, store)
     assert (again.files, again.added) == (2, 1)
-    names = [listing.name for lock in (ONE, other) for listing in mirror.listings(lock)]
+    names = [listing.name for lock in (ONE, other) for listing in mirror.listings(lock, store)]
     with Client(settings_of(at)) as client:
         found = Mirror.of(settings_of(at), client)
         assert found and all(found.listed(name) for name in names)
@@ -109,10 +109,10 @@ def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
     with pytest.raises(GoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
     # Not even where somebody lists it, but as files of a lock.
-    forged = mirror.listings(lock_of(WHEEL))[1]
+    forged = mirror.listings(lock_of(WHEEL), Store(tmp_path / "here"))[1]
     mirror.fill(
         place(at, "--to"),
-        [replace(forged, kind=mirror.listings(ONE)[0].kind)],
+        [replace(forged, kind=mirror.listings(ONE, Store(tmp_path / "here"))[0].kind)],
         Store(tmp_path / "here"),
         settings_of(),
         Quiet(),

@@ -17,6 +17,7 @@ from imagegen.matrix.model import Cell, Requirement
 from imagegen.nightly.propose import Proposal, propose
 from imagegen.nightly.releases import Release, Shelf
 from imagegen.progress import Quiet
+from tests.interpreters import LOCKED
 from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.unit.test_lock_make import UV, Chooser
 
@@ -39,7 +40,7 @@ class Toy:
         self.rules: tuple[object, ...] = ()
         self.base = BASE
         self.asked = 0
-        start = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, day(1), BASE, (), ())
+        start = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, day(1), BASE, LOCKED, (), ())
         self.first = replace(self.resolve(start, sorted(wanted), {}), record=RECORD)
 
     def resolve(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:

@@ -25,6 +25,7 @@ from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
 from imagegen.matrix.model import Cell, Declarations
 from imagegen.progress import Progress, Quiet
 from imagegen.store import Store, refs
+from tests.interpreters import LOCKED
 from tests.unit.builds_samples import BUILD
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
@@ -68,9 +69,9 @@ class Machine:
         digest = self.store.write(data).removeprefix("sha256:")
         wheel = LockedWheel("demo", "1.0", File("demo-1.0-py3-none-any.whl", digest, len(data), "pypi"), ())
         uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-        base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+        base = LockedBase("debian12", "debian", "bookworm", {}, ())
         axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-        return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, (wheel,), ())
+        return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, (wheel,), ())
 
     def record(self, lock: Lock) -> Record:
         return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.layers import Image, Layer, describe, image
-from imagegen.layers import base as below
+from imagegen.layers import Image, Layer, describe, foundation, image
 from imagegen.layers.codec import GZIP_TYPE
 from imagegen.layers.plan import plan
 from imagegen.progress import Quiet
@@ -22,7 +21,7 @@ from imagegen.trust.documents import LAYERS, Attached, Document
 from tests.unit.test_layers_assemble import lock_of
 
 LOCK = lock_of()
-KEYS = {below.keys(LOCK)[0]: "base"} | {part.key: part.name for part in plan(LOCK)}
+KEYS = foundation.names(LOCK) | {part.key: part.name for part in plan(LOCK)}
 
 
 class Full:

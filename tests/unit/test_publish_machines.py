@@ -37,6 +37,7 @@ from imagegen.trust.attach import attached
 from imagegen.trust.project import FILE
 from imagegen.trust.signers import Trust
 from tests.environment import environment
+from tests.interpreters import LOCKED
 from tests.registry_writes import Writable
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
@@ -140,8 +141,8 @@ class Team:
             sha256 = Store(self.root / "files").write(data).removeprefix("sha256:")
             wheels.append(LockedWheel(name, "1.0", File(path.name, sha256, len(data), "pypi"), ()))
         uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-        base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
-        return Lock(CELL.id, "demo", AXES, {}, uv, "2026-11-20T00:00:00Z", base, tuple(wheels), ())
+        base = LockedBase("debian12", "debian", "bookworm", {}, ())
+        return Lock(CELL.id, "demo", AXES, {}, uv, "2026-11-20T00:00:00Z", base, LOCKED, tuple(wheels), ())
 
     def sent(self) -> set[str]:
         """Digests of the blobs that the registry was given."""

@@ -33,6 +33,7 @@ from imagegen.store import Store, digest_of
 from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.environment import environment
+from tests.interpreters import LOCKED
 from tests.registry import send
 from tests.registry_writes import Writable, received
 
@@ -46,9 +47,9 @@ def lock_of(version: str) -> Lock:
         "demo", version, File(f"demo-{version}-py3-none-any.whl", digest_of(version.encode())[7:], 9, "pypi"), ()
     )
     uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-11-20T00:00:00Z", base, (wheel,), ())
+    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-11-20T00:00:00Z", base, LOCKED, (wheel,), ())
 
 
 class World:

@@ -29,6 +29,7 @@ from imagegen.lock.schema import to_table
 from imagegen.registry.image import Config
 from imagegen.registry.image import Image as RegistryImage
 from tests.dockerfile import Instruction, assignment, instructions
+from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
@@ -46,11 +47,11 @@ LOCK = Lock(
     inputs={"image": A},
     uv=wheel("uv", "0.13.8", D),
     as_of="2026-11-20T00:00:00Z",
+    interpreter=LOCKED,
     base=LockedBase(
         "debian12",
         "debian",
         "bookworm",
-        "/usr/bin/python3.11",
         {"debian/bookworm": "2026-11-20T08:13:05Z", "debian-security/bookworm-security": "2026-11-20T08:13:05Z"},
         (Deb("adduser", "3.134", "all", B, 10, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
     ),
@@ -107,14 +108,14 @@ def expected(lock: Lock) -> list[Instruction]:
         LOCK.uv.file.filename: lock.uv.file.filename,
         LOCK.uv.file.sha256: lock.uv.file.sha256,
         f"uv-{LOCK.uv.version}.data": f"uv-{lock.uv.version}.data",
-        LOCK.base.interpreter: lock.base.interpreter,
+        LOCK.interpreter.path: lock.interpreter.path,
     }
     # These stand in shell commands, in quotes or not: no character of theirs may mean anything to a shell.
     assert all(re.fullmatch(r"[A-Za-z0-9._+!/-]+", value) for value in slots.values())
     for old, new in slots.items():
         assert old in script
         script = script.replace(old, new)
-    last = finish.documents[0].replace(LOCK.base.interpreter, lock.base.interpreter)
+    last = finish.documents[0].replace(LOCK.interpreter.path, lock.interpreter.path)
     return [
         Instruction("FROM", "scratch AS requirements"),
         Instruction("COPY", '<<"REQUIREMENTS" /requirements.txt', (pins,)),
@@ -199,7 +200,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Lock]]] = {
     "image": ("tiny", lambda value: replace(LOCK, image=value)),
     "as_of": ("2026-11-20T00:00:00Z", lambda value: replace(LOCK, as_of=value)),
     "base": ("debian12", lambda value: replace(LOCK, base=replace(LOCK.base, name=value))),
-    "interpreter": ("/usr/bin/python", lambda value: replace(LOCK, base=replace(LOCK.base, interpreter=value))),
+    "interpreter": ("/usr/bin/python", lambda value: replace(LOCK, interpreter=replace(LOCKED, path=value))),
     "archive": ("debian", lambda value: replace(LOCK, base=replace(LOCK.base, archives={value: LOCK.as_of}))),
     "env name": ("X", lambda value: replace(LOCK, env=(LockedEnv(value, "1", "why"),))),
     "package": ("torch", lambda value: replace(LOCK, wheels=(wheel(value, "1.0", C),))),
@@ -339,7 +340,7 @@ def test_no_field_of_a_matrix_becomes_an_instruction(path: tuple[str | int, ...]
             assert re.search(r"x\.yaml:\d+:\d+: ", str(errors))  # noqa: PT017
             continue
         for cell in cells:
-            base = {name: getattr(cell.base, name) for name in ("name", "kind", "suite", "interpreter")}
+            base = {name: getattr(cell.base, name) for name in ("name", "kind", "suite")}
             wheels = (replace(LOCK.wheels[2], because=cell.requirements[0].because), LOCK.wheels[-1])
             lock = replace(LOCK, cell=cell.id, image=cell.image, axes=dict(cell.axes), inputs=dict(cell.inputs))
             env = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)

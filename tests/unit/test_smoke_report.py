@@ -27,16 +27,17 @@ from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
 from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from imagegen.smoke.suite.table import CHECKS, applicable
+from tests.interpreters import LOCKED
 
 FILE = File("x.whl", "0" * 64, 1, "pypi")
 
 
 def lock_of(versions: Mapping[str, str], env: tuple[LockedEnv, ...] = ()) -> Lock:
-    base = LockedBase("debian12", "debian", "bookworm", "/usr/bin/python3.11", {}, ())
+    base = LockedBase("debian12", "debian", "bookworm", {}, ())
     wheels = tuple(LockedWheel(name, version, FILE, ()) for name, version in sorted(versions.items()))
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     uv = LockedWheel("uv", "0", FILE, ())
-    return Lock("cell", "image", axes, {}, uv, "2026-01-01T00:00:00Z", base, wheels, env)
+    return Lock("cell", "image", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, wheels, env)
 
 
 @dataclass(frozen=True)

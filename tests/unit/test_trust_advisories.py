@@ -134,7 +134,7 @@ def test_debian_packages_are_compared_by_their_sources() -> None:
     ],
 )
 def test_what_a_registrys_base_holds_is_what_dpkg_has_there(release: Release | None, ecosystem: str | None) -> None:
-    base = LockedBase("cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1")
+    base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1")
     system = System({}, debs={"libssl3": InstalledDeb("3.0-1", "amd64", "openssl", "3.0-1")}, release=release)
     found = [each for each in packages(replace(LOCK, base=base), system) if each.ecosystem != "PyPI"]
     assert [(each.ecosystem, each.name) for each in found] == ([(ecosystem, "openssl")] if ecosystem else [])

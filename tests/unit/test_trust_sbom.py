@@ -160,9 +160,7 @@ def test_debian_packages(licences: tuple[str, ...] | None, version: str, told: s
 
 def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() -> None:
     content = registry.Image("sha256:" + "7" * 64, DIGEST, (), registry.Config((), (), (), "", ""))
-    base = LockedBase(
-        "cuda", "registry", None, "/usr/bin/python3", {}, (), image="nvidia/cuda:13.0.1-base", content=content
-    )
+    base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)
     found = document(lock, Known({}, {"zlib1g": ZLIB}, Release("ubuntu", "24.04", "noble")))
     image = component(found, "nvidia/cuda:13.0.1-base")

@@ -152,17 +152,6 @@ CASES = {
         stack(megatron_core="0.12.2", numpy="1.26.4"),
         stack(megatron_core="0.16.1", numpy="2.3.5"),
     ),
-    # Debian 12 has Python 3.11.2 alone
-    "debian12-python": case(
-        stack(base="debian12", python="3.12"),
-        stack(base="debian12", python="3.11"),
-        stack(base="debian13", python="3.12"),
-    ),
-    "debian12-gpu-python": case(
-        stack(base="debian12-gpu", python="3.12"),
-        stack(base="debian12-gpu", python="3.11"),
-        stack(base="debian13-gpu", python="3.12"),
-    ),
     # pypa/pip#12205: hydra-core 1.2.0 does not import on Python 3.11; 1.3.0 does
     "hydra-core-python311": case(
         stack(python="3.11", hydra_core="1.2.0"),
