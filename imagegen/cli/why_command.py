@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,7 +13,6 @@ from imagegen.cli.app import App, pass_app
 from imagegen.compat import Explanation, Question, Standing
 from imagegen.compat.verdict import Answer
 from imagegen.matrix import metadata
-from imagegen.matrix.model import Cell
 from imagegen.state import MEANINGS, CellState, StateName, cell_state
 from imagegen.text import shown
 
@@ -37,19 +35,19 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     """Say whether a combination can work: exit code 0 yes, 1 no, 2 not known.
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13') and what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
-    python==3.12, driver==580, base==ubuntu22.04); what is not named is free. Or name a cell: then a cell that imagegen
-    cannot build is a no as well. A name that is not known makes the answer "unknown" unless the rest conflicts.
+    python==3.12, driver==580, base==ubuntu22.04); what is not named is free. Or name a cell. A name that is not known
+    makes the answer "unknown" unless the rest conflicts.
     """
     vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.directories))
     question = compat.ask(words, sets, app.matrix, vocabulary)
     explanation = compat.explain(question, app.matrix.rules, app.library)
     state = _state(app, question, explanation)
-    ways = _ways(app, question, explanation, state)
+    ways = _ways(app, question, explanation)
     if as_json:
         app.json(_as_dict(question, explanation, state, ways))
     else:
         click.echo(shown(_as_text(question, explanation, state, ways)))
-    if explanation.answer == "incompatible" or (state and not state.buildable):
+    if explanation.answer == "incompatible" or (state and state.name == "conflict"):
         return 1
     return 2 if explanation.answer == "unknown" else 0
 
@@ -66,26 +64,16 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
         reasons = tuple(rule.because for rules in found for rule in rules)
     standing = Standing(explanation.answer, " ".join(reasons))
     if question.asked:
-        return cell_state(cell, standing)
+        return cell_state(standing)
     return states.state(app, cell, standing, states.read_lock(app, cell))
 
 
-def _ways(app: App, question: Question, explanation: Explanation, state: CellState | None) -> Sequence[_Way]:
-    """Return the nearest combinations that rules and metadata accept; of a cell that cannot be built, one that can."""
-    rules = app.matrix.rules
-    if explanation.answer != "compatible":
-        near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
-        return [(dict(each.changes), question.command(each.changes)) for each in near]
-    cell = question.cell
-    if cell is None or state is None or state.buildable:
+def _ways(app: App, question: Question, explanation: Explanation) -> Sequence[_Way]:
+    """Return the nearest combinations that rules and metadata accept; none where they accept what is asked about."""
+    if explanation.answer == "compatible":
         return []
-    buildable = [each for each in app.matrix.cells() if cell_state(each, Standing("compatible")).buildable]
-    other = compat.nearest(rules, cell, buildable)
-    return [(_difference(cell, other), replace(question, cell=other).command())] if other else []
-
-
-def _difference(cell: Cell, other: Cell) -> dict[str, str]:
-    return {axis: f"=={value}" for axis, value in other.axes.items() if value != cell.axes[axis]}
+    near = compat.nearby(question, app.matrix.rules, app.library, compat.Surroundings.of(app.matrix))
+    return [(dict(each.changes), question.command(each.changes)) for each in near]
 
 
 def _as_dict(
@@ -134,7 +122,7 @@ def _as_text(question: Question, explanation: Explanation, state: CellState | No
 def _verdict(question: Question, explanation: Explanation, state: CellState | None) -> str:
     asked = ", ".join(f"{name}{specifier}" for name, specifier in question.asked.items())
     about = f"{question.cell.id}{f' with {asked}' if asked else ''}" if question.cell else asked
-    if state and (explanation.answer == "compatible" or state.name == "not buildable"):
+    if state and explanation.answer == "compatible":
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
     return f"{_NAMES[explanation.answer]}: {about}"  # the blocks that follow say why
 
