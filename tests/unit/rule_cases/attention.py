@@ -232,7 +232,6 @@ CASES = {
         stack("12.8", flashinfer_python="0.6.6", env={"CUDA_HOME": ""}),
         stack("12.8", flashinfer_python="0.6.6", env={"CUDA_HOME": "/usr/local/cuda"}),
         stack("12.8", env={"CUDA_HOME": ""}),
-        stack("cpu", flashinfer_python="0.6.6", env={"CUDA_HOME": ""}),
     ),
     "flashinfer-jit-cache-cu12": case(
         stack("13.0", flashinfer_python="0.6.14", flashinfer_jit_cache="0.6.14+cu129"),
