@@ -9,16 +9,14 @@ from typing import Literal
 from imagegen.compat import Standing
 from imagegen.errors import LockError
 from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
 from imagegen.text import counted
 
-StateName = Literal["tested", "locked", "no known conflict", "not buildable", "conflict", "unknown"]
+StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
 
 MEANINGS: dict[StateName, str] = {
     "tested": "The smoke tests passed in exactly the image that the lock gives.",
     "locked": "Every version and file is pinned; no passed smoke test of the image is recorded here.",
     "no known conflict": "Rules and package metadata accept it; whether it resolves shows when it is locked.",
-    "not buildable": "No rule rejects it, but imagegen cannot build it.",
     "conflict": "Rules or package metadata reject it.",
     "unknown": "Rules and package metadata do not decide it.",
 }
@@ -32,19 +30,13 @@ class CellState:
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}" if self.reason else self.name
 
-    @property
-    def buildable(self) -> bool:
-        """Whether nothing is known that stops a build."""
-        return self.name not in ("conflict", "not buildable")
-
 
 def cell_state(
-    cell: Cell,  # noqa: ARG001 - what stops a build of it comes from the cell
     standing: Standing,
     lock: Lock | LockError | None = None,
     tests: Mapping[str, int] | None = None,
 ) -> CellState:
-    """Return the state of `cell`.
+    """Return the state of a cell.
 
     `standing` is the answer of rules and metadata. `lock` is the cell's lock, or why a build refuses it.
     `tests` counts the smoke checks of a report that passed in the image of this lock, by status.

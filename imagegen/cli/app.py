@@ -24,6 +24,7 @@ from imagegen.progress import Terminal
 from imagegen.store import Store
 from imagegen.text import counted
 from imagegen.wheels import catalogue
+from imagegen.wheels.catalogue import Catalogue
 
 T = TypeVar("T")
 
@@ -78,6 +79,11 @@ class App:
         """What package metadata states, as far as it was harvested."""
         return compat.Library(lambda package: metadata.load(self.directories, package))
 
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The prebuilt wheels whose addresses are known."""
+        return catalogue.load([each for each in self.directories if each.name == "wheels"])
+
     def lock_path(self, cell: Cell) -> Path:
         """The project's lock, else the shipped one; the project's where neither exists."""
         own = self.project / "locks" / f"{cell.id}.toml"
@@ -111,8 +117,7 @@ class App:
         if found.gpu != lock.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
-            known = catalogue.load([each for each in self.directories if each.name == "wheels"])
-            wrong += lock.uncatalogued(found, cell, known)
+            wrong += lock.uncatalogued(found, cell, self.catalogue)
         wrong += layers.record_contradictions(found)
         if wrong:
             raise LockError(

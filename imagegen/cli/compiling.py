@@ -47,9 +47,8 @@ def with_engine(app: App, cell: Cell, builder: str | None = None) -> builds.Comp
 def places(app: App, cell: Cell) -> lock.Places:
     """Where a lock looks for the wheels of what needs a compiler."""
     from imagegen.inventory import loose  # late: it brings the readers of wheels
-    from imagegen.wheels import catalogue
 
-    known = catalogue.load([each for each in app.directories if each.name == "wheels"])
+    known = app.catalogue
     settings = app.sources(cell)
     return lock.Places(
         known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, app.store, app.progress

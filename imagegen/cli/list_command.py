@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
-from imagegen import compat, lock
+from imagegen import compat
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
 from imagegen.errors import LockError
 from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
 from imagegen.store import refs
 
 
@@ -38,7 +37,8 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,
-                    "locked": _locked(app, locks[cell.id], cell),
+                    "locked": states.lock_state(app, cell, locks[cell.id]),
+                    "missing": list(states.missing_here(app, cell, found[cell.id], locks[cell.id])),
                     "built": built.get(cell.id),
                 }
                 for cell in cells
@@ -63,17 +63,3 @@ def _built(found: Lock | LockError | None, digest: str | None) -> str:
     if digest is None:
         return "no"
     return "from another lock" if isinstance(found, Lock) and found.record and found.record.digest != digest else "yes"
-
-
-def _locked(app: App, found: Lock | LockError | None, cell: Cell) -> str:
-    if not isinstance(found, Lock):
-        return "broken" if found else "no"
-    if lock.stale(found, cell):
-        return "stale"
-    try:
-        if lock.contradictions(found, cell):
-            return "edited"
-        app.require_unedited(found, cell)
-    except LockError:
-        return "edited"
-    return "recorded" if found.record else "yes"

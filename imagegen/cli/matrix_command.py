@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -18,13 +19,12 @@ from imagegen.matrix.model import Cell
 from imagegen.state import CellState, StateName
 from imagegen.text import counted, shown
 
-_COLOURS: dict[StateName, str] = {
-    "tested": "green",
-    "locked": "green",
-    "no known conflict": "none",
-    "not buildable": "yellow",
-    "conflict": "red",
-    "unknown": "yellow",
+_RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
+    "tested": ("no conflict", "green"),
+    "locked": ("no conflict", "green"),
+    "no known conflict": ("no conflict", "none"),
+    "conflict": ("conflict", "red"),
+    "unknown": ("unknown", "yellow"),
 }
 
 
@@ -34,15 +34,15 @@ _COLOURS: dict[StateName, str] = {
 @click.option("--github", is_flag=True, help="Print lines for $GITHUB_OUTPUT: what is locked, as matrices.")
 @pass_app
 def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
-    r"""Show the cells that match GLOB, each with its state and the reason for it.
+    r"""Show the cells that match GLOB: whether they can work, are locked, and build here and now.
 
     \b
-    tested             the smoke tests passed in exactly the image that the lock gives
-    locked             every version and file is pinned
-    no known conflict  rules and package metadata accept it; it is not locked
-    not buildable      no rule rejects it, but imagegen cannot build it
-    conflict           rules or package metadata reject it
-    unknown            rules and package metadata do not decide it
+    rules        no conflict: rules and package metadata accept it; conflict: they reject it; unknown: they say neither
+    lock         tested: the smoke tests passed in exactly the image that the lock gives; recorded: with the digests of
+                 image and layers; yes: every version and file is pinned; stale, edited, broken: no build takes it; no
+    builds here  yes, or the first address that a build needs and this machine does not have. No host is asked: the
+                 default package index and Debian's archive count as there, any other only where the environment names
+                 a mirror of it, a find-links directory has the file, or the store does.
 
     "combinations" counts the choices of known versions of the cell's main components (torch, vllm, megatron-core, ...)
     that rules and metadata accept on its GPUs, CUDA and Python; "versions" are those of its inference engine.
@@ -51,15 +51,44 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
         _print_github(app, app.matrix.select(pattern))
         return
     rows = compat.survey(app.matrix.select(pattern), app.matrix.rules, app.library)
-    found = [states.state(app, row.cell, row.standing, states.read_lock(app, row.cell)) for row in rows]
+    answers = [_answer(app, row) for row in rows]
     if as_json:
-        app.json([_as_dict(row, state) for row, state in zip(rows, found, strict=True)])
+        app.json([_as_dict(row, answer) for row, answer in zip(rows, answers, strict=True)])
         return
-    table = Table("cell", "state", "combinations", "versions", "reason", wraps=("versions", "reason"))
-    for row, state in zip(rows, found, strict=True):
-        name, counts = Text(state.name, style=_COLOURS[state.name]), _combinations(row)
-        table.add_row(row.cell.id, name, counts, _engine(row), shown(state.reason))
+    names = ("cell", "rules", "lock", "builds here", "combinations", "versions", "reason")
+    table = Table(*names, wraps=("builds here", "versions", "reason"))
+    for row, each in zip(rows, answers, strict=True):
+        rules, colour = _RULES[each.state.name]
+        counts = (_combinations(row), _engine(row))
+        table.add_row(
+            row.cell.id, Text(rules, style=colour), each.lock, _builds(each), *counts, shown(each.state.reason)
+        )
     table.print(app.out)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """`lock` is one word; `missing` are addresses that a build needs and that are not here."""
+
+    state: CellState
+    lock: str
+    missing: tuple[str, ...]
+
+
+def _answer(app: App, row: Row) -> _Answer:
+    locked = states.read_lock(app, row.cell)
+    state = states.state(app, row.cell, row.standing, locked)
+    word = "tested" if state.name == "tested" else states.lock_state(app, row.cell, locked)
+    missing = () if state.name == "conflict" else states.missing_here(app, row.cell, state, locked)
+    return _Answer(state, word, missing)
+
+
+def _builds(answer: _Answer) -> str:
+    if answer.state.name == "conflict":
+        return "no"
+    first, *others = answer.missing or ("",)
+    more = f" and {len(others)} more" if others else ""
+    return f"needs {shown(first)}{more}" if first else "yes"
 
 
 def _print_github(app: App, cells: Sequence[Cell]) -> None:
@@ -90,11 +119,15 @@ def _engine(row: Row) -> str:
     return f"{name} {versions[0]} to {versions[-1]} ({counted(len(versions), 'release')})" if versions else f"no {name}"
 
 
-def _as_dict(row: Row, state: CellState) -> dict[str, Any]:
+def _as_dict(row: Row, answer: _Answer) -> dict[str, Any]:
     return {
         "cell": row.cell.id,
-        "state": state.name,
-        "reason": state.reason,
+        "state": answer.state.name,
+        "reason": answer.state.reason,
+        "rules": "incompatible" if answer.state.name == "conflict" else row.standing.answer,
+        "lock": answer.lock,
+        "buildable": answer.state.name != "conflict" and not answer.missing,
+        "missing": list(answer.missing),
         "fit": row.fits.count,
         "of": row.fits.among,
         "versions": {name: list(versions) for name, versions in row.fits.versions.items()},

@@ -74,6 +74,8 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
             app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
+    for name, because in cell.omits.items():
+        app.out.print(f"without {name}  ({because})")
 
 
 def _why(package: LockedWheel | LockedBuild) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagegen import builds, compat, layers, lock
+from imagegen import builds, compat, layers, lock, missing
 from imagegen.cli.app import App
 from imagegen.compat import Standing
 from imagegen.errors import LockError
@@ -25,19 +25,44 @@ def read_lock(app: App, cell: Cell) -> Lock | LockError | None:
 def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | None) -> CellState:
     """Return the state of `cell`; `locked` is what `read_lock` returned. A lock counts that a build accepts."""
     if not isinstance(locked, Lock):
-        return cell_state(cell, standing, locked)
+        return cell_state(standing, locked)
     try:
         lock.require_fresh(locked, cell, str(app.lock_path(cell)))
         app.require_unedited(locked, cell)
     except LockError as error:
-        return cell_state(cell, standing, error)
+        return cell_state(standing, error)
     verdict = compat.judge_on(cell.gpus, app.matrix.rules, compat.facts_of_lock(locked, cell.base.glibc))
     if verdict.answer == "incompatible":
         errors = (conflict.rules for conflict in verdict.conflicts if conflict.weight == "error")
         reasons = (rule.because for rules in errors for rule in rules)
-        return cell_state(cell, Standing("incompatible", " ".join(reasons)))
+        return cell_state(Standing("incompatible", " ".join(reasons)))
     found = smoke_proof(app, cell, builds.here(locked, app.store)[0])
-    return cell_state(cell, standing, locked, found.report["counts"] if found else None)
+    return cell_state(standing, locked, found.report["counts"] if found else None)
+
+
+def lock_state(app: App, cell: Cell, found: Lock | LockError | None) -> str:
+    """Return one word about what `read_lock` returned: "no", "broken", "stale", "edited", "yes", or "recorded"."""
+    if not isinstance(found, Lock):
+        return "broken" if found else "no"
+    if lock.stale(found, cell):
+        return "stale"
+    try:
+        if lock.contradictions(found, cell):
+            return "edited"
+        app.require_unedited(found, cell)
+    except LockError:
+        return "edited"
+    return "recorded" if found.record else "yes"
+
+
+def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockError | None) -> tuple[str, ...]:
+    """Return the addresses that building the cell needs beside the default index and Debian, and that are not here.
+
+    A lock counts that a build accepts; without one, what the matrix names counts.
+    """
+    if state.name in ("locked", "tested") and isinstance(locked, Lock):
+        return missing.of_lock(locked, app.store, app.settings)
+    return missing.of_cell(cell, app.store, app.settings, app.catalogue)
 
 
 def smoke_proof(app: App, cell: Cell, locked: Lock) -> Proof | None:

@@ -42,7 +42,7 @@ def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     """
     name, version = _asked_about(component)
     wanted, cell = _component(app, name), _cell(app, pattern)
-    known = catalogue.load([each for each in app.directories if each.name == "wheels"])
+    known = app.catalogue
     need, note = _need(app, wanted, version, cell, known)
     if note:
         app.progress.say(note)

@@ -16,7 +16,6 @@ from imagegen.compat import models as model_types
 from imagegen.compat.verdict import Answer
 from imagegen.errors import UsageError
 from imagegen.matrix import metadata, models
-from imagegen.matrix.model import Cell
 from imagegen.matrix.rule import Rule
 from imagegen.state import MEANINGS, CellState, StateName, cell_state
 from imagegen.text import shown
@@ -41,8 +40,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
     python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3); what
-    is not named is free. Or name a cell: then a cell that imagegen cannot build is a no as well. A name that is not
-    known makes the answer "unknown" unless the rest conflicts.
+    is not named is free. Or name a cell. A name that is not known makes the answer "unknown" unless the rest conflicts.
     """
     table = models.load(app.directories)
     model, words, sets = _model(words, sets)
@@ -59,13 +57,13 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
     spoken = replace(question, asked={**question.asked, "model": f"=={model}"}) if model else question
-    ways = _ways(app, question, spoken, rules, explanation, state)
+    ways = _ways(app, question, spoken, rules, explanation)
     if as_json:
         app.json(_as_dict(question, explanation, state, ways))
     else:
         known = [about] if model in table.first else []
         click.echo(shown("\n\n".join([_as_text(spoken, explanation, state, ways), *known])))
-    if explanation.answer == "incompatible" or (state and not state.buildable):
+    if explanation.answer == "incompatible" or (state and state.name == "conflict"):
         return 1
     return 2 if explanation.answer == "unknown" else 0
 
@@ -82,7 +80,7 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
         reasons = tuple(rule.because for rules in found for rule in rules)
     standing = Standing(explanation.answer, " ".join(reasons))
     if question.asked:
-        return cell_state(cell, standing)
+        return cell_state(standing)
     return states.state(app, cell, standing, states.read_lock(app, cell))
 
 
@@ -96,30 +94,16 @@ def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, .
 
 
 def _ways(
-    app: App,
-    question: Question,
-    spoken: Question,
-    rules: Sequence[Rule],
-    explanation: Explanation,
-    state: CellState | None,
+    app: App, question: Question, spoken: Question, rules: Sequence[Rule], explanation: Explanation
 ) -> Sequence[_Way]:
-    """Return the nearest combinations that rules and metadata accept; of a cell that cannot be built, one that can.
+    """Return the nearest combinations that rules and metadata accept; none where they accept what is asked about.
 
     `spoken` is the question with the model type, as the commands repeat it.
     """
-    if explanation.answer != "compatible":
-        near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
-        return [(dict(each.changes), spoken.command(each.changes)) for each in near]
-    cell = question.cell
-    if cell is None or state is None or state.buildable:
+    if explanation.answer == "compatible":
         return []
-    buildable = [each for each in app.matrix.cells() if cell_state(each, Standing("compatible")).buildable]
-    other = compat.nearest(rules, cell, buildable)
-    return [(_difference(cell, other), replace(question, cell=other).command())] if other else []
-
-
-def _difference(cell: Cell, other: Cell) -> dict[str, str]:
-    return {axis: f"=={value}" for axis, value in other.axes.items() if value != cell.axes[axis]}
+    near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
+    return [(dict(each.changes), spoken.command(each.changes)) for each in near]
 
 
 def _as_dict(
@@ -168,7 +152,7 @@ def _as_text(question: Question, explanation: Explanation, state: CellState | No
 def _verdict(question: Question, explanation: Explanation, state: CellState | None) -> str:
     asked = ", ".join(f"{name}{specifier}" for name, specifier in question.asked.items())
     about = f"{question.cell.id}{f' with {asked}' if asked else ''}" if question.cell else asked
-    if state and (explanation.answer == "compatible" or state.name == "not buildable"):
+    if state and explanation.answer == "compatible":
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
     return f"{_NAMES[explanation.answer]}: {about}"  # the blocks that follow say why
 

@@ -65,7 +65,7 @@ class Facts:
 
 def facts_of_cell(cell: Cell) -> Facts:
     """What is known before resolution: ranges, and labels that the cell's indexes will give."""
-    packages = {each.component.package: _required(each, cell.cuda) for each in cell.requirements}
+    packages = {each.component.package: _required(each) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
 
@@ -75,22 +75,21 @@ def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
     return {each.component.package: frozenset(each.extras) for each in cell.requirements if each.extras}
 
 
-def _label(requirement: Requirement, cuda: str) -> str | None:
+def _label(requirement: Requirement) -> str | None:
     """The local version label that will come of the requirement, as far as it is known; PyPI takes no labels.
 
     A commit counts as one, since its version alone does not tell it from the release.
     """
     if requirement.git:
         return f"git.{requirement.git.name}".lower()
-    component = requirement.component
-    foreign = component.compiled and not requirement.from_source  # from wherever a wheel is
-    return component.local.get(cuda, "" if requirement.index == "pypi" and not foreign else None)
+    foreign = requirement.component.compiled and not requirement.from_source  # from wherever a wheel is
+    return requirement.label or ("" if requirement.index == "pypi" and not foreign else None)
 
 
-def _required(asked: Requirement, cuda: str) -> Fact:
+def _required(asked: Requirement) -> Fact:
     if asked.git:
-        return replace(Fact.asked(f"=={asked.git.metadata.version}", _label(asked, cuda)), built=True)
-    return Fact.asked(asked.specifier, _label(asked, cuda))
+        return replace(Fact.asked(f"=={asked.git.metadata.version}", _label(asked)), built=True)
+    return Fact.asked(asked.specifier, _label(asked))
 
 
 def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:

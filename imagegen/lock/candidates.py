@@ -117,7 +117,7 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
     asked = next((each for each in cell.requirements if each.component.package == "torch"), None)
     if asked is None:
         return None
-    if pinned := _exact(str(Requirement(pep508(asked, cell)).specifier)):
+    if pinned := _exact(str(Requirement(pep508(asked)).specifier)):
         return pinned
     raise LockError(
         f"which torch {cell.id} has is not known yet",

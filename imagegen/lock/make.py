@@ -271,7 +271,7 @@ class _Maker:
 
     def _asked(self, requirement: Requirement) -> str:
         compiled = self.compiled.get(requirement.component.package)
-        return compiled.pep508 if compiled else pep508(requirement, self.cell)
+        return compiled.pep508 if compiled else pep508(requirement)
 
     @property
     def _routes(self) -> dict[str, str]:

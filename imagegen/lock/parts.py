@@ -105,14 +105,13 @@ def gather(
     return Parts(sites, archives)
 
 
-def pep508(requirement: Requirement, cell: Cell) -> str:
+def pep508(requirement: Requirement) -> str:
     """The requirement; an exact version gets the local label of its index, so that no other build answers."""
     if requirement.git:
         return f"{requirement.pep508}{',' if requirement.specifier else ''}=={requirement.git.metadata.version}"
     parsed = Pep508(requirement.pep508)
-    label = requirement.component.local.get(cell.cuda)
     exacts = [each for each in parsed.specifier if each.operator == "==" and "*" not in each.version]
-    if label and len(parsed.specifier) == len(exacts) == 1 and "+" not in exacts[0].version:
+    if (label := requirement.label) and len(parsed.specifier) == len(exacts) == 1 and "+" not in exacts[0].version:
         return f"{requirement.pep508}+{label}"
     return requirement.pep508
 
@@ -230,7 +229,7 @@ class _SiteMaker:
         """
         why = f"{error.what}: {error.why}" if error.why else error.what
         files = {each.component.package: self._exact_file(each) for each in requirements}
-        lacking = [pep508(each, self.cell) for each in requirements if not files[each.component.package]]
+        lacking = [pep508(each) for each in requirements if not files[each.component.package]]
         if lacking:
             places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
             raise LockError(
@@ -245,7 +244,7 @@ class _SiteMaker:
         self.progress.say(f"warning: index {alias} cannot be reached ({why})")
         for each, file in found:
             self.progress.say(
-                f"warning: {pep508(each, self.cell)} is locked from the find-links directory {file.parent} in place of "
+                f"warning: {pep508(each)} is locked from the find-links directory {file.parent} in place of "
                 f"index {alias}: {file.name}"
             )
         # With hashes on a page uv need not unpack the files into its cache to learn them.
@@ -257,7 +256,7 @@ class _SiteMaker:
         return Site(page.as_uri(), flat=True)
 
     def _exact_file(self, requirement: Requirement) -> Path | None:
-        specifiers = list(Pep508(pep508(requirement, self.cell)).specifier)
+        specifiers = list(Pep508(pep508(requirement)).specifier)
         if len(specifiers) != 1 or specifiers[0].operator != "==" or "+" not in specifiers[0].version:
             return None
         package = requirement.component.package

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
 
 from imagegen.config import mirror_name
 from imagegen.errors import ErrorList, MatrixError
+from imagegen.matrix import metadata
 from imagegen.matrix.cells import Matrix, cell_id
-from imagegen.matrix.compose import compose
+from imagegen.matrix.compose import applies, compose
 from imagegen.matrix.fields import NO_CUDA, SURROUNDINGS
 from imagegen.matrix.hashes import inputs
 from imagegen.matrix.interpreters import Interpreters
+from imagegen.matrix.metadata import Package
 from imagegen.matrix.model import (
     Base,
     Cell,
@@ -32,8 +35,9 @@ from imagegen.matrix.model import (
 from imagegen.matrix.recipe import Recipe
 from imagegen.matrix.recipes import recipe
 from imagegen.matrix.references import Entries, Found, check_references
+from imagegen.matrix.route import AmbiguousBuildError, is_pypi_build
 from imagegen.matrix.rule import Rule, WinnerRule
-from imagegen.matrix.schema import AxisEntry, ImageEntry, SdistEntry
+from imagegen.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
@@ -59,6 +63,9 @@ class _Completion:
     ) -> None:
         self.entries = entries
         self.errors = errors
+        self.directories = directories
+        self._metadata: dict[str, Package | None] = {}
+        self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
         self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
@@ -171,6 +178,7 @@ class _Completion:
                 source=entry.source,
                 index=dict(entry.index),
                 local=dict(entry.local),
+                pypi_build=entry.pypi_build,
                 aliases=tuple(entry.aliases),
                 git={
                     each: GitSource(each, one.url, one.commit, one.tree, _metadata(one))
@@ -223,9 +231,14 @@ class _Completion:
         if math.prod(map(len, offered)) > _MAX_CELLS:
             self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
             return []
-        cells = [
-            self._cell(found, entry, dict(zip(axes, values, strict=True))) for values in itertools.product(*offered)
-        ]
+        choices = [dict(zip(axes, values, strict=True)) for values in itertools.product(*offered)]
+        for position, excluded in enumerate(entry.exclude):
+            if not any(applies(excluded, choice) for choice in choices):
+                self._fail(found, "it excludes none of the image's cells", "exclude", position, key=False)
+        choices = [each for each in choices if not any(applies(excluded, each) for excluded in entry.exclude)]
+        if not choices:
+            self._fail(found, "it excludes every cell of the image", "exclude")
+        cells = [self._cell(found, entry, choice) for choice in choices]
         return [cell for cell in cells if cell]
 
     def _base(self, found: Found) -> Base:
@@ -240,22 +253,45 @@ class _Completion:
         default = self.axes[axis].default
         return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
 
+    def _index(self, found: Found, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
+        """Return the alias of the index that gives `component` to a cell whose components are `uses`."""
+        own, version = component.index.get(cuda, "pypi"), cuda_version(cuda)
+        leader = uses.get(component.pypi_build or "")
+        named = uses[component.name].index or (leader and leader.index and (own if leader.index != "pypi" else "pypi"))
+        if named or not (component.pypi_build and version):
+            return named or own
+        specifier = leader.version if leader else ""
+        try:
+            return "pypi" if is_pypi_build(specifier, version, self._harvested(component.pypi_build)) else own
+        except AmbiguousBuildError as error:
+            what = f'"{component.pypi_build}{specifier}" admits builds for CUDA {version} and others'
+            fix = f"pin {component.pypi_build}, bound its version on both sides, or name its `index:`"
+            if (found.path, what) not in self._ambiguous:  # once for all cells of an image
+                self._ambiguous.add((found.path, what))
+                self.errors.append(MatrixError(what, where=found.where(), why=str(error), fix=fix))
+            return own
+
+    def _harvested(self, package: str) -> Package | None:
+        if package not in self._metadata:
+            self._metadata[package] = metadata.load(self.directories, package)
+        return self._metadata[package]
+
     def _cell(self, found: Found, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
         made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
         sound = made.base in self.bases and set(made.components) <= set(self.components)
-        if not (sound and set(entry.gpus) <= set(self.gpus)):
+        if not (sound and set(made.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
         base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
+        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in made.gpus]
         interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
         if interpreter is None:
             return None
-        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in entry.gpus]
         requirements = tuple(
             Requirement(
-                component,
+                replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
                 use.version,
                 use.because,
-                use.index or component.index.get(axes["cuda"], "pypi"),
+                self._index(found, made.components, component, axes["cuda"]),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
                 use.from_source,

@@ -13,6 +13,7 @@ class Composition:
     """Names only; complete.py resolves them."""
 
     base: str
+    gpus: list[str]
     interpreter: str | None = None  # None: the one that base and Python give
     components: dict[str, ComponentUse] = field(default_factory=dict)
     env: dict[str, EnvEntry] = field(default_factory=dict)
@@ -22,7 +23,7 @@ class Composition:
 
 def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
     """Stacks in their order, then the image, then the variants that apply, in the same order; what comes later wins."""
-    made = Composition(image.base, image.interpreter)
+    made = Composition(image.base, image.gpus, image.interpreter)
     parts: tuple[StackEntry | ImageEntry, ...] = (*stacks, image)
     for part in parts:
         made.components |= part.components
@@ -31,6 +32,7 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
         made.omits |= part.omits
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
+        made.gpus = variant.gpus or made.gpus
         made.interpreter = variant.interpreter or made.interpreter
         made.components |= variant.components
         made.env |= variant.env
@@ -44,5 +46,10 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
 def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
     for part in parts:
         for variant in part.variants:
-            if all(axes[axis] in values for axis, values in variant.when.items()):
+            if applies(variant.when, axes):
                 yield variant
+
+
+def applies(choice: Mapping[str, Sequence[str]], axes: Mapping[str, str]) -> bool:
+    """Return whether each axis that `choice` names has one of its values in a cell of these `axes`."""
+    return all(axes[axis] in values for axis, values in choice.items())

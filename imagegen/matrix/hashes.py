@@ -37,7 +37,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     if cell.packages:
         parts["packages"] = dict(cell.packages)
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
-    parts |= {f"component {each.component.name}": _essence(each.component, cell) for each in cell.requirements}
+    parts |= {f"component {each.component.name}": _routed(each, cell) for each in cell.requirements}
     parts |= {
         f"recipe {each.component.name}": _build(recipe, each, cell)
         for each in cell.requirements
@@ -62,6 +62,12 @@ def sha256(value: Any) -> str:
 def _asked(each: Requirement) -> list[Any]:
     asked = [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
     return [*asked, "from source"] if each.from_source else asked
+
+
+def _routed(each: Requirement, cell: Cell) -> list[Any]:
+    """What this cell's resolution sees of a component that it requires; releases on PyPI have no alias and no label."""
+    package, _, _, sdist = _essence(each.component, cell)
+    return [package, None if each.index == "pypi" else each.index, each.label, sdist]
 
 
 def _interpreter(cell: Cell) -> list[Any]:

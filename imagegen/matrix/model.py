@@ -84,6 +84,7 @@ class Component:
     source: str | None = None  # where the facts in this entry come from
     index: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> index alias
     local: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> local version, "cpu"
+    pypi_build: str | None = None  # component whose harvested releases state the CUDA of PyPI's build: "torch"
     aliases: tuple[str, ...] = ()
     git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
     compiled: bool = False  # its sources need a compiler
@@ -101,6 +102,12 @@ class Requirement:
     git: GitSource | None = None  # in place of a release of the index
     extras: tuple[str, ...] = ()  # sorted
     from_source: bool = False  # compiled by its recipe, even where a wheel would fit
+
+    @property
+    def label(self) -> str | None:
+        """The local version of every build of the component on its index: "cu128"; None where builds have none."""
+        names = (self.component.local.get(cuda) for cuda, alias in self.component.index.items() if alias == self.index)
+        return next(names, None)
 
     @property
     def pep508(self) -> str:

@@ -130,6 +130,9 @@ def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
             yield from known.missing(found, "value of the cuda axis", value, known.values("cuda"), key, value)
     for value, alias in _mapping(found.written, "index").items():
         yield from known.missing(found, "index", alias, known.names["indexes"], "index", value)
+    leader = found.written.get("pypi_build") if isinstance(found.written, dict) else None
+    if leader is not None:
+        yield from known.missing(found, "component", leader, known.names["components"], "pypi_build")
 
 
 def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
@@ -138,15 +141,18 @@ def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
     yield from _gpus(found, known)
     yield from _names(found, "stack", _list(found.written, "stacks"), known, "stacks")
     yield from _axes(found, _mapping(found.written, "axes"), known, "axes")
+    for position, excluded in enumerate(_list(found.written, "exclude")):
+        if isinstance(excluded, dict):
+            yield from _axes(found, excluded, known, "exclude", position)
     yield from _part(found, known)
 
 
-def _gpus(found: Found, known: _Known) -> Iterator[MatrixError]:
-    """The architectures that an image names; whoever names a product instead is told its architecture."""
-    for position, name in enumerate(_list(found.written, "gpus")):
+def _gpus(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """Check the architectures that an image or a variant names; the error for a product's name has its architecture."""
+    for position, name in enumerate(_list(found.written if written is None else written, "gpus")):
         architecture = known.architecture(name) if isinstance(name, str) else None
         fix = f"{name} is {architecture}: write {architecture}" if architecture else None
-        yield from known.missing(found, "gpu", name, known.names["gpus"], "gpus", position, fix=fix)
+        yield from known.missing(found, "gpu", name, known.names["gpus"], *inside, "gpus", position, fix=fix)
 
 
 def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
@@ -166,6 +172,7 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         here = (*inside, "variants", position)
         yield from _axes(found, _mapping(variant, "when"), known, *here, "when")
         yield from _name(found, "base", known, variant, *here)
+        yield from _gpus(found, known, variant, *here)
         yield from _name(found, "interpreter", known, variant, *here)
         yield from _names(found, "component", _list(variant, "without"), known, *here, "without")
         yield from _part(found, known, variant, *here)

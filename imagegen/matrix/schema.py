@@ -148,6 +148,11 @@ class ComponentEntry(_Entry):
     )
     index: dict[f.AxisValue, f.Name] = Field(default={}, description="Value of the cuda axis -> index alias.")
     local: dict[f.AxisValue, f.LocalLabel] = Field(default={}, description="Value of the cuda axis -> local version.")
+    pypi_build: f.Distribution | None = Field(
+        default=None,
+        description="Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA "
+        "takes this component from PyPI, any other from `index`.",
+    )
     sdist: SdistEntry | None = None
     git: dict[f.GitName, GitEntry] = Field(default={}, description="Commits that images may ask for, by a name.")
     compiled: bool = Field(default=False, description="Its sources need a compiler: no wheel is made of them here.")
@@ -159,6 +164,9 @@ class ComponentUse(_Strict):
     extras: list[f.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
     index: f.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
     git: f.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
+    entry_points: list[f.Module] = Field(
+        default=[], description="Modules that users start in this version, in place of the component's own."
+    )
     from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
     because: f.Text
 
@@ -178,11 +186,15 @@ class _Part(_Strict):
     )
 
 
+AxisChoice = Annotated[dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]], Field(min_length=1)]
+
+
 class VariantEntry(_Part):
     """What is other in the cells whose axes have one of these values."""
 
-    when: Annotated[dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]], Field(min_length=1)]
+    when: AxisChoice
     base: f.Name | None = None
+    gpus: list[f.GpuName] = Field(default=[], description="In place of the image's.")
     interpreter: f.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
     without: list[f.Name] = Field(default=[], description="Components that are left out.")
 
@@ -204,6 +216,9 @@ class ImageEntry(_Entry, _Part):
     gpus: list[f.GpuName] = Field(default=[], description="What its CUDA cells are for.")
     axes: dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]] = Field(
         default={}, description="Axis -> the values that this image is made for; the axis's default alone if absent."
+    )
+    exclude: list[AxisChoice] = Field(
+        default=[], description="Cells that there are not: each item names values on some axes, as `when` does."
     )
     stacks: list[f.Name] = []
     variants: list[VariantEntry] = []

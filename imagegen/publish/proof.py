@@ -16,7 +16,7 @@ from imagegen import smoke
 from imagegen.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Declarations
-from imagegen.smoke.run import files, spec
+from imagegen.smoke.run import files, parts, spec
 from imagegen.smoke.suite.table import applicable
 from imagegen.store import Store, digest_of
 from imagegen.trust.documents import SMOKE, Attached, Document
@@ -116,7 +116,7 @@ def _read(content: bytes) -> Proof | None:
 
 
 def _gpu_checks(lock: Lock) -> frozenset[str]:
-    checks = applicable({package.name for package in lock.packages})
+    checks = applicable(parts(lock))
     return frozenset(check.name for check in checks if check.device == "cuda") if lock.gpu else frozenset()
 
 

@@ -77,7 +77,7 @@ def run(
     Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
     the engine fails: that says nothing about the image.
     """
-    checks = applicable({package.name for package in lock.packages})
+    checks = applicable(parts(lock))
     results = []
     with ExitStack() as stack:
         container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
@@ -97,6 +97,11 @@ def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, 
         except NoGpuError:
             pass  # the checks that need one say that there is none
     return stack.enter_context(engine.container(ref, files=programs, gpus=False, shm_size=SHM_BYTES))
+
+
+def parts(lock: Lock) -> frozenset[str]:
+    """Return the lock's distributions and variables, which decide what checks apply to its image."""
+    return frozenset(each.name for each in (*lock.packages, *lock.env))
 
 
 def spec(lock: Lock, declared: Declarations) -> dict[str, object]:

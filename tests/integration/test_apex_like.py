@@ -30,7 +30,7 @@ images:
     purpose: Tests.
     base: debian12-gpu
     gpus: [sm_90, sm_120]
-    stacks: [gpu, cuda13-toolkit]
+    stacks: [gpu, cuda-toolkit]
     axes:
       cuda: [cu130]
     components:

@@ -20,6 +20,7 @@ from imagegen.lock import read
 from imagegen.matrix.model import Cell, Declarations
 from imagegen.publish import proof
 from imagegen.smoke import Report, Result
+from imagegen.smoke.run import parts
 from imagegen.smoke.suite.table import applicable
 from tests.environment import environment
 
@@ -38,7 +39,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
         yield SimpleNamespace(docker_run_line=lambda *words: " ".join(words))
 
     def to_engine(lock: Any, *_: Any, test: bool, **__: Any) -> pipeline.Built:
-        checks = applicable({package.name for package in LOCK.packages})
+        checks = applicable(parts(LOCK))
         report = Report(IMAGE, LOCK.cell, tuple(Result(each.name, "pass", 0.1) for each in checks))
         return pipeline.Built(IMAGE, ("demo:latest", "demo:fixed"), report if test else None)
 

@@ -20,6 +20,7 @@ from imagegen.matrix import Matrix
 from imagegen.matrix.rule import Rule
 from imagegen.progress import Terminal
 from imagegen.store import Store
+from tests.unit.matrix_samples import shipped_matrix
 
 IMAGE = """\
 images:
@@ -154,6 +155,13 @@ def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
     assert len(via) > 5
     assert f"{', '.join(via[:5])} and {len(via) - 5} more" in out
     assert max(map(len, out.splitlines())) < 400
+
+
+def test_show_names_what_an_image_leaves_out(run: Run) -> None:
+    (cell,) = shipped_matrix().select("verl06-vllm")
+    assert set(cell.omits) == {"flash-attn", "nvidia-cuda-nvcc-cu12"}
+    lines = " ".join(run("show", "verl06-vllm").out.split())
+    assert all(f"without {name} ({because})" in lines for name, because in cell.omits.items())
 
 
 def test_show_prints_the_locks_that_there_are_and_names_the_cells_without_one(run: Run) -> None:

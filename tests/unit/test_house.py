@@ -25,6 +25,7 @@ ORDER = [
         "interpreter",
         "lock",
         "state",
+        "missing",
         "harvest",
         "layers",
         "recipe",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import UsageError
+from imagegen.errors import Location, MatrixErrors, UsageError
 from imagegen.matrix.cells import cell_id
 from tests.unit.matrix_samples import SMALL, complaint, load
 
@@ -53,6 +53,42 @@ def test_a_new_axis_at_its_default_renames_no_cell(tmp_path: Path) -> None:
     assert [cell.id for cell in after.cells()] == [cell.id for cell in before.cells()]
     offered = WIDE.replace("axes: {cuda", "axes: {attention: [sdpa, flash], cuda")
     assert {cell.id for cell in load(tmp_path / "c", offered, added).cells()} >= {cell.id for cell in before.cells()}
+
+
+def test_excluded_choices_of_axes_are_no_cells(tmp_path: Path) -> None:
+    excluded = "    exclude: [{cuda: [cpu], platform: [linux/arm64]}]\n    gpus: [sm_90]\n"
+    some = load(tmp_path, WIDE.replace("    gpus: [sm_90]\n", excluded))
+    assert [cell.id for cell in some.cells()] == [
+        "small-cpu-py311",
+        "small-cu130-py311",
+        "small-cu130-py311-linux-arm64",
+    ]
+
+
+def test_the_default_cell_is_one_that_is_not_excluded(tmp_path: Path) -> None:
+    some = load(tmp_path, WIDE.replace("    gpus:", "    exclude: [{cuda: [cpu]}]\n    gpus:"))
+    assert some.defaults == {"small": "small-cu130-py311"}
+
+
+@pytest.mark.parametrize(
+    ("exclude", "inside"),
+    [
+        ("[{cuda: [cpu]}, {cuda: [cu130]}]", "exclude"),  # no cell is left
+        ('[{python: ["3.12"]}]', '["3.12"]'),  # the image has none with it
+        ("[{cuda: [cu999]}]", "cu999"),
+        ("[{cuba: [cpu]}]", "cuba"),
+        ("[{}]", "{}"),
+        ("[{cuda: []}]", "[]"),
+    ],
+)
+def test_a_senseless_exclusion_is_refused_at_its_line(exclude: str, inside: str, tmp_path: Path) -> None:
+    text = WIDE.replace("    gpus:", f"    exclude: {exclude}\n    gpus:")
+    with pytest.raises(MatrixErrors) as raised:
+        load(tmp_path, text)
+    (error,) = raised.value.errors
+    assert isinstance(error.where, Location)
+    assert error.where.line
+    assert inside in text.splitlines()[error.where.line - 1]
 
 
 def test_two_axes_that_would_give_one_id_are_refused(tmp_path: Path) -> None:

@@ -118,3 +118,22 @@ def test_an_image_with_cuda_says_for_which_gpus(tmp_path: Path) -> None:
     assert load(tmp_path, wide).select("small-cu130-py311")[0].gpus[0].capability == "9.0"
     assert load(tmp_path, wide).select("small")[0].gpus == ()
     assert "`gpus` is missing" in complaint(tmp_path / "without", wide.replace("    gpus: [sm_90]\n", ""))
+
+
+def test_a_variant_replaces_the_gpus(tmp_path: Path) -> None:
+    wide = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cpu, cu130, cu128]}")
+    wide = wide.replace("[cpu, cu130], default", "[cpu, cu130, cu128], default")
+    variant = "    variants: [{when: {cuda: [cu128]}, gpus: [sm_120]}]\n"
+    wide = wide.replace("    gpus: [sm_90]\n", f"    gpus: [sm_90]\n{variant}")
+    wide += '  sm_120: {capability: "12.0", family: blackwell, source: s}\n'
+    found = {cell.cuda: [gpu.name for gpu in cell.gpus] for cell in load(tmp_path, wide).cells()}
+    assert found == {"cpu": [], "cu130": ["sm_90"], "cu128": ["sm_120"]}
+    assert 'there is no gpu "sm_121"' in complaint(tmp_path / "b", wide.replace("gpus: [sm_120]", "gpus: [sm_121]"))
+
+
+def test_a_version_may_have_other_entry_points(tmp_path: Path) -> None:
+    text = SMALL.replace("numpy: {description: n}", "numpy: {description: n, entry_points: [numpy.start]}")
+    older = text.replace("numpy: {because: n}", "numpy: {because: n, entry_points: [numpy.begin]}")
+    found = [load(tmp_path / each, one).all_cells[0] for each, one in (("a", text), ("b", older))]
+    assert [cell.declarations.entry_points["numpy"] for cell in found] == [("numpy.start",), ("numpy.begin",)]
+    assert found[0].inputs == found[1].inputs  # no lock depends on it

@@ -13,6 +13,7 @@ from imagegen.matrix.model import Declarations
 from imagegen.publish import proof
 from imagegen.publish.proof import Proof, Wanted
 from imagegen.smoke import Report, Result
+from imagegen.smoke.run import parts
 from imagegen.smoke.suite.table import applicable
 from imagegen.store import Store
 from imagegen.trust.documents import AUDIT, SMOKE, Attached, Document
@@ -23,7 +24,7 @@ IMAGE = "sha256:" + "1" * 64
 
 
 def report(*, gpu: bool) -> Report:
-    checks = applicable({package.name for package in GPU.packages})
+    checks = applicable(parts(GPU))
     results = (Result(each.name, "skip" if each.device == "cuda" and not gpu else "pass", 0.1) for each in checks)
     return Report(IMAGE, GPU.cell, tuple(results))
 

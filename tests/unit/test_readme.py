@@ -68,7 +68,7 @@ def _row(image: str) -> str:
     gpus = ", ".join(family.capitalize() for family in _FAMILIES if family in families)
     assert not families - set(_FAMILIES)
     columns = (f"`{image}`", cell.description, gpus or "none", cell.cuda_version or "none", cell.python)
-    return f"| {' | '.join(columns)} | {cell_state(cell, _standings()[cell.id], locked).name} |\n"
+    return f"| {' | '.join(columns)} | {cell_state(_standings()[cell.id], locked).name} |\n"
 
 
 @functools.cache

@@ -171,6 +171,10 @@ def test_the_table_and_the_programs_are_one_set() -> None:
     assert len(applicable({need for check in CHECKS for need in check.needs})) == len(CHECKS)
     plain = {check.name for check in CHECKS if check.needs <= {"torch"}}
     assert {check.name for check in applicable({"torch"})} == plain
+    toolkit = {"flashinfer", "flashinfer-cuda", "toolkit", "toolkit-cuda"}
+    cuda12 = {"torch", "flashinfer-python", "nvidia-cuda-nvcc-cu12"}  # whose wheels hold no nvcc
+    assert not toolkit & {check.name for check in applicable(cuda12)}
+    assert toolkit <= {check.name for check in applicable({*cuda12, "CUDA_HOME"})}
     assert [check.name for check in applicable(())] == ["imports", "pip-check", "versions", "environment", "loading"]
 
 

@@ -1,4 +1,4 @@
-"""The state of a cell: one word out of six, and the reason."""
+"""The state of a cell: one word out of five, and the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from imagegen import lock
 from imagegen.compat import Standing
 from imagegen.errors import LockError
 from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
 from imagegen.state import MEANINGS, CellState, cell_state
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.shipped_locks import shipped_lock
@@ -22,46 +21,38 @@ PASSED = {"pass": 9, "skip": 0, "fail": 0, "crash": 0}
 BROKEN = LockError("its lock cannot be read")
 
 
-def shipped(name: str) -> Cell:
-    return next(cell for cell in shipped_matrix().all_cells if cell.id == name)
-
-
-CELL = shipped("cpu-grpo-cpu-py311")
-LOCK = shipped_lock(CELL.id)
-FOREIGN = replace(CELL, base=replace(CELL.base, kind="registry", image="docker.io/x:1", packages={"g++": "x"}))
+LOCK = shipped_lock("cpu-grpo-cpu-py311")
+CELL = next(cell for cell in shipped_matrix().all_cells if cell.id == LOCK.cell)
 
 
 @pytest.mark.parametrize(
-    ("cell", "standing", "locked", "tests", "state"),
+    ("standing", "locked", "tests", "state"),
     [
-        (CELL, FREE, None, None, "no known conflict"),
-        (CELL, FREE, LOCK, None, "locked"),
-        (CELL, FREE, LOCK, PASSED, "tested"),
-        (CELL, FREE, BROKEN, None, "no known conflict"),
-        (CELL, DOUBTED, None, None, "unknown"),
-        (CELL, DOUBTED, LOCK, None, "locked"),
-        (CELL, DOUBTED, LOCK, PASSED, "tested"),
-        (CELL, REFUSED, LOCK, PASSED, "conflict"),
-        (FOREIGN, FREE, None, None, "no known conflict"),
-        (FOREIGN, REFUSED, None, None, "conflict"),
+        (FREE, None, None, "no known conflict"),
+        (FREE, LOCK, None, "locked"),
+        (FREE, LOCK, PASSED, "tested"),
+        (FREE, BROKEN, None, "no known conflict"),
+        (DOUBTED, None, None, "unknown"),
+        (DOUBTED, LOCK, None, "locked"),
+        (DOUBTED, LOCK, PASSED, "tested"),
+        (REFUSED, LOCK, PASSED, "conflict"),
     ],
 )
-def test_one_state_out_of_six(
-    cell: Cell, standing: Standing, locked: Lock | LockError | None, tests: dict[str, int] | None, state: str
+def test_one_state_out_of_five(
+    standing: Standing, locked: Lock | LockError | None, tests: dict[str, int] | None, state: str
 ) -> None:
-    found = cell_state(cell, standing, locked, tests)
+    found = cell_state(standing, locked, tests)
     assert found.name == state
     assert found.name in MEANINGS
-    assert found.buildable == (state not in {"conflict", "not buildable"})
 
 
 def test_the_reason_of_the_state_is_the_reason_of_the_refusal() -> None:
-    assert cell_state(CELL, REFUSED).reason == REFUSED.reason
-    assert cell_state(CELL, FREE, BROKEN).reason == BROKEN.what
-    assert cell_state(CELL, DOUBTED, BROKEN).reason == f"{DOUBTED.reason} {BROKEN.what}"
-    assert cell_state(CELL, FREE, LOCK) == CellState("locked")
-    assert cell_state(CELL, FREE, LOCK, PASSED) == CellState("tested")
-    assert "2 of 9" in cell_state(CELL, FREE, LOCK, {"pass": 7, "skip": 2}).reason
+    assert cell_state(REFUSED).reason == REFUSED.reason
+    assert cell_state(FREE, BROKEN).reason == BROKEN.what
+    assert cell_state(DOUBTED, BROKEN).reason == f"{DOUBTED.reason} {BROKEN.what}"
+    assert cell_state(FREE, LOCK) == CellState("locked")
+    assert cell_state(FREE, LOCK, PASSED) == CellState("tested")
+    assert "2 of 9" in cell_state(FREE, LOCK, {"pass": 7, "skip": 2}).reason
 
 
 def test_a_lock_that_a_build_refuses_says_why() -> None:

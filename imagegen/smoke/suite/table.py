@@ -14,15 +14,15 @@ class Check:
     module: str
     proves: str
     timeout: int  # seconds; a cold start of a large image reads gigabytes, so these are far above what is usual
-    needs: frozenset[str] = frozenset()  # distributions that the lock must hold for the check to apply
+    needs: frozenset[str] = frozenset()  # distributions and variables that the lock must have for the check to apply
     device: str = "cpu"  # "cuda": skipped where there is no GPU
 
 
 _TORCH = frozenset({"torch"})
 _MEGATRON = frozenset({"megatron-core", "torch"})
-_TOOLKIT = frozenset({"nvidia-cuda-nvcc", "torch"})
+_TOOLKIT = frozenset({"CUDA_HOME", "torch"})  # nvcc from wheels or from the base
 _TRITON = frozenset({"torch", "triton"})
-_FLASHINFER = frozenset({"flashinfer-python", "nvidia-cuda-nvcc", "torch"})
+_FLASHINFER = frozenset({"CUDA_HOME", "flashinfer-python", "torch"})
 _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
 _VERL = frozenset({"torch", "verl"})
@@ -62,6 +62,6 @@ CHECKS = (
 )
 
 
-def applicable(distributions: Collection[str]) -> tuple[Check, ...]:
-    """The checks for an image that holds these distributions (normalised names), in the order they run."""
-    return tuple(check for check in CHECKS if check.needs.issubset(distributions))
+def applicable(parts: Collection[str]) -> tuple[Check, ...]:
+    """Return the checks for an image with these distributions (normalised names) and variables, in their order."""
+    return tuple(check for check in CHECKS if check.needs.issubset(parts))

@@ -9,7 +9,12 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.compat import Fact, Facts
 
-SOUND = {"TORCH_CUDA_ARCH_LIST": "9.0", "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "WANDB_MODE": "offline"}
+SOUND = {
+    "CUDA_HOME": "/usr/local/cuda",
+    "TORCH_CUDA_ARCH_LIST": "9.0",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "WANDB_MODE": "offline",
+}
 
 
 @dataclass(frozen=True)

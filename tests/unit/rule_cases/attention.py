@@ -227,6 +227,12 @@ CASES = {
         stack("12.9", flashinfer_python="0.6.14", flashinfer_jit_cache="0.6.14+cu129"),
         stack("13.0", flashinfer_python="0.6.14", flashinfer_jit_cache="0.6.14+cu130"),
     ),
+    # measured: jit/cpp_ext.py raises RuntimeError where neither nvcc nor CUDA_HOME is there
+    "flashinfer-toolkit": case(
+        stack("12.8", flashinfer_python="0.6.6", env={"CUDA_HOME": ""}),
+        stack("12.8", flashinfer_python="0.6.6", env={"CUDA_HOME": "/usr/local/cuda"}),
+        stack("12.8", env={"CUDA_HOME": ""}),
+    ),
     "flashinfer-jit-cache-cu12": case(
         stack("13.0", flashinfer_python="0.6.14", flashinfer_jit_cache="0.6.14+cu129"),
         stack("13.0", flashinfer_python="0.6.14", flashinfer_jit_cache="0.6.14+cu130"),

@@ -40,6 +40,13 @@ CASES = {
         stack("12.8", vllm="0.26.0+cu129"),
         stack("13.0", vllm="0.26.0"),
     ),
+    # measured: 2 of 81 containers of vllm 0.10.0's _C are PTX 8.7 alone on sm_80, also beside torch 2.7.1 for CUDA 12.6
+    "vllm-cuda128-driver": case(
+        stack("12.6", driver="560.35", gpu="8.0", vllm="0.10.0"),
+        stack("12.6", driver="570.26", gpu="8.0", vllm="0.10.0"),
+        stack("12.4", driver="550.54", gpu="8.0", vllm="0.8.5"),
+        stack("12.6", driver="560.35", gpu="8.0", vllm="0.10.0+cu126"),
+    ),
     # measured: 0.9.2 to 0.11.2 need GLIBC_2.29 under a manylinux1 tag; 0.8.5 needs 2.14
     "vllm-glibc-2.29": case(
         stack("12.6", glibc="2.28", vllm="0.9.2"),

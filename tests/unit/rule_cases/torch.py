@@ -124,6 +124,12 @@ CASES = {
         stack("13.0", torch="2.13.0+cpu"), stack("cpu", torch="2.13.0+cpu"), stack("13.0", torch="2.13.0")
     ),
     # pytorch#107302: 2.3.0 validated with numpy 2.0.0rc1 and 1.26.4; TorchIO-project/torchio#1183: 2.2 fails with 2.0.0
+    # measured: pyarrow 26.0.1 with numpy 1.26.4: "pyarrow requires NumPy 2.0 or newer"; 25.0.1 has no such check
+    "pyarrow-numpy1": case(
+        stack("12.8", pyarrow="26.0.1", numpy="1.26.4"),
+        stack("12.8", pyarrow="25.0.1", numpy="1.26.4"),
+        stack("12.8", pyarrow="26.0.1", numpy="2.3.5"),
+    ),
     "torch-numpy2": case(
         stack("12.1", torch="2.2.2", numpy="2.0.0"),
         stack("12.1", torch="2.3.0", numpy="2.0.0"),

@@ -5,6 +5,12 @@ from __future__ import annotations
 from tests.unit.rule_cases import case, stack
 
 CASES = {
+    # measured: verl 0.4.1 with setuptools 84.2.1: "No module named 'pkg_resources'"
+    "verl-0.4-setuptools": case(
+        stack("12.4", verl="0.4.1", setuptools="84.2.1"),
+        stack("12.4", verl="0.4.1", setuptools="81.0.0"),
+        stack("12.4", verl="0.6.1", setuptools="84.2.1"),
+    ),
     # mbridge#155: mbridge 0.15.1 with megatron-core 0.18.0: "'ModelType' has no attribute 'encoder_and_decoder'"; verl
     # ships 641a5a0 with core_v0.18.0
     "mbridge-megatron-core": case(

@@ -36,6 +36,10 @@ VARIANT = re.compile(r"_?cu(?:da)?\d+|(?<=torch)\d+|(?:_\d+){2,3}(?=\.)")
 OURS = re.compile(r"lib(torch|c10|cudart|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)")
 
 
+# cupy 13's wrapper of cuDNN 8: cupy imports it only for cupy.cudnn, and torch brings cuDNN 9.
+OPTIONAL = "cupy_backends/cuda/libs/cudnn."
+
+
 def check(spec: Spec) -> Details:
     findings = Findings()
     declared = {name.partition(".")[0] for names in spec.imports.values() for name in names}
@@ -226,6 +230,8 @@ def unmarked(name: str) -> str:
 def plugin_of(deed: forks.Deed, image: Image) -> str:
     """The library that a plugin wants of its host, or "" where a file is no plugin or lacks something else."""
     absent = ABSENT.search(deed.error)
+    if absent and OPTIONAL in deed.name:
+        return absent[1]
     if absent is None or absent[1] in image.places or image.another_release(absent[1], deed.name):
         return ""
     ours = (image.cuda and OURS.match(absent[1])) or image.declared & set(Path(deed.name).parts)

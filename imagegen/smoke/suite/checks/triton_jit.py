@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import triton
 import triton.language as tl
@@ -39,7 +41,10 @@ def _compiled(gpu: str, findings: Findings) -> int:
 
     step(f"a kernel for {gpu}")
     types = dict.fromkeys(("left", "right", "total"), "*i64")
-    source = ASTSource(add, signature={**types, "count": "i32", "BLOCK": "constexpr"}, constexprs={(4,): BLOCK})
+    if "constexprs" in inspect.signature(ASTSource.__init__).parameters:
+        source = ASTSource(add, signature={**types, "count": "i32", "BLOCK": "constexpr"}, constexprs={(4,): BLOCK})
+    else:  # Triton before 3.3
+        source = ASTSource(add, signature={**types, "count": "i32"}, constants={"BLOCK": BLOCK})
     target = GPUTarget("cuda", int(gpu.removeprefix("sm_")), 32)
     cubin = triton.compile(source, target=target).asm["cubin"]
     findings.expect(gpu, elf.machine(cubin)[0] == CUDA_MACHINE, f"Triton's code for {gpu} is no CUDA code")
