@@ -96,7 +96,7 @@ def test_a_cell_without_a_lock_names_what_its_matrix_needs(tmp_path: Path) -> No
 
 def test_what_cannot_be_compiled_in_the_cell_needs_its_publishers_wheel(tmp_path: Path) -> None:
     (needed,) = of_cell("verl06-vllm-cu128-py311-flash-attn", tmp_path)
-    assert needed == "https://github.com/Dao-AILab/flash-attention/releases/download/v2.7.4.post1"
+    assert needed == "https://github.com/Dao-AILab/flash-attention/releases/download/v2.8.3"
     assert of_cell("hopper-vllm-cu130-py311-flash-attn", tmp_path) == ()  # nvcc is in NVIDIA's wheels of CUDA 13
 
 
