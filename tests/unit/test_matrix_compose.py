@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.cli.app import App
+from imagegen.compat import Fact, Facts
+from imagegen.errors import IncompatibleError
 from imagegen.matrix import Cell
 from tests.unit.matrix_samples import SMALL, complaint, load
 
@@ -118,3 +121,42 @@ def test_an_image_with_cuda_says_for_which_gpus(tmp_path: Path) -> None:
     assert load(tmp_path, wide).select("small-cu130-py311")[0].gpus[0].capability == "9.0"
     assert load(tmp_path, wide).select("small")[0].gpus == ()
     assert "`gpus` is missing" in complaint(tmp_path / "without", wide.replace("    gpus: [sm_90]\n", ""))
+
+
+RULES = """\
+rules:
+  no-numpy-2:
+    {when: {torch: "==2.13.0"}, conflict: {numpy: ">=2"}, because: b, source: s, date: "2026-11-20", severity: error,
+     evidence: measured, fix: f}
+"""
+
+
+def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
+    """Of this image alone, and only if there is such a rule."""
+    refused = SMALL.replace("numpy: {because: n}", 'numpy: {version: ">=2", because: n}') + RULES
+    accepted = refused.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    accepts: {no-numpy-2: it works}")
+    assert "no-such-rule" in complaint(
+        tmp_path / "unknown", accepted.replace("accepts: {no-numpy-2", "accepts: {no-such-rule")
+    )
+    for name, text, weight in (("refused", refused, "error"), ("accepted", accepted, "warning")):
+        loaded = load(tmp_path / name, text)
+        (cell,) = loaded.select("small")
+        app = App({}, tmp_path)
+        app.__dict__["matrix"] = loaded
+        facts = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True)
+        if weight == "error":
+            with pytest.raises(IncompatibleError):
+                app.judge(cell, facts)
+        else:
+            app.judge(cell, facts)
+            assert [each.weight for each in app._warnings[cell.id]] == ["warning"]
+
+
+def test_an_override_has_one_meaning(tmp_path: Path) -> None:
+    override = '    gpus: [sm_90]\n    overrides: {numpy: {version: "<2", because: b}, dion: {omit: true, because: b}}'
+    (cell,) = load(tmp_path / "sound", text := SMALL.replace("    gpus: [sm_90]", override)).select("small")
+    assert [each.pep508 for each in cell.overrides] == ['dion; python_version < "0"', "numpy<2"]
+    assert cell.declarations.overrides == {"dion": None, "numpy": "<2"}
+    (plain,) = load(tmp_path / "plain", SMALL).select("small")
+    assert cell.inputs.keys() - plain.inputs.keys() == {"overrides"}
+    assert complaint(tmp_path / "both", text.replace("omit: true", 'omit: true, version: "<2"'))
