@@ -155,7 +155,8 @@ class App:
 
     def judge(self, cell: Cell, facts: compat.Facts) -> None:
         """Raise IncompatibleError when a rule refuses; keep what is only a warning or unknown for `print_warnings`."""
-        verdict = compat.judge_on(cell.gpus, self.matrix.rules, facts)
+        rules = [replace(rule, severity="warning") if rule.id in cell.accepts else rule for rule in self.matrix.rules]
+        verdict = compat.judge_on(cell.gpus, rules, facts)
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 from rich.text import Text
@@ -64,7 +64,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
     table = Table("package", "version", "size", "from", "why", wraps=("from", "why"))
     for each in lock.packages:
-        size = human(each.file.size) if isinstance(each, LockedWheel) else "-"
+        size = human(each.file.size) if isinstance(each, LockedWheel) and each.file.size is not None else "-"
         table.add_row(each.name, each.version, size, _source(each), _why(each))
     table.print(app.out)
     if lock.added:
@@ -74,8 +74,17 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
             app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for name, because in cell.omits.items():
-        app.out.print(f"without {name}  ({because})")
+    for line in _declared(cell):
+        app.out.print(line)
+
+
+def _declared(cell: Cell) -> Iterator[str]:
+    """Lines on what the matrix leaves out of the cell, overrides and accepts, with the reasons."""
+    yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
+    for each in cell.overrides:
+        what = f"without {each.package}" if each.specifier is None else f"{each.pep508} whatever packages require"
+        yield f"{what}  ({each.because})"
+    yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
 
 
 def _why(package: LockedWheel | LockedBuild) -> str:
@@ -148,4 +157,5 @@ def _source(package: LockedWheel | LockedBuild) -> str:
 
 
 def _commit(commit: LockedGit) -> str:
-    return f"{commit.url} at {commit.commit[:12]}"
+    folder = f", {commit.subdirectory}" if commit.subdirectory else ""
+    return f"{commit.url} at {commit.commit[:12]}{folder}"

@@ -149,7 +149,7 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
     sizes: dict[str, int] = {}
     for cell in cells:
         try:
-            sizes[cell.id] = int(_DISK * sum(wheel.file.size for wheel in app.fresh_lock(cell).wheels))
+            sizes[cell.id] = int(_DISK * sum(wheel.file.estimate for wheel in app.fresh_lock(cell).wheels))
         except (LockError, IncompatibleError) as error:
             app.progress.say(f"{error.title}: {error}")
             ended[cell.id] = Ended(cell.id, error.exit_code, 0.0, None, f"{error.title}: {error.what}")

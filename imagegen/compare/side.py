@@ -105,7 +105,7 @@ def _of_lock(lock: Lock) -> tuple[Part, ...]:
     bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in foundation.taken(lock)]
     bottom = bottom or [Part("base", base.key(lock.base), None, sum(deb.size for deb in lock.base.debs))]
     bottom += [Part(name, key, None, None) for key, name in foundation.above_base(lock).items()]
-    stack = [Part(each.name, each.key, None, sum(wheel.file.size for wheel in each.wheels)) for each in plan(lock)]
+    stack = [Part(each.name, each.key, None, sum(wheel.file.estimate for wheel in each.wheels)) for each in plan(lock)]
     compiled = {wheel.name for wheel in lock.wheels if wheel.build}
     lacking = [Part(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]
     return (*bottom, *stack, *lacking)

@@ -45,7 +45,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
     if machine.driver or machine.gpus:
         machine = machine._replace(probe=probe(os.environ))
     info, refusal = _engine(settings)
-    wheels = sum(wheel.file.size for wheel in lock.wheels) if lock else 0
+    wheels = sum(wheel.file.estimate for wheel in lock.wheels) if lock else 0
     checks = (
         Check("engine", lambda *_: refusal, "a Docker engine answers and will do", always, _HOST),
         Check(

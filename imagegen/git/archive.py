@@ -9,7 +9,7 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from imagegen.config import Settings
 from imagegen.epoch import EPOCH
@@ -42,7 +42,7 @@ class Submodule:
 
 @dataclass(frozen=True)
 class Source:
-    """A commit, and the tree that it is known to have; both 40 hex digits.
+    """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
 
     With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
     in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
@@ -50,7 +50,7 @@ class Source:
 
     url: str
     commit: str
-    tree: str
+    tree: str | None
     ref: str | None = None
     submodules: tuple[Submodule, ...] = ()
 
@@ -61,12 +61,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths."""
+    """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths.
+
+    `tree` and `commits` are a commit's: its tree, and the commit that it records of each of `submodules`, by path.
+    """
 
     digest: str
     size: int
     submodules: tuple[str, ...] = ()  # empty folders
     pointers: tuple[str, ...] = ()  # files that stand for large ones, which Git LFS keeps elsewhere
+    tree: str = ""
+    commits: Mapping[str, str] = field(default_factory=dict)
 
 
 def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
@@ -81,7 +86,8 @@ def archive(source: Source, folder: str, store: Store, settings: Settings, progr
     key = digest_of(json.dumps(decides).encode())
     with store.lock(f"git-{key}"):
         record = store.recall(_RECORD, key)
-        known = record if record and store.intact(record["digest"], record["size"]) else None
+        # An older imagegen remembered neither tree nor commits.
+        known = record if record and "commits" in record and store.intact(record["digest"], record["size"]) else None
         if source.ref:
             try:
                 check_ref(source.url, source.ref, source.commit, store, settings)
@@ -90,9 +96,10 @@ def archive(source: Source, folder: str, store: Store, settings: Settings, progr
                     raise
                 progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
         if known:
-            return Archive(known["digest"], known["size"], tuple(known["submodules"]), tuple(known["pointers"]))
+            return Archive(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
         with ExitStack() as rooms:
-            made = tarred(_gathered(source, rooms, store, settings, progress), source.where, folder, store)
+            tree, found = _gathered(source, rooms, store, settings, progress)
+            made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
         store.remember(_RECORD, key, asdict(made))
     return made
 
@@ -104,22 +111,25 @@ def is_pointer(data: bytes) -> bool:
 
 def _gathered(
     source: Source, rooms: ExitStack, store: Store, settings: Settings, progress: Progress
-) -> dict[str, tuple[Entry, Read]]:
-    """All that goes into the archive, by path, with where its bytes are; readable as long as `rooms` is open."""
+) -> tuple[str, dict[str, tuple[Entry, Read]]]:
+    """The commit's tree, and all that goes into the archive, by path, with where its bytes are.
 
-    def one(url: str, commit: str, tree: str) -> tuple[list[Entry], Read]:
+    They are readable as long as `rooms` is open.
+    """
+
+    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[Entry], Read]:
         with timed(progress, f"fetching {url} at {commit[:12]}"):
             repository = rooms.enter_context(fetched(url, commit, tree, store, settings))
         where = f"{url} at {commit}"
-        entries = trees.checked(trees.listed(repository.listing(tree), where), where)
-        return entries, rooms.enter_context(repository.blobs())
+        entries = trees.checked(trees.listed(repository.listing(repository.tree), where), where)
+        return repository.tree, entries, rooms.enter_context(repository.blobs())
 
-    entries, read = one(source.url, source.commit, source.tree)
+    tree, entries, read = one(source.url, source.commit, source.tree)
     found = {entry.path: (entry, read) for entry in entries}
     for each in sorted(source.submodules, key=lambda submodule: submodule.path):
         _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)
         try:
-            inside, read = one(each.url, each.commit, each.tree)
+            _, inside, read = one(each.url, each.commit, each.tree)
         except FetchError as error:
             what = f"submodule {each.path} of {source.url}: {error.what}"
             raise type(error)(what, why=error.why, fix=error.fix) from error
@@ -127,7 +137,11 @@ def _gathered(
         for entry in inside:
             path = f"{each.path}/{entry.path}"
             found[path] = replace(entry, path=path), read
-    return found
+    return tree, found
+
+
+def _recorded(found: Mapping[str, tuple[Entry, Read]]) -> dict[str, str]:
+    return {path: entry.object for path, (entry, _) in sorted(found.items()) if entry.is_submodule}
 
 
 def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> None:

@@ -52,10 +52,11 @@ class NoRepositoryError(FetchError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A bare repository that holds one commit; `env` is the user's."""
+    """A bare repository that holds one commit, of this tree; `env` is the user's."""
 
     path: Path
     env: Mapping[str, str]
+    tree: str
 
     def listing(self, tree: str) -> Iterator[bytes]:
         """Rows of `git ls-tree -r -l -z`, as they come: a small tree can name more files than memory holds."""
@@ -95,27 +96,31 @@ class Repository:
 
 
 @contextmanager
-def fetched(url: str, commit: str, tree: str, store: Store, settings: Settings) -> Iterator[Repository]:
-    """The commit, in a repository that goes at the end. Raises FetchError: out of reach, absent, with another tree."""
+def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Settings) -> Iterator[Repository]:
+    """Yield a repository of the commit, which is removed at the end; with `tree`, the commit must have that one.
+
+    Raises FetchError: out of reach, absent, with another tree.
+    """
     fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
     with store.room("git") as room:
         repository = room / "repository"
 
-        def ask(place: Place, env: dict[str, str]) -> None:
+        def ask(place: Place, env: dict[str, str]) -> str:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
             command.run(room, env, create)
             here = {**env, "GIT_DIR": str(repository)}
             command.run(repository, here, [*fetch, "--", place.url, commit])
             found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
-            if found != tree:
+            if tree not in (None, found):
                 raise FetchError(
                     f"{place.url} at {commit} is not what the matrix says",
                     why=f"expected tree {tree}, got {found}",
                     fix="a commit has one tree: correct whichever of the two was written down wrongly",
                 )
+            return found
 
-        _from_one(url, f"commit {commit}", ask, room, store, settings)
-        yield Repository(repository, settings.env)
+        found = _from_one(url, f"commit {commit}", ask, room, store, settings)
+        yield Repository(repository, settings.env, found)
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:

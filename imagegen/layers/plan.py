@@ -42,16 +42,21 @@ class LayerPlan:
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones, support."""
-    heavy = sorted((wheel for wheel in lock.wheels if wheel.file.size >= HEAVY), key=_heavy_order)
+    heavy = sorted(filter(is_heavy, lock.wheels), key=_heavy_order)
     groups: dict[str, list[LockedWheel]] = {}
     for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
-        if wheel.file.size < HEAVY:
+        if not is_heavy(wheel):
             groups.setdefault(group_of(wheel.name), []).append(wheel)
     parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
     parts += [(wheel.name, (wheel,)) for wheel in heavy]
     parts += [(group, tuple(groups[group])) for group in sorted(groups)]
     plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
     return (*plans, LayerPlan(SUPPORT, (), support_key(lock)))
+
+
+def is_heavy(wheel: LockedWheel) -> bool:
+    """Return whether the wheel gets a layer of its own; so does one whose size the lock does not name."""
+    return wheel.file.size is None or wheel.file.size >= HEAVY
 
 
 def group_of(name: str) -> str:

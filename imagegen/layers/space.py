@@ -26,9 +26,9 @@ def needed(lock: Lock, missing: Sequence[LayerPlan], store: Store, made: base.Ma
         total += base.needed_packages(added, base.key(lock.base), store)
     total += _INTERPRETER if lock.interpreter.file else 0
     for plan in missing:
-        total += recorded.get(plan.key, sum(wheel.file.size for wheel in plan.wheels))
+        total += recorded.get(plan.key, sum(wheel.file.estimate for wheel in plan.wheels))
         total += sum(
-            file.size for wheel in plan.wheels for file in _files(wheel) if not store.has(file.digest, file.size)
+            file.estimate for wheel in plan.wheels for file in _files(wheel) if not store.has(file.digest, file.size)
         )
     return total
 

@@ -75,7 +75,7 @@ def fetch_sources(
     wanted = [Wanted(each.name, each.file) for build in builds for each in build.build_requires]
     wanted += [Wanted(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)]
     wanted = [each for each in wanted if not store.intact(each.file.digest, each.file.size)]
-    total = sum(each.file.size for each in wanted)
+    total = sum(each.file.estimate for each in wanted)
     label = f"fetching what {counted(len(builds), 'source build')} begins with"
     lacking: MissingFiles | None = None
     for build in builds:

@@ -127,7 +127,12 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
 
 
 def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the file names of the lock's direct downloads that the catalogue does not list for this cell."""
+    """Return the file names of the lock's direct downloads that the catalogue does not list for this cell.
+
+    Those of a cell that a uv.lock describes are that file's.
+    """
+    if cell.from_uv_lock:
+        return ()
     found = []
     components = {each.component.package: each.component for each in cell.requirements}
     for wheel in lock.wheels:

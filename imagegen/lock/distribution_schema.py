@@ -43,7 +43,7 @@ class _Distribution(_Table):
     name: f.Package
     version: f.PackageVersion
     file: f.FileName
-    size: f.Size
+    size: f.Size | None = None
     sha256: f.Sha256
     index: f.Word
     path: f.RelativePath | None = None
@@ -60,6 +60,8 @@ class _Distribution(_Table):
 
     @model_validator(mode="after")
     def _one_address(self) -> _Distribution:
+        if self.size is None and self.index != URL:
+            raise ValueError(f"{self.file} has no size, which only a file with a url may lack")
         if (self.url is None) != (self.index != URL) or (self.url and self.path):
             raise ValueError(f"{self.file} has a url, then its index is {URL!r} and it has no path; or it has none")
         address = self.url or self.path
@@ -134,6 +136,7 @@ class _Commit(_Table):
 
 
 class _Git(_Commit):
+    subdirectory: f.RelativePath | None = None
     size: f.Size
     sha256: f.Sha256
     build: list[Wheel] = []
@@ -142,7 +145,7 @@ class _Git(_Commit):
         return LockedSdist(
             File(archive_name(name, version), self.sha256, self.size, GIT),
             tuple(wheel.to_model() for wheel in self.build),
-            LockedGit(self.ref, self.url, self.commit, self.tree),
+            LockedGit(self.ref, self.url, self.commit, self.tree, self.subdirectory or ""),
         )
 
 
@@ -235,7 +238,7 @@ def wheel_table(wheel: LockedWheel) -> dict[str, Any]:
         build = [wheel_table(build) for build in wheel.sdist.build_requires]
         file = wheel.sdist.file
         if git := wheel.sdist.git:
-            table["git"] = {**asdict(git), "size": file.size, "sha256": file.sha256, "build": build}
+            table["git"] = {**_git_table(git), "size": file.size, "sha256": file.sha256, "build": build}
         else:
             table["sdist"] = {"name": wheel.name, "version": wheel.version, **_file_table(file), "build": build}
     return table
@@ -255,7 +258,7 @@ def build_table(build: LockedBuild) -> dict[str, Any]:
         "requires": list(build.requires),
         "against": list(build.against),
         "env": dict(sorted(build.env.items())),
-        "git": asdict(build.git) if build.git else None,
+        "git": _git_table(build.git) if build.git else None,
         "submodules": [fields(each, _Submodule) for each in build.submodules],
         "patches": [fields(each, _Patch) for each in build.patches],
         "build-requires": [wheel_table(wheel) for wheel in build.build_requires],
@@ -263,7 +266,11 @@ def build_table(build: LockedBuild) -> dict[str, Any]:
     return {name: value for name, value in table.items() if value not in (None, [], {})}
 
 
+def _git_table(git: LockedGit) -> dict[str, str]:
+    return {name: value for name, value in asdict(git).items() if value}
+
+
 def _file_table(file: File) -> dict[str, Any]:
     table = {"file": file.filename, "size": file.size, "sha256": file.sha256, "index": file.index}
-    table |= {"path": file.path} if file.path is not None else {}
-    return table | ({"url": file.url} if file.url is not None else {})
+    table |= {"path": file.path, "url": file.url}
+    return {name: value for name, value in table.items() if value is not None}

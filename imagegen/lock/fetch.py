@@ -30,7 +30,7 @@ def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progre
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
     workshop = workshop_of(locked.foundation, store, settings, progress)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
-    total = sum(wanted.file.size for wheel in wheels for wanted in _parts(wheel))
+    total = sum(wanted.file.estimate for wheel in wheels for wanted in _parts(wheel))
     with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
         finder = Finder(client, store, settings, meter)
         for wheel in wheels:
@@ -56,7 +56,7 @@ def fetch_each(
     workshop = workshop_of(lock.foundation, store, settings, progress)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
-    total = sum(wanted.file.size for wheel in absent for wanted in _parts(wheel))
+    total = sum(wanted.file.estimate for wheel in absent for wanted in _parts(wheel))
     with (
         Client(settings) as client,
         progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,

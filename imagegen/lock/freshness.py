@@ -85,8 +85,11 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             yield f"wheel {package}"
     yield from (f"build {name}" for name in builds)
     required = {each.component.package for each in cell.requirements}
-    yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
-    yield from (f"sdist {each.name}" for each in lock.wheels if each.sdist and not _is_declared(each, cell))
+    whole = cell.from_uv_lock  # a file that names all others: what it says is compared when it is read again
+    if not whole:
+        yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
+    made = [each for each in lock.wheels if each.sdist and not (whole and each.sdist.git)]
+    yield from (f"sdist {each.name}" for each in made if not _is_declared(each, cell))
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
         yield "uv"
     for build in lock.builds:
@@ -145,6 +148,8 @@ def _pin(requirement: str) -> tuple[str, Version]:
 
 def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     """Whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
+    if cell.from_uv_lock:
+        return True
     has_recipe = requirement.component.package in cell.recipes
     chosen = wheel.choice is not None and has_recipe and not requirement.from_source
     index = GIT if requirement.git else requirement.index
@@ -180,6 +185,13 @@ def _answers(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) ->
         wheel is not None
         and wheel.because == requirement.because
         and _is_of(wheel, requirement, cell)
-        and _source(wheel) == (requirement.git and LockedGit.of(requirement.git))
+        and (
+            _source(wheel) == (requirement.git and LockedGit.of(requirement.git)) or _is_from_uv_lock(requirement, cell)
+        )
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )
+
+
+def _is_from_uv_lock(requirement: Requirement, cell: Cell) -> bool:
+    """Return whether a uv.lock names the requirement's source, and not the matrix."""
+    return cell.from_uv_lock is not None and requirement.git is None

@@ -17,7 +17,7 @@ from imagegen import base, compat
 from imagegen.config import Settings
 from imagegen.errors import ImagegenError, LockError
 from imagegen.interpreter import lock_interpreter
-from imagegen.lock import indexes, sdist
+from imagegen.lock import indexes, sdist, uv_project
 from imagegen.lock.choosing import Chooser
 from imagegen.lock.drafts import Drafter
 from imagegen.lock.file import LockErrors
@@ -26,6 +26,7 @@ from imagegen.lock.freshness import BASE
 from imagegen.lock.model import (
     BUILT,
     GIT,
+    URL,
     File,
     Foundation,
     Lock,
@@ -41,11 +42,12 @@ from imagegen.lock.model import (
     archive_name,
     winners_among,
 )
-from imagegen.lock.parts import Attempts, Parts, gather, pep508
+from imagegen.lock.parts import Attempts, Parts, default_site, gather, pep508
 from imagegen.lock.recipes import Compiled, no_recipe, released
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
+from imagegen.lock.uv_project import Contents
 from imagegen.matrix.model import Cell, GitSource, Requirement, Sdist
 from imagegen.matrix.rule import Rule
 from imagegen.net import Client
@@ -98,15 +100,26 @@ def make(
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
-        parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
+        contents: Contents | None = None
+        if cell.from_uv_lock:
+            contents = uv_project.read(cell, target, compiled, attempts, store, settings, progress)
+            if locked_base is None:
+                attempts.require()
+            parts = Parts(default_site(settings), contents.archives)
+        else:
+            parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = _made_before(previous, locked_base) if previous and believe else {}
         sizes = _sizes(previous)
         below = Foundation(locked_base, interpreter, added if added and added.debs else None)
         maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
         bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
-        found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
-        wheels = maker.wheels(found)
+        if contents:
+            found, wheels = contents.found, maker.wheels(contents.found, contents)
+            attempts.require()
+        else:
+            found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
+            wheels = maker.wheels(found)
         drafter = Drafter(cell, target, rules, compiled, chooser, maker.build_requires, store, settings, progress)
         uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
         made = Lock(
@@ -227,7 +240,7 @@ def _sizes(previous: Lock | None) -> dict[str, int]:
     parts = [wheel for each in sdists for wheel in each.build_requires]
     parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
     files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
-    return {file.sha256: file.size for file in files}
+    return {file.sha256: file.size for file in files if file.size is not None}
 
 
 def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str], LockedWheel]:
@@ -263,6 +276,7 @@ class _Maker:
             routes=self._routes,
             sites=self.parts.sites,
             constraints=constraints,
+            overrides=tuple(each.pep508 for each in self.cell.overrides),
             sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
             preferences=kept,
         )
@@ -278,20 +292,22 @@ class _Maker:
         routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
         return routes | dict.fromkeys(self.compiled, BUILT)
 
-    def wheels(self, found: Iterable[Pinned]) -> tuple[LockedWheel, ...]:
-        """All but what is compiled, sorted by name."""
+    def wheels(self, found: Iterable[Pinned], contents: Contents | None = None) -> tuple[LockedWheel, ...]:
+        """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
         found = [each for each in found if each.name not in self.compiled]
         requirements = {each.component.package: each for each in self.cell.requirements}
-        commits = {name: each.git for name, each in requirements.items() if each.git}
+        commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
+        routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         locked = [
-            *self._files([each for each in found if each.name not in commits], self._routes, sdists),
+            *self._files([each for each in found if each.name not in commits], routes, sdists),
             *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
         ]
         return tuple(
             replace(
                 wheel,
                 because=requirements[wheel.name].because if wheel.name in requirements else None,
+                choice=contents.choice if contents and wheel.file.index == URL else None,
                 misrecorded=self.cell.misrecorded.get(wheel.file.sha256),
             )
             for wheel in sorted(locked, key=lambda wheel: wheel.name)
@@ -326,15 +342,21 @@ class _Maker:
         if errors:
             raise LockErrors(errors)
         with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
-            known = [remote.size or self.sizes.get(remote.sha256) for _, remote in chosen]
-            sizes = list(pool.map(lambda size, pair: size or client.size(pair[1].url), known, chosen))
+            sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
             alias = routes.get(pinned.name, indexes.DEFAULT)
-            file = File(remote.filename, remote.sha256, size, alias, indexes.hint(remote.url, remote.filename))
+            own = alias == URL
+            hint = None if own else indexes.hint(remote.url, remote.filename)
+            file = File(remote.filename, remote.sha256, size, alias, hint, remote.url if own else None)
             wheel_ = LockedWheel(pinned.name, pinned.version, file, pinned.via)
             wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
         return tuple(wheels)
+
+    def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
+        """The file's size in bytes, asked for where an index leaves it out; a uv.lock is taken as it is."""
+        known = remote.size or self.sizes.get(remote.sha256)
+        return known if known or routes.get(pinned.name) == URL else client.size(remote.url)
 
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
@@ -362,7 +384,7 @@ class _Maker:
         if before and before.sdist == source:
             return replace(locked, file=before.file, sdist=source)
         parts = [*own, *(Wanted(each.name, each.file) for each in source.build_requires)]
-        total = sum(part.file.size for part in parts)
+        total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"
         with Client(self.settings) as client, self.progress.meter(label, total) as meter:
             finder = Finder(client, self.store, self.settings, meter)

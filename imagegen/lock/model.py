@@ -61,7 +61,7 @@ class File:
 
     filename: str
     sha256: str
-    size: int
+    size: int | None  # bytes; None: the uv.lock that names the file does not say
     index: str  # index alias
     path: str | None = None  # hint: the file's path below the index's file host, without the host
     url: str | None = None  # of a direct download, as release assets are; then `index` is URL
@@ -70,6 +70,11 @@ class File:
     def digest(self) -> str:
         """Of the file as a blob of the store."""
         return f"sha256:{self.sha256}"
+
+    @property
+    def estimate(self) -> int:
+        """Its size for sums and meters, 0 where it is unknown."""
+        return self.size or 0
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,11 @@ class LockedGit:
     url: str
     commit: str
     tree: str
+    subdirectory: str = ""  # of the tree: the project that is built; "" is its root
 
     @classmethod
     def of(cls, source: GitSource) -> LockedGit:
-        return cls(source.name, source.url, source.commit, source.tree)
+        return cls(source.name, source.url, source.commit, source.tree, source.subdirectory)
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,10 @@ class LockedBuild:
 
 
 def _release(version: str, commit: LockedGit | None) -> str:
-    return f"{version}+git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}" if commit else version
+    if commit is None:
+        return version
+    label = "." if "+" in version else "+"  # a version has one local label (PEP 440)
+    return f"{version}{label}git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from imagegen import git
 from imagegen.config import Settings
 from imagegen.errors import BaseError, FetchError, ImagegenError, LockError
 from imagegen.lock import indexes
+from imagegen.lock.commits import require_metadata
 from imagegen.lock.file import LockErrors
 from imagegen.lock.model import BUILT, GIT
 from imagegen.lock.recipes import Compiled, no_recipe
@@ -81,9 +82,7 @@ def gather(
     for requirement in cell.requirements:
         if requirement.component.compiled and requirement.component.package not in cell.recipes:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
-    found: dict[str, Site | None] = {}
-    if indexes.DEFAULT in settings.index_urls:
-        found[indexes.DEFAULT] = Site(settings.index_urls[indexes.DEFAULT])
+    found: dict[str, Site | None] = dict(default_site(settings))
     maker = _SiteMaker(cell, target, room, settings, progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
@@ -103,6 +102,11 @@ def gather(
     sites |= {GIT: maker.commits(archives)} if archives else {}
     sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
     return Parts(sites, archives)
+
+
+def default_site(settings: Settings) -> dict[str, Site]:
+    """The default index where the user names one, by its alias; else nothing, and uv has its own."""
+    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
 
 
 def pep508(requirement: Requirement) -> str:
@@ -155,6 +159,7 @@ def _archive(requirement: Requirement, store: Store, settings: Settings, progres
     for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
         if paths:
             progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
+    require_metadata(requirement, made, store)
     return made
 
 

@@ -69,6 +69,7 @@ class Question:
     routes: Mapping[str, str]
     sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
     constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # PEP 508, in place of what packages require
     sdists: tuple[Component, ...] = ()
     preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
 
@@ -112,7 +113,8 @@ def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
         _furnish(room, question)
         pins = room / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
-        shared = ["--constraints", "constraints.txt", "--python-platform", question.target.uv_platform]
+        shared = ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
+        shared += ["--python-platform", question.target.uv_platform]
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
         shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
         _uv(room, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
@@ -134,7 +136,7 @@ def _home(settings: Settings) -> Path:
 
 def _furnish(room: Path, question: Question) -> None:
     """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
-    requirements = [*question.requirements, *question.constraints]
+    requirements = [*question.requirements, *question.constraints, *question.overrides]
     for text in requirements:
         _check(text)
     routed = sorted({package: alias for package, alias in question.routes.items() if alias != "pypi"}.items())
@@ -147,6 +149,7 @@ def _furnish(room: Path, question: Question) -> None:
         lines += ["explicit = true", *(['format = "flat"'] if site.flat else [])]
     (room / "pyproject.toml").write_text("\n".join(lines) + "\n")
     (room / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
+    (room / "overrides.txt").write_text("".join(f"{text}\n" for text in question.overrides))
     lines = []
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]

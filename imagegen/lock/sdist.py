@@ -52,7 +52,7 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
         if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
             return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
-            filename, wheel = _build_twice(name, sdist, workshop)
+            filename, wheel = _build_twice(name, version, sdist, workshop)
         _check(name, version, filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
@@ -62,13 +62,14 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
 
 def _key(sdist: LockedSdist, workshop: Workshop) -> str:
     parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
+    parts += [sdist.git.subdirectory] if sdist.git else []
     text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
     return digest_of(text.encode())
 
 
-def _build_twice(name: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
-    first = _build_once(sdist, workshop)
-    if _build_once(sdist, workshop) != first:
+def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+    first = _build_once(version, sdist, workshop)
+    if _build_once(version, sdist, workshop) != first:
         raise ReproducibilityError(
             f"{sdist.file.filename} gives another wheel each time it is built",
             fix=f"choose a release of {name} that has a wheel",
@@ -76,15 +77,19 @@ def _build_twice(name: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str
     return first
 
 
-def _build_once(sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+def _build_once(version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
     mounts["/tomllib"] = Path(tomllib.__file__).parent
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
     env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
+    if sdist.git:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
+        env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
     try:
-        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), *files]
+        directory = sdist.git.subdirectory if sdist.git else ""
+        sources, *wheels = files
+        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), sources, directory, *wheels]
         filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
     except SandboxError as error:
         raise SandboxError(

@@ -1,8 +1,9 @@
 """Runs inside the sandbox, with the base's interpreter: an sdist becomes a wheel (PEP 517).
 
-Called as `python -I -c <this text> SDIST WHEEL...`: a tar, compressed or not, and the wheels that the build backend
-needs. Writes the wheel's file name, a newline, and the wheel to stdout; whatever the backend prints goes to stderr. It
-imports nothing but the standard library; its input is hostile, and the sandbox is what contains it.
+Called as `python -I -c <this text> SDIST DIRECTORY WHEEL...`: a tar, compressed or not, the project's directory in it
+("": its root), and the wheels that the build backend needs. Writes the wheel's file name, a newline, and the wheel to
+stdout; whatever the backend prints goes to stderr. It imports nothing but the standard library; its input is hostile,
+and the sandbox is what contains it.
 """
 
 import importlib
@@ -23,7 +24,7 @@ except ModuleNotFoundError:  # before Python 3.11: imagegen's own is mounted as 
 _SITE, _SOURCE, _OUT = Path("/tmp/site"), Path("/tmp/source"), Path("/tmp/out")  # noqa: S108 - the sandbox's own /tmp
 
 
-def main(sdist: str, wheels: list[str]) -> None:
+def main(sdist: str, project: str, wheels: list[str]) -> None:
     os.umask(0o022)
     result = os.dup(1)
     os.dup2(2, 1)
@@ -31,7 +32,7 @@ def main(sdist: str, wheels: list[str]) -> None:
         directory.mkdir()
     for wheel in wheels:
         zipfile.ZipFile(wheel).extractall(_SITE)  # noqa: S202 - extractall of zipfile stays below its directory
-    os.chdir(_unpacked(sdist))
+    os.chdir(_unpacked(sdist) / project)
     system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")) if Path("pyproject.toml").exists() else {}
     system = system.get("build-system", {})
     sys.path[:0] = [*(str(Path(path).resolve()) for path in system.get("backend-path", [])), str(_SITE)]
@@ -65,4 +66,4 @@ def _leads_inside(link: tarfile.TarInfo) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -50,7 +50,7 @@ class Finder:
     def fetch(self, wanted: Wanted) -> None:
         """Bring the file into the store. Raises MissingFiles with all that was tried."""
         if self._store.intact(wanted.file.digest, wanted.file.size):
-            self._meter.advance(wanted.file.size)
+            self._meter.advance(wanted.file.estimate)
             return
         tried: list[str] = []
         if self._mirrored(wanted, tried):
@@ -61,9 +61,8 @@ class Finder:
                 continue
             asked.add(url)
             try:
-                self._client.download(
-                    url, self._store, sha256=wanted.file.sha256, size=wanted.file.size, meter=self._meter
-                )
+                size = self._client.size(url) if wanted.file.size is None else wanted.file.size
+                self._client.download(url, self._store, sha256=wanted.file.sha256, size=size, meter=self._meter)
             except FetchError as error:
                 tried.append(_reason(error))
             else:
@@ -74,7 +73,8 @@ class Finder:
         if self._mirror is None:
             return False
         try:
-            found = self._mirror.take(wanted.file.digest, wanted.file.size, self._store, self._meter)
+            size = self._mirror.size(wanted.file.digest) if wanted.file.size is None else wanted.file.size
+            found = size is not None and self._mirror.take(wanted.file.digest, size, self._store, self._meter)
         except FetchError as error:
             tried.append(_reason(error))
             return False
@@ -206,8 +206,11 @@ def mirrored(file: File, store: Store, settings: Settings, progress: Progress) -
         mirror = Mirror.of(settings, client)
         if mirror is None:
             return False
-        with progress.meter(file.filename, file.size) as meter:
-            return mirror.take(file.digest, file.size, store, meter)
+        size = mirror.size(file.digest) if file.size is None else file.size
+        if size is None:
+            return False
+        with progress.meter(file.filename, size) as meter:
+            return mirror.take(file.digest, size, store, meter)
 
 
 def _reason(error: FetchError) -> str:

@@ -27,6 +27,7 @@ from imagegen.matrix.model import (
     GitSource,
     Gpu,
     Index,
+    Override,
     Requirement,
     Sdist,
     System,
@@ -181,7 +182,7 @@ class _Completion:
                 pypi_build=entry.pypi_build,
                 aliases=tuple(entry.aliases),
                 git={
-                    each: GitSource(each, one.url, one.commit, one.tree, _metadata(one))
+                    each: GitSource(each, one.url, one.commit, one.tree, _metadata(one), one.subdirectory or "")
                     for each, one in entry.git.items()
                 },
                 compiled=entry.compiled,
@@ -283,6 +284,13 @@ class _Completion:
             return None  # what it names has an error of its own
         base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in made.gpus]
+        locked = [name for name, use in made.components.items() if use.uv_lock]
+        if len(locked) > 1:
+            self._fail(found, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
+            return None
+        if unknown := sorted(set(made.accepts) - {each.id for each in self.rules}):
+            self._fail(found, f"it accepts {', '.join(unknown)}, and no rule has that id")
+            return None
         interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
         if interpreter is None:
             return None
@@ -295,6 +303,8 @@ class _Completion:
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
                 use.from_source,
+                use.uv_lock,
+                tuple(sorted(set(use.groups))),
             )
             for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
         )
@@ -324,6 +334,11 @@ class _Completion:
             },
             omits=dict(sorted(made.omits.items())),
             packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
+            overrides=tuple(
+                Override(name, None if each.omit else each.version, each.because)
+                for name, each in sorted(made.overrides.items())
+            ),
+            accepts=dict(sorted(made.accepts.items())),
         )
         return inputs(draft, self.rules)
 

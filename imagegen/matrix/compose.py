@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from imagegen.matrix.schema import ComponentUse, EnvEntry, ImageEntry, StackEntry, VariantEntry
+from imagegen.matrix.recipe_schema import EnvEntry
+from imagegen.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, StackEntry, VariantEntry
 
 
 @dataclass
@@ -19,6 +20,8 @@ class Composition:
     env: dict[str, EnvEntry] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)  # Debian package -> reason
     omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
+    overrides: dict[str, OverrideEntry] = field(default_factory=dict)  # by distribution
+    accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
 
 
 def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
@@ -30,6 +33,8 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
         made.env |= part.env
         made.packages |= part.packages
         made.omits |= part.omits
+        made.overrides |= part.overrides
+        made.accepts |= part.accepts
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
         made.gpus = variant.gpus or made.gpus
@@ -38,6 +43,8 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
         made.env |= variant.env
         made.packages |= variant.packages
         made.omits |= variant.omits
+        made.overrides |= variant.overrides
+        made.accepts |= variant.accepts
         for name in variant.without:
             made.components.pop(name, None)
     return made

@@ -36,6 +36,10 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     }
     if cell.packages:
         parts["packages"] = dict(cell.packages)
+    if cell.overrides:
+        parts["overrides"] = [[each.package, each.specifier] for each in cell.overrides]
+    if found := cell.from_uv_lock:
+        parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _routed(each, cell) for each in cell.requirements}
     parts |= {
@@ -60,7 +64,8 @@ def sha256(value: Any) -> str:
 
 
 def _asked(each: Requirement) -> list[Any]:
-    asked = [each.component.name, each.pep508, each.index, each.because, each.git and dataclasses.asdict(each.git)]
+    git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value != ""}
+    asked = [each.component.name, each.pep508, each.index, each.because, git]
     return [*asked, "from source"] if each.from_source else asked
 
 

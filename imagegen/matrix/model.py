@@ -45,13 +45,17 @@ class Sdist:
 
 @dataclass(frozen=True)
 class GitSource:
-    """A commit of a repository, by hash: its tree decides what it holds. Metadata as in Sdist."""
+    """A commit of a repository, by hash: its tree decides what it holds. Metadata as in Sdist.
+
+    `subdirectory` is the folder of the tree that is the distribution's project; "" is the tree itself.
+    """
 
     name: str  # how the matrix calls it: "v0.9.0"
     url: str  # "https://github.com/volcengine/verl"
     commit: str  # 40 hex digits
     tree: str  # 40 hex digits
     metadata: Sdist
+    subdirectory: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class Requirement:
     git: GitSource | None = None  # in place of a release of the index
     extras: tuple[str, ...] = ()  # sorted
     from_source: bool = False  # compiled by its recipe, even where a wheel would fit
+    uv_lock: str | None = None  # path in the tree of `git` of the uv.lock that says all that the cell holds
+    groups: tuple[str, ...] = ()  # sorted; dependency groups of `uv_lock`
 
     @property
     def label(self) -> str | None:
@@ -113,6 +119,19 @@ class Requirement:
     def pep508(self) -> str:
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
         return f"{self.component.package}{extras}{self.specifier}"
+
+
+@dataclass(frozen=True)
+class Override:
+    """A requirement that replaces all others of `package`; with `specifier` None, the image does not hold it."""
+
+    package: str
+    specifier: str | None  # PEP 440; "" is any version
+    because: str
+
+    @property
+    def pep508(self) -> str:
+        return f'{self.package}; python_version < "0"' if self.specifier is None else f"{self.package}{self.specifier}"
 
 
 @dataclass(frozen=True)
@@ -167,6 +186,7 @@ class Declarations:
     imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that must import
     entry_points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that users start
     omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
+    overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None: the image lacks it
 
 
 @dataclass(frozen=True)
@@ -193,6 +213,8 @@ class Cell:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
     packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
+    overrides: tuple[Override, ...] = ()  # sorted by package
+    accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
 
     @property
     def declarations(self) -> Declarations:
@@ -201,7 +223,13 @@ class Cell:
             {each.package: each.imports for each in components},
             {each.package: each.entry_points for each in components if each.entry_points},
             self.omits,
+            {each.package: each.specifier for each in self.overrides},
         )
+
+    @property
+    def from_uv_lock(self) -> Requirement | None:
+        """The requirement whose uv.lock says what the cell holds; None where the cell is resolved."""
+        return next((each for each in self.requirements if each.uv_lock), None)
 
     @property
     def python(self) -> str:

@@ -13,8 +13,15 @@ from imagegen import data
 from imagegen.errors import ErrorList, MatrixError
 from imagegen.matrix.model import Component, EnvVar, Gpu
 from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Own, Patch, Recipe, SdistFile, Submodule
+from imagegen.matrix.recipe_schema import (
+    ArchitecturesEntry,
+    CommitEntry,
+    CostEntry,
+    PatchEntry,
+    RecipeEntry,
+    ReleaseEntry,
+)
 from imagegen.matrix.references import Found
-from imagegen.matrix.schema import ArchitecturesEntry, CommitEntry, CostEntry, PatchEntry, RecipeEntry, ReleaseEntry
 
 
 def recipe(

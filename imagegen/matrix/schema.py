@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from imagegen.matrix import fields as f
+from imagegen.matrix.recipe_schema import EnvEntry, RecipeEntry
 
 
 class _Strict(BaseModel):
@@ -25,11 +26,6 @@ class IndexEntry(_Entry):
 
     description: f.Text
     url: f.Url | None = None
-
-
-class EnvEntry(_Strict):
-    value: f.EnvValue
-    because: f.Text
 
 
 class GpuEntry(_Entry):
@@ -134,6 +130,7 @@ class GitEntry(SdistEntry):
     url: f.GitUrl
     commit: f.GitObject
     tree: f.GitObject
+    subdirectory: f.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
 
 
 class ComponentEntry(_Entry):
@@ -167,8 +164,34 @@ class ComponentUse(_Strict):
     entry_points: list[f.Module] = Field(
         default=[], description="Modules that users start in this version, in place of the component's own."
     )
+    uv_lock: f.PathBelow | None = Field(
+        default=None, description="A uv.lock in the commit's tree: it says what the image holds; nothing is resolved."
+    )
+    groups: list[f.Distribution] = Field(default=[], description="Dependency groups of the component's `uv_lock`.")
     from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
     because: f.Text
+
+    @model_validator(mode="after")
+    def _from_a_commit(self) -> Self:
+        if self.uv_lock and not self.git:
+            raise ValueError("`uv_lock` is a file of a commit: `git` is missing")
+        if self.groups and not self.uv_lock:
+            raise ValueError("`groups` are those of a `uv_lock`")
+        return self
+
+
+class OverrideEntry(_Strict):
+    """A requirement that replaces what the packages of the image require of a distribution."""
+
+    version: f.Specifier = Field(default="", description="PEP 440; none: any version.")
+    omit: bool = Field(default=False, description="It is not installed, whatever requires it.")
+    because: f.Text
+
+    @model_validator(mode="after")
+    def _one_meaning(self) -> Self:
+        if self.omit and self.version:
+            raise ValueError("what is omitted has no version")
+        return self
 
 
 class _Part(_Strict):
@@ -183,6 +206,12 @@ class _Part(_Strict):
         default={},
         description="Distribution that an extra of a component names and that is not installed -> why, and what does "
         "not work without it.",
+    )
+    overrides: dict[f.Distribution, OverrideEntry] = Field(
+        default={}, description="Distribution -> what takes the place of every requirement of it."
+    )
+    accepts: dict[f.Name, f.Text] = Field(
+        default={}, description="Rule that only warns of this image -> why the image works all the same."
     )
 
 
@@ -276,100 +305,6 @@ class MisrecordedEntry(_Entry):
     because: f.Text
     source: f.Text
     date: f.Date
-
-
-class SdistFileEntry(_Strict):
-    """A source distribution of the default index."""
-
-    file: f.SdistName
-    sha256: f.Sha256
-    size: f.Count = Field(description="Bytes.")
-
-
-class SubmoduleEntry(_Strict):
-    """A repository that the commit's tree wants at `path`."""
-
-    path: f.PathBelow
-    url: f.GitUrl
-    commit: f.GitObject
-    tree: f.GitObject
-
-
-class CommitEntry(_Strict):
-    """A commit, with every submodule that the build reads."""
-
-    url: f.GitUrl
-    commit: f.GitObject
-    tree: f.GitObject
-    ref: f.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
-    submodules: list[SubmoduleEntry] = []
-
-
-class PatchEntry(_Strict):
-    """A unified diff below the recipe's own directory, applied with -p1."""
-
-    file: f.PathBelow
-    sha256: f.Sha256
-    because: f.Text
-
-
-class ReleaseEntry(_Strict):
-    """Where the sources of a version are, and what is so for this version alone."""
-
-    sdist: SdistFileEntry | None = None
-    git: CommitEntry | None = None
-    path: f.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
-    requires: list[f.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
-    patches: list[PatchEntry] | None = Field(default=None, description="In place of the recipe's.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if [self.sdist, self.git, self.path].count(None) != 2:
-            raise ValueError("a release has either `sdist` or `git` or `path`")
-        return self
-
-
-class ArchitecturesEntry(_Strict):
-    """The variable that says for which GPUs, and what it calls each; two may share a name."""
-
-    variable: f.BuildEnvName
-    separator: Annotated[str, f.string(r"[;, ]", 1)]
-    names: Annotated[dict[f.Capability, Annotated[str, f.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], Field(min_length=1)]
-
-
-class CostEntry(_Strict):
-    """What compiling takes, measured with one nvcc thread for one architecture."""
-
-    units: f.Count = Field(description="Files that ninja compiles.")
-    seconds: f.Seconds = Field(description="Of a processor, for a unit.")
-    memory: f.Gigabytes = Field(description="Of a thread on average, at the build's peak.")
-    largest: f.Gigabytes = Field(description="Of the largest process.")
-    source: f.Text
-
-
-class RecipeEntry(_Entry):
-    """How a component is compiled, whichever the cell; its name is the component's."""
-
-    releases: Annotated[dict[f.Release, ReleaseEntry], Field(min_length=1)]
-    requires: list[f.RequirementText] = Field(default=[], description="What the wheel will require.")
-    build_requires: list[f.ExactPin] = Field(default=[], description="Kept apart from the cell's own packages.")
-    against: list[f.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
-    patches: list[PatchEntry] = []
-    env: dict[f.BuildEnvName, EnvEntry] = {}
-    architectures: ArchitecturesEntry | None = Field(default=None, description="None: nothing in it is for a GPU.")
-    modules: Annotated[list[f.Module], Field(min_length=1)] = Field(description="Extensions that the wheel must hold.")
-    jobs: f.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
-    threads: f.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
-    toolkit: f.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
-    cost: CostEntry | None = None
-    source: f.Text
-
-    @model_validator(mode="after")
-    def _each_variable_once(self) -> Self:
-        told = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
-        if twice := sorted({name for name in told if told.count(name) > 1 or name in self.env}):
-            raise ValueError(f"{', '.join(twice)}: a variable is for one thing, jobs, threads, architectures or `env`")
-        return self
 
 
 class MatrixFile(_Strict):

@@ -9,7 +9,7 @@ from imagegen import base, lock
 from imagegen.base.fetch import PACKAGES, listing
 from imagegen.config import Settings
 from imagegen.lock import fetch_sources, inputs_hash, interpreters
-from imagegen.lock.model import LOCAL, Lock, LockedWheel
+from imagegen.lock.model import LOCAL, File, Lock, LockedWheel
 from imagegen.matrix.recipe import Recipe
 from imagegen.progress import Progress
 from imagegen.registry.image import Descriptor
@@ -47,9 +47,9 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings:
 def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
     """Return what a mirror holds of a lock: its files, and apart from them Debian's packages, which are trusted more.
 
-    All of it is in the store: a lock does not tell the size of an interpreter's archive.
+    All of it is in the store: a lock does not tell the size of an interpreter's archive, or of all wheels.
     """
-    files = _files(locked)
+    files = _files(locked, store)
     if archive := locked.interpreter.file:
         files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
@@ -61,7 +61,7 @@ def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
     return tuple(found)
 
 
-def _files(locked: Lock) -> dict[str, tuple[str, int]]:
+def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     """Digest -> name and bytes, of all but Debian's packages. What is on somebody's disk is nobody's to copy."""
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
@@ -69,9 +69,14 @@ def _files(locked: Lock) -> dict[str, tuple[str, int]]:
     files += [needed.file for sdist in sdists for needed in sdist.build_requires]
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
-    found = {file.digest: (file.filename, file.size) for file in files}
+    found = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
     layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
     return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
+
+
+def _size(file: File, store: Store) -> int:
+    """The size in bytes of a file that the store has and whose size the lock does not name."""
+    return store.path(file.digest).stat().st_size
 
 
 def _made(locked: Lock) -> list[LockedWheel]:

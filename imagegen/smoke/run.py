@@ -113,6 +113,7 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
         "versions": {package.name: package.version for package in lock.packages},
         "imports": {name: list(modules) for name, modules in declared.imports.items()},
         "omits": dict(declared.omits),
+        "overrides": dict(declared.overrides),
         "modules": dict(shipped.data("modules")),
         "gpus": _architectures(lock),
     }

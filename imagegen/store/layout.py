@@ -91,7 +91,7 @@ class Store:
         found = self.use(self.path(digest))
         return found is not None and (size is None or found == size)
 
-    def intact(self, digest: str, size: int) -> bool:
+    def intact(self, digest: str, size: int | None) -> bool:
         """As `has`, with every byte verified; what is damaged goes, so that it is made or fetched again."""
         if not self.has(digest, size):
             return False

@@ -133,9 +133,10 @@ def _file(name: str, version: str, file: File) -> dict[str, Any]:
 
 
 def _git(name: str, version: str, git: LockedGit) -> dict[str, Any]:
+    folder = f"#subdirectory={git.subdirectory}" if git.subdirectory else ""
     return {
         "name": f"{name} {version}",
-        "uri": f"git+{redact(git.url)}@{git.commit}",
+        "uri": f"git+{redact(git.url)}@{git.commit}{folder}",
         "digest": {"gitCommit": git.commit, "gitTree": git.tree},
     }
 

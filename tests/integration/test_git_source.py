@@ -50,17 +50,22 @@ def server(tmp_path: Path) -> Iterator[GitServer]:
 
 
 def build(
-    bare: Bare, server: GitServer, debian: Debian, files: dict[str, bytes | tuple[str, bytes]]
+    bare: Bare,
+    server: GitServer,
+    debian: Debian,
+    files: dict[str, bytes | tuple[str, bytes]],
+    folder: str = "",
 ) -> dict[str, bytes]:
-    """The members of the wheel that the tree gives."""
-    tree = bare.tree({"pyproject.toml": PYPROJECT, "backend.py": BACKEND, **files})
+    """The members of the wheel that the project below `folder` of the tree gives."""
+    project = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND, **files}
+    tree = bare.tree({f"{folder}/{path}" if folder else path: data for path, data in project.items()})
     commit = bare.commit(tree)
     settings = Settings.from_environment({"HOME": "/nonexistent", "PATH": os.environ["PATH"]})
     url = f"{server.url}/demo.git"
     archive = git.archive(git.Source(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
     file = File("demo-1.0.tar", archive.digest.removeprefix("sha256:"), archive.size, GIT)
     workshop = Workshop(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
-    made = sdist.build("demo", "1.0", LockedSdist(file, (), LockedGit("main", url, commit, tree)), workshop)
+    made = sdist.build("demo", "1.0", LockedSdist(file, (), LockedGit("main", url, commit, tree, folder)), workshop)
     assert made.index == GIT
     with zipfile.ZipFile(io.BytesIO(debian.store.read(made.digest))) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist()}
@@ -71,6 +76,24 @@ def test_a_commit_becomes_a_wheel(bare: Bare, server: GitServer, debian: Debian)
     assert build(bare, server, debian, {**files, "x.py": b"Y = 2\n"}) == {
         "demo/README": b"1", "demo/__init__.py": b"X = 1\n", "demo/l.py": b"Y = 2\n", "demo/readme": b"2"
     }  # fmt: skip
+
+
+def test_a_project_in_a_folder_of_a_commit(bare: Bare, server: GitServer, debian: Debian) -> None:
+    assert build(bare, server, debian, {"demo/__init__.py": b"X = 1\n"}, "packages/demo") == {
+        "demo/__init__.py": b"X = 1\n"
+    }
+
+
+def test_a_version_that_git_would_tell_is_the_matrixs(bare: Bare, server: GitServer, debian: Debian) -> None:
+    backend = BACKEND.replace(
+        b"    return name",
+        b"""\
+        import os
+        wheel.writestr(zipfile.ZipInfo("demo/version"), os.environ["SETUPTOOLS_SCM_PRETEND_VERSION"])
+    return name""",
+    )
+    files: dict[str, bytes | tuple[str, bytes]] = {"demo/__init__.py": b"", "backend.py": backend}
+    assert build(bare, server, debian, files)["demo/version"] == b"1.0"
 
 
 def test_what_git_lfs_keeps_is_missed(bare: Bare, server: GitServer, debian: Debian) -> None:

@@ -40,7 +40,7 @@ class Wider(House):
         image = "docker.io/library/cuda:13"
         base = Base("cuda", "registry", None, image, "ubuntu24.04", "2.39", {}, "")
         self.cell = replace(self.cell, base=base, inputs={"base": "c" * 64})
-        self.choose(self.bare.tree({"pyproject.toml": b"1"}))
+        self.choose(self.bare.tree({"pyproject.toml": b"a = 1"}))
 
     def choose(self, tree: str, *, tell: str | None = None, compiled: bool = False, url: str | None = None) -> None:
         """Let the cell ask for a commit with this tree, or one of which the matrix says another tree."""
@@ -111,7 +111,7 @@ def test_base_and_commit_are_locked_by_hash(house: Wider) -> None:
 
 def test_commits_of_one_version_are_told_apart(house: Wider) -> None:
     one = house.lock()
-    house.choose(house.bare.tree({"pyproject.toml": b"2"}))
+    house.choose(house.bare.tree({"pyproject.toml": b"a = 2"}))
     assert contradictions(one, house.cell) == ("wheel mbridge",)
     two = house.lock(one)
     assert source_of(one) != source_of(two)

@@ -95,6 +95,17 @@ def ask(settings: Settings, shelf: Shelf, *requirements: str, **more: object) ->
     return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
 
 
+def test_an_override_replaces_what_packages_require(settings: Settings, shelf: Shelf) -> None:
+    for version in ("5.0", "6.0"):
+        shelf.wheel("proto", version)
+    shelf.wheel("old", "1.0", "proto<6", "gone")
+    shelf.wheel("new", "1.0", "proto>=6")
+    with pytest.raises(LockError):
+        ask(settings, shelf, "old", "new")
+    overrides = ("proto>=6,<7", 'gone; python_version < "0"')
+    assert ask(settings, shelf, "old", "new", overrides=overrides) == {"new": "1.0", "old": "1.0", "proto": "6.0"}
+
+
 CANARY = "open({canary!r}, 'w').write('ran')\n"
 BACKEND = CANARY + (
     "def build_wheel(*a): raise SystemExit(1)\n"

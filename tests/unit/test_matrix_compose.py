@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.cli.app import App
+from imagegen.compat import Fact, Facts
+from imagegen.errors import IncompatibleError
 from imagegen.matrix import Cell
 from tests.unit.matrix_samples import SMALL, complaint, load
 
@@ -137,3 +140,42 @@ def test_a_version_may_have_other_entry_points(tmp_path: Path) -> None:
     found = [load(tmp_path / each, one).all_cells[0] for each, one in (("a", text), ("b", older))]
     assert [cell.declarations.entry_points["numpy"] for cell in found] == [("numpy.start",), ("numpy.begin",)]
     assert found[0].inputs == found[1].inputs  # no lock depends on it
+
+
+RULES = """\
+rules:
+  no-numpy-2:
+    {when: {torch: "==2.13.0"}, conflict: {numpy: ">=2"}, because: b, source: s, date: "2026-11-20", severity: error,
+     evidence: measured, fix: f}
+"""
+
+
+def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
+    """Of this image alone, and only if there is such a rule."""
+    refused = SMALL.replace("numpy: {because: n}", 'numpy: {version: ">=2", because: n}') + RULES
+    accepted = refused.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    accepts: {no-numpy-2: it works}")
+    assert "no-such-rule" in complaint(
+        tmp_path / "unknown", accepted.replace("accepts: {no-numpy-2", "accepts: {no-such-rule")
+    )
+    for name, text, weight in (("refused", refused, "error"), ("accepted", accepted, "warning")):
+        loaded = load(tmp_path / name, text)
+        (cell,) = loaded.select("small")
+        app = App({}, tmp_path)
+        app.__dict__["matrix"] = loaded
+        facts = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True)
+        if weight == "error":
+            with pytest.raises(IncompatibleError):
+                app.judge(cell, facts)
+        else:
+            app.judge(cell, facts)
+            assert [each.weight for each in app._warnings[cell.id]] == ["warning"]
+
+
+def test_an_override_has_one_meaning(tmp_path: Path) -> None:
+    override = '    gpus: [sm_90]\n    overrides: {numpy: {version: "<2", because: b}, dion: {omit: true, because: b}}'
+    (cell,) = load(tmp_path / "sound", text := SMALL.replace("    gpus: [sm_90]", override)).select("small")
+    assert [each.pep508 for each in cell.overrides] == ['dion; python_version < "0"', "numpy<2"]
+    assert cell.declarations.overrides == {"dion": None, "numpy": "<2"}
+    (plain,) = load(tmp_path / "plain", SMALL).select("small")
+    assert cell.inputs.keys() - plain.inputs.keys() == {"overrides"}
+    assert complaint(tmp_path / "both", text.replace("omit: true", 'omit: true, version: "<2"'))

@@ -58,9 +58,11 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
         if cell.gpus:
             assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
             assert variables["TORCH_CUDA_ARCH_LIST"].split() == [gpu.capability for gpu in cell.gpus]
-    (antlr,) = cells["sb3-maskable"].sdists
-    assert antlr.sdist is not None
-    assert antlr.sdist.build_requires == ("setuptools==84.2.1",)
+    sdists = {each.name: each.sdist for each in cells["sb3-maskable"].sdists}
+    assert sdists.keys() == {"antlr4-python3-runtime", "gitignore-parser"}
+    antlr = sdists["antlr4-python3-runtime"]
+    assert antlr is not None
+    assert antlr.build_requires == ("setuptools==84.2.1",)
 
 
 def test_the_shipped_schema_is_fresh_and_every_file_names_it() -> None:

@@ -15,7 +15,7 @@ from imagegen import mirror
 from imagegen.base import fetch
 from imagegen.config import Settings
 from imagegen.errors import FetchError, GoneError, StoreError, UsageError
-from imagegen.lock.model import File, Lock, LockedWheel
+from imagegen.lock.model import URL, File, Lock, LockedWheel
 from imagegen.lock.sources import Finder, Wanted
 from imagegen.net import Client, MissingFiles
 from imagegen.progress import Quiet
@@ -62,10 +62,10 @@ def filled(at: str, lock: Lock, store: Store) -> mirror.Filled:
     return mirror.fill(place(at, "--to"), mirror.listings(lock, store), store, settings_of(), Quiet())
 
 
-def wheel_from(at: str, store: Store) -> None:
+def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
     settings = replace(settings_of(at), index_urls={"pypi": "http://127.0.0.1:9/simple"})
     with Client(settings, attempts=1, timeout=(1.0, 1.0)) as client, Quiet().meter("", 1) as meter:
-        Finder(client, store, settings, meter).fetch(Wanted("demo", ONE.wheels[0].file))
+        Finder(client, store, settings, meter).fetch(Wanted("demo", replace(ONE.wheels[0].file, size=size)))
 
 
 def debs_from(at: str, lock: Lock, store: Store) -> None:
@@ -81,6 +81,17 @@ def test_what_a_lock_names_comes_from_there_alone(at: str, tmp_path: Path) -> No
     debs_from(at, ONE, there)
     assert there.read(ONE.wheels[0].file.digest) == WHEEL
     assert there.read(ONE.base.debs[0].digest) == PACKAGE
+
+
+def test_a_file_whose_size_its_lock_does_not_name(at: str, tmp_path: Path) -> None:
+    (wheel,) = ONE.wheels
+    url = f"http://127.0.0.1:9/{wheel.file.filename}"
+    unsized = replace(ONE, wheels=(replace(wheel, file=replace(wheel.file, size=None, index=URL, url=url)),))
+    first = filled(at, unsized, Store(tmp_path / "here"))
+    assert (first.files, first.size) == (2, len(WHEEL) + len(PACKAGE))
+    there = Store(tmp_path / "there")
+    wheel_from(at, there, size=None)
+    assert there.read(wheel.file.digest) == WHEEL
 
 
 def test_a_second_copy_adds_what_is_new(at: str, tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Which lines of `pip check` are about what the matrix overrides."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import imagegen.smoke
+
+sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))
+
+from suite.checks import pip
+
+
+@pytest.mark.parametrize(
+    ("line", "overridden"),
+    [
+        ("prime-rl 0.8.0 requires dion, which is not installed.", True),
+        ("prime-rl 0.8.0 requires torch, which is not installed.", False),
+        ("modelexpress 0.3.0 has requirement protobuf<6.0.0,>=5.27.0, but you have protobuf 6.33.6.", True),
+        ("modelexpress 0.3.0 has requirement Proto_Buf<6.0.0,>=5.27.0, but you have Proto_Buf 6.33.6.", False),
+        ("protobuf 1 has requirement torch<6, but you have torch 6.33.6.", False),
+        ("dion 1.0 is not supported on this platform", False),
+        ("", False),
+    ],
+)
+def test_a_line_is_about_an_override(line: str, overridden: bool) -> None:
+    assert pip.overridden(line, {"dion", "protobuf"}) == overridden
+
+
+def test_names_are_compared_in_their_normalised_form() -> None:
+    assert pip.overridden("a 1 requires Ruamel_Yaml, which is not installed.", {"ruamel-yaml"})
