@@ -193,6 +193,7 @@ def test_the_suite_travels_whole_and_alone() -> None:
         "gpus": [],
         "omits": {"apex": "It is on GitHub."},
         "modules": shipped.data("modules"),
+        "overrides": {},
     }
 
 

@@ -154,6 +154,7 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
         "gpus": [],
         "omits": {},
         "modules": {},
+        "overrides": {},
     }
     spec.write_text(json.dumps(fields))
     argv = [sys.executable, "-m", "suite.runner", str(spec)]

@@ -25,8 +25,8 @@ class Spec:
     imports: dict[str, list[str]]  # component -> modules
     gpus: tuple[str, ...] = ()  # architectures that the image is for: "sm_100"
     omits: dict[str, str] = field(default_factory=dict)  # distribution that is left out on purpose -> why
-    overrides: dict[str, str | None] = field(default_factory=dict)  # distribution -> specifier; None: it is left out
     modules: dict[str, str] = field(default_factory=dict)  # distribution -> its module, where the names differ
+    overrides: dict[str, str | None] = field(default_factory=dict)  # distribution -> specifier; None: it is left out
 
 
 class Skipped(Exception):  # an answer, not an error
