@@ -14,7 +14,7 @@ from imagegen.sandbox import Sandbox
 from imagegen.store import Store
 from tests.project import Project
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CELL = "demo-cpu-py313"
 MATRIX = """\

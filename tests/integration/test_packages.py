@@ -261,6 +261,7 @@ def test_what_cannot_be_resolved_is_refused_by_name(
     assert "file://" not in str(caught.value) or "mirror" in str(caught.value.fix)
 
 
+@pytest.mark.slow
 def test_an_image_in_ubuntus_form_gets_packages(
     hub: Hub, debian: Debian, ubuntu: Ubuntu, files: dict[str, Path], tmp_path: Path
 ) -> None:
