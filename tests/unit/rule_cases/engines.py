@@ -40,13 +40,6 @@ CASES = {
         stack("12.8", vllm="0.26.0+cu129"),
         stack("13.0", vllm="0.26.0"),
     ),
-    # measured: 2 of 81 containers of vllm 0.10.0's _C are PTX 8.7 alone on sm_80, also beside torch 2.7.1 for CUDA 12.6
-    "vllm-cuda128-driver": case(
-        stack("12.6", driver="560.35", gpu="8.0", vllm="0.10.0"),
-        stack("12.6", driver="570.26", gpu="8.0", vllm="0.10.0"),
-        stack("12.4", driver="550.54", gpu="8.0", vllm="0.8.5"),
-        stack("12.6", driver="560.35", gpu="8.0", vllm="0.10.0+cu126"),
-    ),
     # measured: 0.9.2 to 0.11.2 need GLIBC_2.29 under a manylinux1 tag; 0.8.5 needs 2.14
     "vllm-glibc-2.29": case(
         stack("12.6", glibc="2.28", vllm="0.9.2"),
@@ -72,24 +65,23 @@ CASES = {
     ),
     # fatbin of _vllm_fa2_C: SASS of 80, and PTX of ISA 8.7 (CUDA 12.8) in 0.9.2 to 0.11.2, 8.8 (12.9) in 0.12.0 to
     # 0.19.0; vllm#28305 and its four issues: such a driver says "unsupported toolchain"; on 8.9 the SASS runs
+    # vllm 0.10.0: 2 of 81 containers of _C are such PTX alone on sm_80, also beside torch for CUDA 12.6
+    # vllm#37140: 0.11.0 serves qwen3-8b on Hopper, and fails with qwen3-vl on the same machine
     "vllm-ptx-8.7": case(
-        stack("12.8", gpu="12.0", driver="570.10", vllm="0.11.0"),
+        (
+            stack("12.8", gpu="12.0", driver="570.10", vllm="0.11.0"),
+            stack("12.8", gpu="9.0", driver="550.54.14", vllm="0.11.0"),
+            stack("12.6", gpu="8.0", driver="560.35", vllm="0.10.0"),
+        ),
         stack("12.8", gpu="12.0", driver="570.26", vllm="0.11.0"),
-        stack("12.8", gpu="8.9", driver="550.54.14", vllm="0.11.0"),
-        stack("12.8", gpu="12.0", driver="570.10", vllm="0.8.5"),
+        stack("12.4", gpu="9.0", driver="550.54.14", vllm="0.8.5"),
+        stack("12.8", gpu="8.9", driver="550.54.14", vllm="0.12.0"),
     ),
     "vllm-ptx-8.8": case(
         stack("12.9", gpu="12.0", driver="570.124.06", vllm="0.12.0"),
         stack("12.9", gpu="12.0", driver="575.51.03", vllm="0.12.0"),
         stack("12.8", gpu="12.0", driver="570.124.06", vllm="0.11.2"),
         stack("12.9", gpu="8.9", driver="550.54.14", vllm="0.12.0"),
-    ),
-    # vllm#37140: 0.11.0 serves qwen3-8b, and fails with qwen3-vl on the same machine; 0.8.5 has SASS of 90
-    "vllm-ptx-hopper-8.7": case(
-        stack("12.8", gpu="9.0", driver="550.54.14", vllm="0.11.0"),
-        stack("12.8", gpu="9.0", driver="570.26", vllm="0.11.0"),
-        stack("12.8", gpu="8.0", driver="550.54.14", vllm="0.11.0"),
-        stack("12.4", gpu="9.0", driver="550.54.14", vllm="0.8.5"),
     ),
     "vllm-ptx-hopper-8.8": case(
         stack("12.9", gpu="9.0", driver="570.124.06", vllm="0.12.0"),

@@ -47,7 +47,7 @@ def check(spec: Spec) -> Details:
             findings.expect(result["check"], result["status"] == "pass", f"{result['check']}: {result['reason']}")
         leaning = [result["check"] for result in results if result["stub"]]
         step("all of them in one process")
-        together = _run(spec, "together", _after_torch(spec, modules), folder if leaning else "")
+        together = _run(spec, "together", _ordered(spec, modules), folder if leaning else "")
         findings.expect("together", together["status"] == "pass", f"in one process: {together['reason']}")
     details: Details = {"modules": modules, "compiled": list(extensions)}
     if leaning:
@@ -66,15 +66,19 @@ def note(leaning: Sequence[str], extensions: Collection[str], functions: int) ->
 
 def alone(spec: Spec, name: str, targets: list[str], folder: str) -> dict[str, Any]:
     """The answer of a process of its own; `stub` says whether it needed the stand-in in `folder` ("": none)."""
-    targets = _after_torch(spec, targets)
+    targets = _ordered(spec, targets)
     result = _run(spec, name, targets, "")
     leans = bool(folder) and result["status"] == "fail" and stub.LIBRARY in result["reason"]
     return {**(_run(spec, name, targets, folder) if leans else result), "stub": leans}
 
 
-def _after_torch(spec: Spec, targets: Sequence[str]) -> list[str]:
-    """With torch first, where the image has it: extension modules are linked with libraries that it loads."""
-    return list(dict.fromkeys([*(["torch"] if "torch" in spec.versions else []), *targets]))
+def _ordered(spec: Spec, targets: Sequence[str]) -> list[str]:
+    """Return the modules with torch first, where the image has it: extension modules are linked with what it loads.
+
+    pip comes last: before Python 3.12, importing it makes a later import of setuptools fail.
+    """
+    first = ["torch"] if "torch" in spec.versions else []
+    return sorted(dict.fromkeys([*first, *targets]), key=lambda name: name == "pip")
 
 
 def _run(spec: Spec, name: str, targets: Sequence[str], folder: str) -> dict[str, Any]:

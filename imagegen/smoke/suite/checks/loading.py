@@ -36,8 +36,9 @@ VARIANT = re.compile(r"_?cu(?:da)?\d+|(?<=torch)\d+|(?:_\d+){2,3}(?=\.)")
 OURS = re.compile(r"lib(torch|c10|cudart|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)")
 
 
-# cupy 13's wrapper of cuDNN 8: cupy imports it only for cupy.cudnn, and torch brings cuDNN 9.
-OPTIONAL = "cupy_backends/cuda/libs/cudnn."
+# Files that their packages do without where they do not load: cupy 13's wrapper of cuDNN 8, while torch brings cuDNN 9;
+# torchao's kernels, which each release has for one torch, while SGLang pins an old release.
+OPTIONAL = ("cupy_backends/cuda/libs/cudnn.", "torchao/_C.")
 
 
 def check(spec: Spec) -> Details:
@@ -215,6 +216,8 @@ def judge(deeds: Iterable[forks.Deed], image: Image, findings: Findings) -> Deta
             variants.append(deed.name)
         elif deed.error and (absent := plugin_of(deed, image)):
             plugins[deed.name] = absent
+        elif deed.error and any(part in deed.name for part in OPTIONAL):
+            plugins[deed.name] = deed.error
         elif deed.error:
             findings.expect(deed.name, False, f"{told(deed.name, image)}: {deed.error}")
     after = {name: before for name, before in fine.items() if before}
@@ -230,8 +233,6 @@ def unmarked(name: str) -> str:
 def plugin_of(deed: forks.Deed, image: Image) -> str:
     """The library that a plugin wants of its host, or "" where a file is no plugin or lacks something else."""
     absent = ABSENT.search(deed.error)
-    if absent and OPTIONAL in deed.name:
-        return absent[1]
     if absent is None or absent[1] in image.places or image.another_release(absent[1], deed.name):
         return ""
     ours = (image.cuda and OURS.match(absent[1])) or image.declared & set(Path(deed.name).parts)
