@@ -159,7 +159,7 @@ def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
 
 def test_show_names_what_an_image_leaves_out(run: Run) -> None:
     (cell,) = shipped_matrix().select("verl06-vllm")
-    assert set(cell.omits) == {"flash-attn", "nvidia-cuda-nvcc-cu12"}
+    assert {"flash-attn", "nvidia-cuda-nvcc-cu12"} <= cell.omits.keys()
     lines = " ".join(run("show", "verl06-vllm").out.split())
     assert all(f"without {name} ({because})" in lines for name, because in cell.omits.items())
 
