@@ -43,7 +43,7 @@ from imagegen.lock.model import (
     winners_among,
 )
 from imagegen.lock.parts import Attempts, Parts, default_site, gather, pep508
-from imagegen.lock.recipes import Compiled, no_recipe, released
+from imagegen.lock.recipes import Compiled, no_wheel, released
 from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
@@ -338,7 +338,7 @@ class _Maker:
             elif pinned.sdist and declared and declared.version == pinned.version:
                 chosen.append((pinned, pinned.sdist))
             else:
-                errors.append(_no_wheel(pinned, self.target, self.cell))
+                errors.append(no_wheel(pinned, self.target, self.cell))
         if errors:
             raise LockErrors(errors)
         with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
@@ -393,16 +393,3 @@ class _Maker:
         workshop = workshop_of(self.below, self.store, self.settings, self.progress)
         wheel = sdist.build(locked.name, locked.version, source, workshop)
         return replace(locked, file=wheel, sdist=source)
-
-
-def _no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
-    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
-    if pinned.sdist and pinned.name in compiled:
-        return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
-    wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
-    offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
-    return LockError(
-        f"{pinned.name} {pinned.version} has no wheel for Python {target.python} on {target.uv_platform}",
-        why=f"its index offers {offered}; {', '.join(pinned.via) or 'the cell'} asks for it",
-        fix=f"if it is pure Python, declare {pinned.name} as a component with `sdist:`; else exclude this version",
-    )

@@ -18,6 +18,8 @@ from imagegen.base.model import Deb, LockedBase
 from imagegen.errors import BuildError, ImagegenError, LockError
 from imagegen.lock.builds import closure
 from imagegen.lock.model import LockedWheel
+from imagegen.lock.resolve import Pinned
+from imagegen.lock.target import Target
 from imagegen.matrix.model import Cell, Component, Gpu, Requirement, Sdist, cuda_version
 from imagegen.matrix.recipe import Recipe
 from imagegen.matrix.rule import Rule
@@ -220,3 +222,17 @@ def _capability(name: str) -> str:
     """The compute capability behind a name as compilers have it: "90a", "9.0", "120"."""
     number = re.sub(r"[^0-9.]", "", name)
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
+
+
+def no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
+    """Return the error for a release of which no wheel fits the target, and whose sdist is not declared."""
+    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
+    if pinned.sdist and pinned.name in compiled:
+        return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
+    wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
+    offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
+    return LockError(
+        f"{pinned.name} {pinned.version} has no wheel for Python {target.python} on {target.uv_platform}",
+        why=f"its index offers {offered}; {', '.join(pinned.via) or 'the cell'} asks for it",
+        fix=f"if it is pure Python, declare {pinned.name} as a component with `sdist:`; else exclude this version",
+    )
