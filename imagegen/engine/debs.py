@@ -7,12 +7,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from imagegen.base.apt import Apt
 from imagegen.base.distributions import release
 from imagegen.base.resolve import official
 from imagegen.config import Settings
+from imagegen.engine.floor import SUITE
 from imagegen.errors import EngineError
 from imagegen.progress import Progress, timed
 
@@ -29,7 +31,8 @@ def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
         work, root = Path(name) / "apt", Path(name) / "root"
         with timed(progress, f"get {', '.join(packages)} from Debian {suite}"):
-            apt = Apt(work, official(release(suite), settings, pockets=False), settings)
+            (debian,) = official(release(SUITE), settings, pockets=False)  # whose archive has the other suites too
+            apt = Apt(work, [replace(debian, suite=suite)], settings)
             apt.run("update", "--error-on=any")
             apt.run("download", *packages)
         root.mkdir()

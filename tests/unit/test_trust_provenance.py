@@ -49,9 +49,14 @@ def dependencies(lock: Lock, source: Source | None = None) -> list[dict[str, Any
 def test_all_that_a_shipped_lock_names_is_a_dependency(name: str) -> None:
     lock = shipped_lock(name)
     found = [each["digest"] for each in dependencies(lock)]
-    wanted = {each.sha256 for each in lock.base.debs}
+    wanted = {each.sha256 for each in lock.debs}
+    wanted |= {lock.interpreter.file.sha256} if lock.interpreter.file else set()
     wanted |= {(wheel.sdist or wheel).file.sha256 for wheel in lock.wheels}
     wanted |= {each.file.sha256 for wheel in lock.wheels if wheel.sdist for each in wheel.sdist.build_requires}
+    wanted |= {
+        file.sha256 for build in lock.builds for file in (build.source, *(each.file for each in build.build_requires))
+    }
+    wanted |= {patch.sha256 for build in lock.builds for patch in build.patches}
     assert {digest["sha256"] for digest in found} == wanted
     assert len(found) == len(wanted)
 
