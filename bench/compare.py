@@ -221,7 +221,7 @@ def _size(url: str) -> int:
 
 def _sibling(locked: Lock) -> Lock:
     """As another image of the same stack would have it: three small packages less, none that the matrix asks for."""
-    light = [wheel for wheel in locked.wheels if wheel.file.size < 1_000_000 and wheel.name != PIN]
+    light = [wheel for wheel in locked.wheels if wheel.file.estimate < 1_000_000 and wheel.name != PIN]
     small = [wheel for wheel in light if wheel.because is None][:3]
     return replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel not in small), record=None)
 

@@ -151,7 +151,7 @@ def test_the_doctor_in_the_image(image: Path) -> None:
     env = {**PLAIN, "WORLD_SIZE": "", "HOME": str(image)}
     table = subprocess.run([doctor], env=env, capture_output=True, text=True, check=False)
     assert (table.returncode, table.stderr) == (0, "")
-    assert "warning: WORLD_SIZE is set and empty" in " ".join(table.stdout.split())
+    assert "warning empty WORLD_SIZE is set and empty" in " ".join(table.stdout.split())
     found = subprocess.run([doctor, "--json"], env=env, capture_output=True, text=True, check=True).stdout
     assert '"check": "empty"' in found
     assert subprocess.run([doctor, "--help"], env=env, capture_output=True, check=False).returncode == 64
