@@ -111,7 +111,7 @@ def test_the_tree_is_kept_and_made_again_when_damaged(debian: Debian, settings: 
     assert base.rootfs(debian.locked, debian.store, settings, Quiet()) == debian.rootfs
     assert debian.rootfs.stat().st_ino == before
     (debian.rootfs / "usr/bin/python3.11").unlink()
-    base.rootfs(debian.locked, debian.store, settings, Quiet())
+    base.rootfs(debian.locked, debian.store, settings, Quiet(), program="/usr/bin/python3.11")
     assert (debian.rootfs / "usr/bin/python3.11").is_file()
     assert not [path for path in debian.rootfs.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o6000]
 
