@@ -24,7 +24,7 @@ from imagegen.errors import IncompatibleError, LockError
 from imagegen.matrix.model import Cell
 from imagegen.text import counted
 
-_PROGRAM = (sys.executable, "-c", "from imagegen.cli.main import main; main()")
+_PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
 # One build keeps two cores busy for most of its time, and the containers of its smoke checks take up to four processes
 # of 1 GB beside imagegen itself (docs/measurements.md).
 _CORES, _MEMORY = 2, 6_000_000_000

@@ -51,7 +51,7 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     expected = cells.subject(lock, cell, store, settings, Quiet())
     take(lock, empty, facts, facts.get)
     monkeypatch.setattr(cells.lock, "fetch_each", None)
-    monkeypatch.setattr(cells.base, "rootfs", None)
+    monkeypatch.setattr(cells.lock, "tree", None)
     found = cells.subject(lock, cell, empty, settings, Quiet())
     assert found == expected
     report = audit(found)
