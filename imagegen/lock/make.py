@@ -17,7 +17,7 @@ from imagegen import base, compat
 from imagegen.config import Settings
 from imagegen.errors import ImagegenError, LockError
 from imagegen.interpreter import lock_interpreter
-from imagegen.lock import indexes, sdist, uv_project
+from imagegen.lock import indexes, sdist
 from imagegen.lock.choosing import Chooser
 from imagegen.lock.drafts import Drafter
 from imagegen.lock.file import LockErrors
@@ -44,10 +44,10 @@ from imagegen.lock.model import (
 )
 from imagegen.lock.parts import Attempts, Parts, default_site, gather, pep508
 from imagegen.lock.recipes import Compiled, no_wheel, released
-from imagegen.lock.resolve import Pinned, Question, Remote, Site, resolve
+from imagegen.lock.resolve import Pinned, Question, Remote, resolve
 from imagegen.lock.sources import Finder, Wanted, in_parallel
 from imagegen.lock.target import Target
-from imagegen.lock.uv_project import Contents
+from imagegen.lock.uv_project import Contents, UvProject
 from imagegen.matrix.model import Cell, GitSource, Requirement, Sdist
 from imagegen.matrix.rule import Rule
 from imagegen.net import Client
@@ -102,7 +102,7 @@ def make(
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
         contents: Contents | None = None
         if cell.from_uv_lock:
-            contents = uv_project.read(cell, target, compiled, attempts, store, settings, progress)
+            contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
             if locked_base is None:
                 attempts.require()
             parts = Parts(default_site(settings), contents.archives)
@@ -316,13 +316,9 @@ class _Maker:
     def uv(self) -> LockedWheel:
         """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
         now = _rfc3339(datetime.now(UTC))
-        question = Question((f"uv=={_UV}",), self.target, now, {}, self._default_site)
+        question = Question((f"uv=={_UV}",), self.target, now, {}, default_site(self.settings))
         (wheel,) = self._files(resolve(question, self.settings), {}, {})
         return wheel
-
-    @property
-    def _default_site(self) -> dict[str, Site]:
-        return {alias: site for alias, site in self.parts.sites.items() if alias == indexes.DEFAULT}
 
     def _files(
         self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
@@ -375,7 +371,7 @@ class _Maker:
         """What a build backend needs, complete and exact: no part of the image."""
         if not pins:
             return ()
-        question = Question(pins, self.target, self.as_of, routes={}, sites=self._default_site)
+        question = Question(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
         return self._files(resolve(question, self.settings), {}, {})
 
     def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:

@@ -45,24 +45,12 @@ class Contents:
     choice: str  # the file that names all others, in words
 
 
-def read(
-    cell: Cell,
-    target: Target,
-    compiled: Mapping[str, Compiled],
-    attempts: Attempts,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
-) -> Contents:
-    """Return what the uv.lock of `cell.from_uv_lock` says of the cell's Python and machine; no index is asked.
+class UvProject:
+    """The uv.lock of the commit that `cell.from_uv_lock` names; no index is asked.
 
-    Commits that cannot be had are recorded in `attempts`. Raises FetchError for the project's own commit, LockError for
-    a file that does not answer the cell.
+    Raises FetchError for a commit of the project that cannot be had.
     """
-    return _Project(cell, target, compiled, attempts, store, settings, progress).contents()
 
-
-class _Project:
     def __init__(
         self,
         cell: Cell,
@@ -85,6 +73,11 @@ class _Project:
         self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
 
     def contents(self) -> Contents:
+        """Return what the file holds for the cell's Python and machine.
+
+        Commits of members that cannot be had are recorded in `attempts`. Raises LockError for a file that does not
+        answer the cell.
+        """
         parsed = uv_lock.parse(self._text(self.path), self.where)
         own = self.asked.component.package
         roots = [Root(own, self.asked.extras, self.asked.groups)]

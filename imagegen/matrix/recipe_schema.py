@@ -9,20 +9,24 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from imagegen.matrix import fields as f
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """The base of all parts of a matrix file: unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # MatrixFile builds them all
 
 
-class _Entry(_Strict):
+class Entry(Strict):
+    """A named entry of a matrix file."""
+
     override: bool = Field(default=False, description="Replaces the entry of this name from an earlier directory.")
 
 
-class EnvEntry(_Strict):
+class EnvEntry(Strict):
     value: f.EnvValue
     because: f.Text
 
 
-class SdistFileEntry(_Strict):
+class SdistFileEntry(Strict):
     """A source distribution of the default index."""
 
     file: f.SdistName
@@ -30,7 +34,7 @@ class SdistFileEntry(_Strict):
     size: f.Count = Field(description="Bytes.")
 
 
-class SubmoduleEntry(_Strict):
+class SubmoduleEntry(Strict):
     """A repository that the commit's tree wants at `path`."""
 
     path: f.PathBelow
@@ -39,7 +43,7 @@ class SubmoduleEntry(_Strict):
     tree: f.GitObject
 
 
-class CommitEntry(_Strict):
+class CommitEntry(Strict):
     """A commit, with every submodule that the build reads."""
 
     url: f.GitUrl
@@ -49,7 +53,7 @@ class CommitEntry(_Strict):
     submodules: list[SubmoduleEntry] = []
 
 
-class PatchEntry(_Strict):
+class PatchEntry(Strict):
     """A unified diff below the recipe's own directory, applied with -p1."""
 
     file: f.PathBelow
@@ -57,7 +61,7 @@ class PatchEntry(_Strict):
     because: f.Text
 
 
-class ReleaseEntry(_Strict):
+class ReleaseEntry(Strict):
     """Where the sources of a version are, and what is so for this version alone."""
 
     sdist: SdistFileEntry | None = None
@@ -73,7 +77,7 @@ class ReleaseEntry(_Strict):
         return self
 
 
-class ArchitecturesEntry(_Strict):
+class ArchitecturesEntry(Strict):
     """The variable that says for which GPUs, and what it calls each; two may share a name."""
 
     variable: f.BuildEnvName
@@ -81,7 +85,7 @@ class ArchitecturesEntry(_Strict):
     names: Annotated[dict[f.Capability, Annotated[str, f.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], Field(min_length=1)]
 
 
-class CostEntry(_Strict):
+class CostEntry(Strict):
     """What compiling takes, measured with one nvcc thread for one architecture."""
 
     units: f.Count = Field(description="Files that ninja compiles.")
@@ -91,7 +95,7 @@ class CostEntry(_Strict):
     source: f.Text
 
 
-class RecipeEntry(_Entry):
+class RecipeEntry(Entry):
     """How a component is compiled, whichever the cell; its name is the component's."""
 
     releases: Annotated[dict[f.Release, ReleaseEntry], Field(min_length=1)]
@@ -110,7 +114,7 @@ class RecipeEntry(_Entry):
 
     @model_validator(mode="after")
     def _each_variable_once(self) -> Self:
-        told = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
-        if twice := sorted({name for name in told if told.count(name) > 1 or name in self.env}):
+        named = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
+        if twice := sorted({name for name in named if named.count(name) > 1 or name in self.env}):
             raise ValueError(f"{', '.join(twice)}: a variable is for one thing, jobs, threads, architectures or `env`")
         return self

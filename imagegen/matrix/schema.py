@@ -7,28 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from imagegen.matrix import fields as f
-from imagegen.matrix.recipe_schema import EnvEntry, RecipeEntry
+from imagegen.matrix.recipe_schema import Entry, EnvEntry, RecipeEntry, Strict
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # MatrixFile builds them all
-
-
-class _Entry(_Strict):
-    override: bool = Field(default=False, description="Replaces the entry of this name from an earlier directory.")
-
-
-class IndexEntry(_Entry):
+class IndexEntry(Entry):
     """A package index. Only `pypi` has no url: its address comes from the user's environment."""
 
     description: f.Text
     url: f.Url | None = None
 
 
-class GpuEntry(_Entry):
+class GpuEntry(Entry):
     """A GPU architecture, by the name that compilers give it: sm_90."""
 
     capability: f.Capability = Field(description="Compute capability.")
@@ -37,21 +29,21 @@ class GpuEntry(_Entry):
     source: f.Text
 
 
-class SystemEntry(_Entry):
+class SystemEntry(Entry):
     """A distribution's release, as far as wheels depend on it."""
 
     glibc: f.Minor
     source: f.Text
 
 
-class InterpreterFileEntry(_Strict):
+class InterpreterFileEntry(Strict):
     """The archive of a standalone build for one platform."""
 
     path: f.ReleaseFile = Field(description="Below the release downloads of python-build-standalone.")
     sha256: f.Sha256
 
 
-class InterpreterEntry(_Entry):
+class InterpreterEntry(Entry):
     """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
 
     provider: Literal["distribution", "standalone"]
@@ -79,7 +71,7 @@ class InterpreterEntry(_Entry):
         return self
 
 
-class BaseEntry(_Entry):
+class BaseEntry(Entry):
     """The operating-system layers under the stack: Debian's packages, or an image of a registry."""
 
     description: f.Text
@@ -100,7 +92,7 @@ class BaseEntry(_Entry):
         return self
 
 
-class AxisEntry(_Entry):
+class AxisEntry(Entry):
     """One dimension of the matrix."""
 
     description: f.Text
@@ -116,7 +108,7 @@ class AxisEntry(_Entry):
         return self
 
 
-class SdistEntry(_Strict):
+class SdistEntry(Strict):
     """Static metadata of a release that has no wheel, so that resolving it runs none of its code."""
 
     version: f.VersionText
@@ -133,7 +125,7 @@ class GitEntry(SdistEntry):
     subdirectory: f.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
 
 
-class ComponentEntry(_Entry):
+class ComponentEntry(Entry):
     """Something with a version that the matrix chooses."""
 
     description: f.Text
@@ -156,7 +148,7 @@ class ComponentEntry(_Entry):
     source: f.Text | None = Field(default=None, description="Where the facts in this entry come from.")
 
 
-class ComponentUse(_Strict):
+class ComponentUse(Strict):
     version: f.Specifier = Field(default="", description="PEP 440; none: any version that resolves.")
     extras: list[f.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
     index: f.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
@@ -180,7 +172,7 @@ class ComponentUse(_Strict):
         return self
 
 
-class OverrideEntry(_Strict):
+class OverrideEntry(Strict):
     """A requirement that replaces what the packages of the image require of a distribution."""
 
     version: f.Specifier = Field(default="", description="PEP 440; none: any version.")
@@ -194,7 +186,7 @@ class OverrideEntry(_Strict):
         return self
 
 
-class _Part(_Strict):
+class _Part(Strict):
     """What images, stacks and variants have in common."""
 
     components: dict[f.Name, ComponentUse] = {}
@@ -228,14 +220,14 @@ class VariantEntry(_Part):
     without: list[f.Name] = Field(default=[], description="Components that are left out.")
 
 
-class StackEntry(_Entry, _Part):
+class StackEntry(Entry, _Part):
     """Components and variables that images share; an image's own replace those of its stacks."""
 
     description: f.Text
     variants: list[VariantEntry] = []
 
 
-class ImageEntry(_Entry, _Part):
+class ImageEntry(Entry, _Part):
     """A named member of the matrix, as the user types it."""
 
     description: f.Text
@@ -253,7 +245,7 @@ class ImageEntry(_Entry, _Part):
     variants: list[VariantEntry] = []
 
 
-class RuleEntry(_Entry):
+class RuleEntry(Entry):
     """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
 
     when: Annotated[dict[f.Subject, f.Condition], Field(min_length=1)]
@@ -279,7 +271,7 @@ class RuleEntry(_Entry):
         return self
 
 
-class WinnerEntry(_Entry):
+class WinnerEntry(Entry):
     """Of the files at `paths`, the winner's are installed; the packages in `over` leave theirs out."""
 
     winner: f.Distribution
@@ -297,7 +289,7 @@ class WinnerEntry(_Entry):
         return self
 
 
-class MisrecordedEntry(_Entry):
+class MisrecordedEntry(Entry):
     """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
 
     file: Annotated[str, f.string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
@@ -307,7 +299,7 @@ class MisrecordedEntry(_Entry):
     date: f.Date
 
 
-class MatrixFile(_Strict):
+class MatrixFile(Strict):
     """One YAML file of a matrix; each entry by name."""
 
     indexes: dict[f.Name, IndexEntry] = {}

@@ -136,9 +136,9 @@ def test_containers_run_on_it(small: Small, built: tuple[Store, layers.Image], e
     ref = "imagegen-tests/interpreter:1"
     try:
         engine.load(store, image.digest, ref)
-        told = json.loads(Shell(engine, ref).python(PROGRAM))
+        found = json.loads(Shell(engine, ref).python(PROGRAM))
         cached = f"{HOME}/lib/python3.11/json/__pycache__/__init__.cpython-311.pyc"
-        assert told == ["/opt/venv", HOME, cached, "cc", HOME, f"{HOME}/include/python3.11"]
+        assert found == ["/opt/venv", HOME, cached, "cc", HOME, f"{HOME}/include/python3.11"]
     finally:
         engine.client.api.remove_image(ref, force=True)
     assert lock.tree(small.lock.foundation, store, replace(small.settings, store=store.root), Quiet()).is_dir()

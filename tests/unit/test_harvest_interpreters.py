@@ -83,8 +83,8 @@ def test_a_release_becomes_entries_that_override_those_shipped(run: Run, tmp_pat
     path.write_text("interpreters:\n  standalone-3.12:\n    override: true\n    x: y\n  mine-3.1:\n    z: y\n")
     code, out = run("--interpreters", RELEASE, "--json")
     assert code == 0
-    told = {"release": RELEASE, "versions": ["3.12.15", "3.16.0"], "path": str(path), "written": True}
-    assert json.loads(out) == told
+    result = {"release": RELEASE, "versions": ["3.12.15", "3.16.0"], "path": str(path), "written": True}
+    assert json.loads(out) == result
     text = path.read_text()
     assert (text.count("standalone-3.12:"), text.count("override: true"), text.count("z: y")) == (1, 1, 1)
     path.write_text(text.replace("  mine-3.1:\n    z: y\n", ""))

@@ -30,11 +30,11 @@ KILLED_HINT = "; the kernel may have ended it for want of memory"
 
 def main(arguments: Sequence[str]) -> None:
     spec, *names = arguments
-    told = json.loads(Path(spec).read_text(encoding="utf-8"))
+    fields = json.loads(Path(spec).read_text(encoding="utf-8"))
     unknown = set(names) - {check.name for check in CHECKS}
     if unknown:
         sys.exit(f"no such check: {', '.join(sorted(unknown))}")
-    for check in applicable({*told["versions"], *told["env"]}):
+    for check in applicable({*fields["versions"], *fields["env"]}):
         if not names or check.name in names:
             print(json.dumps(run(check, command(check, spec))), flush=True)
 
