@@ -20,6 +20,7 @@ from packaging.version import Version
 import imagegen.wheels
 from imagegen.base.model import Deb, LockedBase
 from imagegen.errors import BuildError
+from imagegen.interpreter.model import interpreter_key
 from imagegen.lock.model import BUILT, File, Lock, LockedBuild, LockedWheel
 from imagegen.store import digest_of
 from imagegen.wheels.model import BuiltWheel
@@ -47,6 +48,7 @@ def builder() -> str:
 def key_of(build: LockedBuild, lock: Lock) -> str:
     """The digest of all that decides the build's wheel, read off the lock; the build's own `key` is not."""
     shas = {wheel.name: wheel.file.sha256 for wheel in lock.wheels}
+    archive = [interpreter_key(lock.interpreter)] if lock.interpreter.file else []
     parts = {
         "format": _FORMAT,
         "builder": lock.inputs.get(BUILDER),
@@ -58,7 +60,7 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "build-requires": [[each.name, each.file.sha256] for each in build.build_requires],
         "against": [[name, shas.get(name)] for name in build.against],
         "compiler": compiler(lock.base, lock.debs),
-        "interpreter": [lock.interpreter.path, lock.python, lock.platform],
+        "interpreter": [lock.interpreter.path, lock.python, lock.platform, *archive],
         "env": dict(build.env),
         "architectures": build.architectures,
     }

@@ -176,7 +176,8 @@ def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterab
     if base.content:
         return  # its packages are the image's own to tell
     there = {deb.name for deb in debs}
-    if lacking := [name for name in ("g++", f"python{cell.python}-dev") if name not in there]:
+    headers = [] if cell.interpreter.files else [f"python{cell.python}-dev"]  # a standalone interpreter brings its own
+    if lacking := [name for name in ("g++", *headers) if name not in there]:
         raise BuildError(
             f"{each.package} {each.version} cannot be compiled on {base.name}",
             why=f"the base has no {' and no '.join(lacking)}",

@@ -29,7 +29,7 @@ from imagegen.lock.model import (
     LockedWheel,
 )
 from imagegen.wheels.model import BuiltWheel
-from tests.interpreters import LOCKED
+from tests.interpreters import ARCHIVE, LOCKED
 from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
@@ -206,6 +206,10 @@ DECIDES: dict[str, Callable[[Lock], Lock]] = {
     "against": lambda lock: with_build(lock, against=("torch",)),
     "compiler": lambda lock: with_build(replace(lock, base=replace(BASE, debs=BASE.debs[1:]))),
     "interpreter": lambda lock: with_build(replace(lock, interpreter=replace(LOCKED, path="/usr/bin/python3.12"))),
+    "archive": lambda lock: with_build(replace(lock, interpreter=replace(LOCKED, file=ARCHIVE))),
+    "another archive": lambda lock: with_build(
+        replace(lock, interpreter=replace(LOCKED, file=replace(ARCHIVE, sha256=B)))
+    ),
     "platform": lambda lock: with_build(replace(lock, axes={**lock.axes, "platform": "linux/arm64"})),
     "env": lambda lock: with_build(lock, env={**BUILD.env, "FORCE": "FALSE"}),
     "architectures": lambda lock: with_build(lock, architectures=("9.0",)),

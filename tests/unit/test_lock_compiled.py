@@ -19,7 +19,7 @@ from imagegen.lock.choosing import wheel_of
 from imagegen.lock.file import loads
 from imagegen.lock.model import Deb, LockedBase, LockedGit
 from imagegen.lock.recipes import Compiled, against, environment, released, require_tools
-from imagegen.matrix.model import Component, EnvVar, Gpu, Requirement
+from imagegen.matrix.model import Component, EnvVar, Gpu, InterpreterFile, Requirement
 from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile, Submodule
 from imagegen.matrix.rule import Rule
 from imagegen.net import MissingFiles
@@ -292,7 +292,10 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
     require_tools(each, cell, works.first.base, works.first.debs, theirs, [BLACKWELL])
     alone = compiled(against=(), architectures=each.recipe.architectures)
     require_tools(alone, cell, works.first.base, works.first.debs, stack[:1], [BLACKWELL])
+    standalone = replace(works.cell.interpreter, files={"linux/amd64": InterpreterFile("a", SHA)})
     plain = compiled(architectures=None, toolkit="", against=())
+    debs = [deb for deb in works.first.debs if deb.name == "g++"]
+    require_tools(plain, replace(works.cell, interpreter=standalone), works.first.base, debs, [], [BLACKWELL])
     require_tools(plain, cell, works.first.base, works.first.debs, [], [BLACKWELL])  # C++ alone
 
 

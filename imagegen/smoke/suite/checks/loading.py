@@ -43,12 +43,10 @@ OPTIONAL = ("cupy_backends/cuda/libs/cudnn.", "torchao/_C.")
 
 def check(spec: Spec) -> Details:
     findings = Findings()
-    declared = {name.partition(".")[0] for names in spec.imports.values() for name in names}
-    image = Image(Path(spec.prefix), declared, for_gpus=bool(spec.gpus), torch=spec.versions.get("torch", ""))
+    image = image_of(spec)
     findings.expect("any", bool(image.needed), f"there is no library below {spec.prefix}: nothing was proven")
     unlinked, linked = image.split()
-    with tempfile.TemporaryDirectory() as folder:
-        functions = stand_in(Path(folder), image) if image.driver and not stub.driver_here() else []
+    with driver_or_stub(image) as functions:
         step(f"{len(unlinked)} files that do not want torch")
         deeds = list(loaded(unlinked, image))
         if linked:
@@ -127,11 +125,24 @@ def of_another_interpreter(name: str) -> bool:
     return ".cpython-" in name and not name.endswith(own)
 
 
-def stand_in(folder: Path, image: Image) -> list[str]:
-    """Load a driver's library that has what the files want of it. A file that asks for it by name then finds it."""
-    functions = stub.write(folder, image.driver)
-    ctypes.CDLL(str(folder / stub.LIBRARY))
-    return functions
+def image_of(spec: Spec) -> Image:
+    declared = {name.partition(".")[0] for names in spec.imports.values() for name in names}
+    return Image(Path(spec.prefix), declared, for_gpus=bool(spec.gpus), torch=spec.versions.get("torch", ""))
+
+
+@contextlib.contextmanager
+def driver_or_stub(image: Image) -> Iterator[list[str]]:
+    """Load a stub of the driver's library, where there is no driver; files that ask for it by name then find it.
+
+    Yields the functions that the stub has: those that the files of `image` name; none where there is a driver.
+    """
+    if not image.driver or stub.driver_here():
+        yield []
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        functions = stub.write(Path(folder), image.driver)
+        ctypes.CDLL(str(Path(folder) / stub.LIBRARY))
+        yield functions
 
 
 def loaded(names: Iterable[str], image: Image) -> Iterator[forks.Deed]:
