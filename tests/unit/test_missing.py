@@ -101,7 +101,7 @@ def test_what_cannot_be_compiled_in_the_cell_needs_its_publishers_wheel(tmp_path
 
 
 def test_a_commit_is_taken_from_a_mirror_of_its_host(tmp_path: Path) -> None:
-    name = "blackwell-vllm-cu130-py312"
+    name = "blackwell-vllm-cu130-py312-newest"
     mirror = {"UV_PYTHON_INSTALL_MIRROR": "https://mirror.example.org"}
     assert of_cell(name, tmp_path, **mirror) == ("https://github.com/ISEEKYAN/mbridge",)
     assert of_cell(name, tmp_path, **mirror, IMAGEGEN_GIT_GITHUB_COM="https://git.example.org") == ()
