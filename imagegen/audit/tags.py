@@ -10,7 +10,8 @@ from math import prod
 
 from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse_tag
 
-from imagegen.audit.model import Finding, Package, Severity, Subject
+from imagegen.audit.known import is_module
+from imagegen.audit.model import File, Finding, Package, Severity, Subject
 
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it
 # In the name of a module, as import reads it: .cpython-311-x86_64-linux-gnu.so. Source: PEP 3149, PEP 425's names.
@@ -31,7 +32,10 @@ def check(subject: Subject) -> Iterator[Finding]:
             and not any((tag.interpreter, tag.abi) in _fitting(subject.python) for tag in found)
         ):
             evidence = f"is for {_shown(package.tags)}, and the environment has Python {subject.python}"
-            yield Finding(Severity.ERROR, "wrong-python", str(package), None, evidence)
+            severity = Severity.ERROR
+            if not any(_may_be_module(path, file) for path, file in package.files.items()):
+                severity, evidence = Severity.WARNING, f"{evidence}; it has no module that is compiled for a Python"
+            yield Finding(severity, "wrong-python", str(package), None, evidence)
         elif subject.python and (others := _modules_for_others(package, subject.python)):
             pythons = ", ".join(sorted({version for versions in others.values() for version in versions}, key=_number))
             evidence = f"its modules are for Python {pythons}, and the environment has Python {subject.python}"
@@ -95,6 +99,11 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
     if any(python in versions for versions in modules.values()):
         return {}
     return {first[module]: versions for module, versions in sorted(modules.items())}
+
+
+def _may_be_module(path: str, file: File) -> bool:
+    """Whether a file is, or could be, a module that is compiled against Python; a mere library is none."""
+    return path.endswith(".so") and not (file.elf and not is_module(file.elf.exported))
 
 
 def _loads(path: str, python: str) -> bool:

@@ -232,6 +232,14 @@ def test_a_wheel_for_another_python(tag: str, fits: bool) -> None:
     assert not [finding for finding in audit(package("x", tags=(tag,))) if finding.id == "wrong-python"]
 
 
+def test_a_wrong_tag_of_a_package_without_modules_is_a_warning() -> None:
+    files = {"lib/libte.so": File(1, elf=Elf(62, exported=frozenset({"nvte_gemm"}))), "x.py": File(1)}
+    tagged = Package("te-core", "2.11.0", files, tags=("cp310-cp310-manylinux_2_28_x86_64",))
+    assert ids(audit(tagged, python="3.11")) == [("warning", "wrong-python", "te-core 2.11.0")]
+    module = {**files, "te.so": File(1, elf=Elf(62, exported=frozenset({"PyInit_te"})))}
+    assert ids(audit(replace(tagged, files=module), python="3.11")) == [("error", "wrong-python", "te-core 2.11.0")]
+
+
 def test_one_fitting_tag_is_enough() -> None:
     both = package("x", paths=["x.so"], tags=("cp310-cp310-linux_x86_64", "cp311-cp311-linux_x86_64"))
     assert not audit(both, python="3.11")

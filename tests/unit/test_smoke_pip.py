@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import imagegen.smoke
 
 sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))
 
+from suite import stub
 from suite.checks import pip
 
 
@@ -32,3 +34,26 @@ def test_a_line_is_about_an_override(line: str, overridden: bool) -> None:
 
 def test_names_are_compared_in_their_normalised_form() -> None:
     assert pip.overridden("a 1 requires Ruamel_Yaml, which is not installed.", {"ruamel-yaml"})
+
+
+@pytest.mark.parametrize(
+    ("symbols", "machine", "expected"),
+    [
+        (["nvte_gemm"], platform.machine(), True),
+        (["nvte_gemm", "PyInit_te"], platform.machine(), False),
+        (["nvte_gemm"], {"x86_64": "aarch64"}.get(platform.machine(), "x86_64"), False),
+        (None, "", False),
+    ],
+)
+def test_a_wrong_tag_of_a_package_without_modules(
+    symbols: list[str] | None, machine: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "te_core-2.11.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: te-core\nVersion: 2.11.0\n")
+    (info / "RECORD").write_text("libte.so,,\n" if symbols else "te.py,,\n")
+    if symbols:
+        (tmp_path / "libte.so").write_bytes(stub.library(symbols, machine))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert pip.is_mistagged("te-core 2.11.0 is not supported on this platform") is expected
+    assert not pip.is_mistagged("te-core 2.11.0 requires torch, which is not installed.")

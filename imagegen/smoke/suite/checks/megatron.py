@@ -17,7 +17,7 @@ FALL = 0.5  # of log(VOCABULARY), where an untrained model starts; on one batch 
 # What megatron-core 0.16 cannot do without a GPU: it puts these on torch.cuda.current_device().
 WITHOUT_GPU = (
     "rotary positions: learned ones instead",
-    "megatron's attention core: torch's instead",
+    "megatron's attention core and norms: torch's instead",
     "CUDA random state",
 )
 
@@ -90,9 +90,14 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def make(device: str) -> nn.Module:
-    """Two layers from megatron's local spec: what it holds without TransformerEngine."""
+    """Return a GPT of two layers from megatron's local spec, which needs no TransformerEngine.
+
+    On a CPU torch's attention and norms replace those of megatron, apex and TransformerEngine, which are for GPUs.
+    """
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     config = TransformerConfig(
@@ -109,9 +114,11 @@ def make(device: str) -> nn.Module:
         masked_softmax_fusion=False,
         persist_layer_norm=False,
     )
-    layers = get_gpt_layer_local_spec()
+    layers = layer = get_gpt_layer_local_spec()
     if device == "cpu":
-        layers.submodules.self_attention.submodules.core_attention = TorchAttention
+        layer.submodules.self_attention.submodules.core_attention = TorchAttention
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = WrappedTorchNorm
+        layers = TransformerBlockSubmodules([layer] * LAYERS, WrappedTorchNorm)
     positions = "learned_absolute" if device == "cpu" else "rope"
     model = GPTModel(config, layers, VOCABULARY, LENGTH, position_embedding_type=positions)
     return model.to(device)

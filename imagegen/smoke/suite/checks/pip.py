@@ -1,17 +1,21 @@
-"""`pip check` by the image's own pip. What the matrix overrides is no fault."""
+"""`pip check` by the image's own pip, less what the matrix overrides and wrong tags of packages without modules."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
+from suite import elf
 from suite.program import Details, Failed, Skipped, Spec
 
 # pip 26.3, pip/_internal/commands/check.py
 _LACKS = re.compile(r"\S+ \S+ requires (\S+), which is not installed\.")
+_UNSUPPORTED = re.compile(r"(\S+) \S+ is not supported on this platform")
 _DIFFERS = re.compile(r"\S+ \S+ has requirement .*, but you have (\S+) \S+\.")
 
 
@@ -21,10 +25,27 @@ def check(spec: Spec) -> Details:
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     lines = (result.stdout + result.stderr).strip().splitlines()
-    faults = [line for line in lines if not overridden(line, spec.overrides)]
+    mistagged = [line for line in lines if is_mistagged(line)]
+    faults = [line for line in lines if line not in mistagged and not overridden(line, spec.overrides)]
     if result.returncode != 0 and (faults or not lines):
         raise Failed("; ".join(faults), {"output": lines})
-    return {"output": lines}
+    note = {"note": f"no module compiled for a Python in: {'; '.join(mistagged)}"} if mistagged else {}
+    return {"output": lines, **note}
+
+
+def is_mistagged(line: str) -> bool:
+    """Return whether a line of `pip check` rejects the tag of a distribution without a module compiled for a Python.
+
+    transformer-engine-cu13 up to 2.16 is py3-none by its file name and cp310 in its WHEEL file, which pip reads.
+    """
+    if (found := _UNSUPPORTED.fullmatch(line)) is None:
+        return False
+    paths = [Path(str(path.locate())) for path in importlib.metadata.files(found[1]) or ()]
+    libraries = [elf.dynamic(path) for path in paths if path.suffix == ".so"]
+    machines = {elf.machine(path.read_bytes()[: elf.HEADER.size])[0] for path in paths if path.suffix == ".so"}
+    own = elf.machine(Path(sys.executable).read_bytes()[: elf.HEADER.size])[0]
+    modules = any(name.startswith("PyInit_") for library in libraries for name in library.defined)
+    return machines == {own} and not modules
 
 
 def overridden(line: str, overrides: Collection[str]) -> bool:
