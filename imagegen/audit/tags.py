@@ -102,7 +102,7 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
 
 
 def _may_be_module(path: str, file: File) -> bool:
-    """Whether a file is, or could be, a module that is compiled against Python; a mere library is none."""
+    """Whether Python may be able to import a file: a shared object with an init function, or one that was not read."""
     return path.endswith(".so") and not (file.elf and not is_module(file.elf.exported))
 
 

@@ -126,6 +126,7 @@ def of_another_interpreter(name: str) -> bool:
 
 
 def image_of(spec: Spec) -> Image:
+    """Return the libraries of the image that `spec` describes."""
     declared = {name.partition(".")[0] for names in spec.imports.values() for name in names}
     return Image(Path(spec.prefix), declared, for_gpus=bool(spec.gpus), torch=spec.versions.get("torch", ""))
 

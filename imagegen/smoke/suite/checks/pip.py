@@ -40,12 +40,15 @@ def is_mistagged(line: str) -> bool:
     """
     if (found := _UNSUPPORTED.fullmatch(line)) is None:
         return False
-    paths = [Path(str(path.locate())) for path in importlib.metadata.files(found[1]) or ()]
-    libraries = [elf.dynamic(path) for path in paths if path.suffix == ".so"]
-    machines = {elf.machine(path.read_bytes()[: elf.HEADER.size])[0] for path in paths if path.suffix == ".so"}
-    own = elf.machine(Path(sys.executable).read_bytes()[: elf.HEADER.size])[0]
-    modules = any(name.startswith("PyInit_") for library in libraries for name in library.defined)
-    return machines == {own} and not modules
+    files = importlib.metadata.files(found[1]) or ()
+    libraries = [Path(str(file.locate())) for file in files if file.suffix == ".so"]
+    modules = any(name.startswith("PyInit_") for path in libraries for name in elf.dynamic(path).defined)
+    return {_machine(path) for path in libraries} == {_machine(Path(sys.executable))} and not modules
+
+
+def _machine(path: Path) -> int:
+    with path.open("rb") as file:
+        return elf.machine(file.read(elf.HEADER.size))[0]
 
 
 def overridden(line: str, overrides: Collection[str]) -> bool:
