@@ -54,9 +54,8 @@ def test_all_that_a_shipped_lock_names_is_a_dependency(name: str) -> None:
     sources = [(wheel.sdist and wheel.sdist.git, (wheel.sdist or wheel).file) for wheel in lock.wheels]
     wanted |= {git.commit if git else file.sha256 for git, file in sources}
     wanted |= {each.file.sha256 for wheel in lock.wheels if wheel.sdist for each in wheel.sdist.build_requires}
-    wanted |= {
-        file.sha256 for build in lock.builds for file in (build.source, *(each.file for each in build.build_requires))
-    }
+    wanted |= {build.git.commit if build.git else build.source.sha256 for build in lock.builds}
+    wanted |= {each.file.sha256 for build in lock.builds for each in build.build_requires}
     wanted |= {patch.sha256 for build in lock.builds for patch in build.patches}
     assert {digest.get("sha256") or digest["gitCommit"] for digest in found} == wanted
 
