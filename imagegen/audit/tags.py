@@ -102,8 +102,9 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
 
 
 def _may_be_module(path: str, file: File) -> bool:
-    """Whether Python may be able to import a file: a shared object with an init function, or one that was not read."""
-    return path.endswith(".so") and not (file.elf and not is_module(file.elf.exported))
+    """Whether Python may be able to import a file: by its name, by its init function, or since it was not read."""
+    named = path.endswith(".abi3.so") or _BUILT_FOR.search(path) is not None
+    return path.endswith(".so") and (named or file.elf is None or is_module(file.elf.exported))
 
 
 def _loads(path: str, python: str) -> bool:
