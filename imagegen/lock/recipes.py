@@ -161,6 +161,8 @@ def require_tools(
         return  # an image that does not tell
     if toolkit is None:
         fix = "add nvidia-cuda-nvcc, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-nvvm to the cell"
+        if cell.axes.get("cuda", "").startswith("cu12"):
+            fix = "choose a cell with CUDA 13, or with a base that has nvcc; PyPI has nvcc for CUDA 13 alone"
         raise BuildError(what, why="neither its wheels nor its base hold a CUDA toolkit", fix=fix)
     if not SpecifierSet(each.recipe.toolkit).contains(toolkit):
         fix = "choose a cell with another CUDA"

@@ -283,6 +283,14 @@ def test_tools_that_will_not_do_are_told_before_time_is_spent(
     assert caught.value.fix
 
 
+def test_a_missing_toolkit_of_cuda_12_is_not_to_be_had_from_wheels(works: Works) -> None:
+    for cuda, fix in (("cu128", "a base that has nvcc"), ("cu130", "add nvidia-cuda-nvcc")):
+        cell = replace(works.cell, axes={**works.cell.axes, "cuda": cuda})
+        with pytest.raises(BuildError) as caught:
+            require_tools(compiled(), cell, works.first.base, works.first.debs, [wheel("torch", "2.8.0")], [BLACKWELL])
+        assert fix in str(caught.value.fix)
+
+
 def test_tools_that_will_do_are_not_refused(works: Works) -> None:
     each = compiled(architectures=Architectures("A", ";", {"10.3": "100", "9.0": "90"}))
     cell = replace(works.cell, gpus=(GPUS["90"], GPUS["103"]))
