@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import shlex
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,11 +53,7 @@ class Network:
         )
 
     def up(self) -> None:
-        """Set the network up. Raises EngineError when the kernel or the tools refuse.
-
-        A network of this name is removed before: it is of an engine whose directory, which gives the name, was deleted.
-        """
-        self._remove()
+        """Make it so. EngineError when the kernel or the tools refuse."""
         _run("ip", "link", "add", self.bridge, "type", "bridge")
         _run("ip", "address", "add", self.gateway, "dev", self.bridge)
         _run("ip", "link", "set", self.bridge, "up")
@@ -68,21 +63,16 @@ class Network:
 
     def down(self) -> tuple[str, ...]:
         """Take back what `up` did, as far as it is there. Returns what had to stay, as sentences."""
-        self._remove()
+        for table, chain, *rest in self.rules():
+            while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
+                pass
+        _succeeds("ip", "link", "delete", self.bridge)
         if self.forwarding or not forwards():
             return ()
         if others := _bridges():
             return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(others)}",)
         _FORWARDING.write_text("0")
         return ()
-
-    def _remove(self) -> None:
-        """Remove the bridge, and every rule whose comment names it, whatever its subnet."""
-        for table, chain in {(table, chain) for table, chain, *_ in self.rules()}:
-            for line in _output("iptables", "-w", "-t", table, "-S", chain).splitlines():
-                if f'"imagegen {self.bridge}"' in line:  # iptables(8): -S prints rules as commands, "-A FORWARD ..."
-                    _output("iptables", "-w", "-t", table, "-D", *shlex.split(line)[1:])
-        _output("ip", "link", "delete", self.bridge)
 
     def traces(self) -> tuple[str, ...]:
         """What of it is there now; empty when it is down."""
@@ -129,11 +119,6 @@ def _run(*command: str) -> str:
             fix="the private engine needs root and CAP_NET_ADMIN",
         )
     return done.stdout
-
-
-def _output(*command: str) -> str:
-    """Return what the command prints, whether or not it succeeds."""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _succeeds(*command: str) -> bool:

@@ -152,10 +152,10 @@ def down(settings: Settings, progress: Progress) -> None:
     Raises EngineError: not root, or what could not be removed.
     """
     places = _places(settings)
-    if os.path.exists(places.home):
+    if os.path.exists(places.home) or os.path.exists(places.run):
         _check_machine(settings)
         with _lock(progress):
-            if places.home.exists():  # else another process removed it while this one waited
+            if places.home.exists() or places.run.exists():  # else another process removed it while this one waited
                 _remove(places, progress)
                 progress.say("the private engine is gone, with its images")
                 return
@@ -165,7 +165,8 @@ def down(settings: Settings, progress: Progress) -> None:
 def _remove(places: _Places, progress: Progress) -> None:
     if record := _recorded(places):
         _stop(places, record, progress)
-    shutil.rmtree(places.home)
+    if places.home.exists():
+        shutil.rmtree(places.home)
     left = [str(path) for path in (places.home, places.run) if path.exists()]
     left += processes.mounts_under(places.home) + processes.cgroups(places.name)
     left += record.network.traces() if record else []
@@ -237,7 +238,9 @@ def _running_records() -> list[_Record]:
 
 
 def _recorded(places: _Places) -> _Record | None:
-    return _read(places.state) if places.state.exists() else None
+    """Return the engine's record; the one beside its socket where the cache directory was deleted."""
+    copies = (places.state, places.run / places.state.name)
+    return next((_read(path) for path in copies if path.exists()), None)
 
 
 def _read(path: Path) -> _Record:
@@ -320,7 +323,7 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
         for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories
             processes.remove_dead_sockets(path)
             processes.remove_if_empty(path)
-        places.state.unlink()
+        places.state.unlink(missing_ok=True)
 
 
 def _empty(places: _Places) -> None:

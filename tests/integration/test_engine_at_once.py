@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -226,21 +225,17 @@ def test_a_killed_engine_comes_back(island: Island, tiny: bytes, tmp_path: Path,
 
 @pytest.mark.fault(
     "Engine",
-    "the private engine is killed, and its directories deleted",
-    "`engine up` replaces its bridge and firewall rules; `engine down` leaves nothing",
+    "the private engine's directory is deleted while it runs",
+    "`engine up` starts another in its place, and `engine down` leaves nothing",
 )
-def test_what_a_deleted_engine_left_is_replaced(island: Island, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verbs", ["down", "up down"])
+def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, verbs: str) -> None:
     before = island.traces()
     island.engine(tmp_path, "up")
-    island.kill("dockerd", "containerd")
-    home = tmp_path / "imagegen/engine"
-    island.run("umount", str(home / "data"))
-    shutil.rmtree(home)
-    island.run("sh", "-c", "rm -r /run/imagegen-*")  # dockerd's PID file; a killed process in here stays a zombie
-    island.engine(tmp_path, "up")
-    island.engine(tmp_path, "down")
-    left = island.traces() - before  # with directories that the deleted one made for containerd
-    assert not [trace for trace in left if re.search(r"\big[0-9a-f]{8}\b", trace)]
+    shutil.rmtree(tmp_path / "imagegen/engine", ignore_errors=True)  # its data are a mount, which stays
+    for verb in verbs.split():
+        island.engine(tmp_path, verb)
+    assert island.traces() <= before
 
 
 @pytest.mark.fault("Engine", "the machine restarts while the private engine runs", "`engine up` brings it back")
