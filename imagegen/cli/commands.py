@@ -26,6 +26,7 @@ COMMANDS = {
     "test": "Run the smoke checks of an image that is built.",
     "publish": "Push images to a registry with all that is said of them, prove them, and move their tags.",
     "nightly": "Move what can move; build, prove and publish it; say why the rest stays.",
+    "export": "Write an image's files for hosts without a container engine, with a program that runs them there.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
     "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
     "verify": "Is an image what its lock says: bytes, lock, signature, SBOM, reports; with --rebuild, made again.",

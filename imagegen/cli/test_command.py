@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 
-from imagegen import pipeline, smoke
+from imagegen import builds, layers, pipeline, smoke
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report import check_writable, print_report
 from imagegen.engine import Engine
 from imagegen.errors import EngineError, SmokeError
+from imagegen.export.results import read_results
+from imagegen.lock.model import Lock
+from imagegen.matrix.model import Cell
+from imagegen.publish import proof
+from imagegen.smoke.run import parts
+from imagegen.smoke.suite.table import applicable
 
 
 @click.command("test")
@@ -18,20 +24,25 @@ from imagegen.errors import EngineError, SmokeError
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
+@click.option(
+    "--results",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="Run nothing: take the results that run_image.py of `imagegen export` wrote on another host.",
+)
 @pass_app
-def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool) -> None:
+def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, results: Path | None) -> None:
     """Run the smoke checks of CELL's image, which must be in Docker already."""
     (chosen, *others) = app.matrix.select(cell)
     if others:
         raise click.UsageError(f"{cell} matches several cells; name one")
     lock = app.fresh_lock(chosen)
-    tag = pipeline.tags(lock)[1]
     if junit:
         check_writable(junit)
-    with Engine.connect(app.settings, app.progress) as engine:
-        if engine.image_digest(tag) is None:
-            raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {chosen.id}`")
-        report = smoke.run(engine, tag, lock, chosen.declarations, require_gpu=require_gpu, progress=app.progress)
+    if results:
+        report = _read(app, chosen, lock, results, require_gpu=require_gpu)
+    else:
+        report = _run(app, chosen, lock, require_gpu=require_gpu)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     if as_json:
@@ -40,3 +51,24 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
         print_report(app.out, report)
     if not report.passed:
         raise SmokeError(f"smoke checks failed for {chosen.id}")
+
+
+def _run(app: App, cell: Cell, lock: Lock, *, require_gpu: bool) -> smoke.Report:
+    tag = pipeline.tags(lock)[1]
+    with Engine.connect(app.settings, app.progress) as engine:
+        if engine.image_digest(tag) is None:
+            raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {cell.id}`")
+        return smoke.run(engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress)
+
+
+def _read(app: App, cell: Cell, lock: Lock, path: Path, *, require_gpu: bool) -> smoke.Report:
+    """Read the results of another host; the store keeps those that passed, for `publish` and `report`."""
+    lock = builds.here(lock, app.store)[0]
+    image = layers.made_here(lock, app.store)
+    if image is None:
+        raise SmokeError(f"{cell.id} was not built here", fix=f"`imagegen export {cell.id}`, which builds it")
+    required = proof.Wanted.of(image, lock, cell.declarations, require_gpu=require_gpu)
+    report = read_results(path, required, applicable(parts(lock)), cell.id)
+    if report.passed:
+        proof.remember(app.store, proof.of(report, required, lock))
+    return report

@@ -19,6 +19,7 @@ from imagegen.layers.tar import TarWriter
 from imagegen.layers.watch import Watch
 from imagegen.layers.watch import blob as facts_blob
 from imagegen.layers.wheel import Wheel, open_locked
+from imagegen.lock import libpython_link
 from imagegen.lock.model import Lock
 from imagegen.store import Store
 from imagegen.store.layout import BlobWriter
@@ -94,7 +95,7 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
 
 
 def interpreter_layer(store: Store, key: str, lock: Lock, tree: Path, compiler: Compiler) -> Layer:
-    """A standalone interpreter, as it lies in `tree`, with the byte-code of its own library beside it.
+    """Make the layer of a standalone interpreter from its files in `tree`, with the byte-code of its own library.
 
     Files come sorted by path, and byte-code among them as in layers of wheels.
     """
@@ -115,6 +116,8 @@ def interpreter_layer(store: Store, key: str, lock: Lock, tree: Path, compiler: 
                     if path.startswith(sources) and path.endswith(".py") and size <= MAX_SOURCE:
                         _write_byte_code(tar, byte_code.add(path, file.read_bytes()), lock.python)
             _write_byte_code(tar, byte_code.rest(), lock.python)
+        if link := libpython_link(tree, lock.interpreter):
+            tar.link(*link)
 
     return _make(store, INTERPRETER, key, fill)
 

@@ -23,6 +23,7 @@ from imagegen.store import digest_of
 
 # Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.
 LAYER_FORMAT = 2
+_INTERPRETER_FORMAT = 2  # the same for the layer of a standalone interpreter
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
 PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
@@ -89,7 +90,8 @@ def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
 
 def interpreter_layer_key(lock: Lock) -> str:
     """Return the digest of all that decides the bytes of a standalone interpreter's layer."""
-    return digest_of_json({"format": LAYER_FORMAT, INTERPRETER: interpreter_key(lock.interpreter)})
+    formats = [LAYER_FORMAT, _INTERPRETER_FORMAT]
+    return digest_of_json({"format": formats, INTERPRETER: interpreter_key(lock.interpreter)})
 
 
 def support_key(lock: Lock) -> str:

@@ -7,7 +7,7 @@ from imagegen.lock.choosing import Chooser, Places
 from imagegen.lock.contents import contents
 from imagegen.lock.fetch import complete, fetch, fetch_each, fetch_parts
 from imagegen.lock.file import contents_hash, dumps, inputs_hash, read, write
-from imagegen.lock.foundation import tree, tree_key
+from imagegen.lock.foundation import libpython_link, tree, tree_key
 from imagegen.lock.freshness import contradictions, require_fresh, stale
 from imagegen.lock.indexes import with_indexes
 from imagegen.lock.make import gpus_of, make, moment
@@ -26,6 +26,7 @@ __all__ = [
     "fetch_sources",
     "gpus_of",
     "inputs_hash",
+    "libpython_link",
     "make",
     "moment",
     "read",

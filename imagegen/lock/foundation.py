@@ -20,13 +20,17 @@ from imagegen.progress import Progress, timed
 from imagegen.registry import Layer
 from imagegen.store import Store, digest_of
 
+_MERGE_FORMAT = 2  # raise it when `_merge` writes other files
+# Debian's multiarch directories (wiki.debian.org/Multiarch/Tuples), which the loader searches without a cache.
+_MULTIARCH = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+
 
 def tree_key(below: Foundation) -> str:
     """Return the digest of all that decides the tree: the base's own key where nothing lies above the base."""
-    keys = [bottom_key(below)]
-    if below.interpreter.file:
-        keys.append(interpreter_key(below.interpreter))
-    return keys[0] if len(keys) == 1 else digest_of(json.dumps(keys).encode())
+    bottom = bottom_key(below)
+    if not below.interpreter.file:
+        return bottom
+    return digest_of(json.dumps([_MERGE_FORMAT, bottom, interpreter_key(below.interpreter)]).encode())
 
 
 def bottom_key(below: Foundation) -> str:
@@ -122,6 +126,22 @@ def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) ->
     if not (work / locked.path.lstrip("/")).is_file():
         why = f"its archive holds no {locked.path.removeprefix(directory(locked) + '/')}"
         raise BaseError("the interpreter cannot be unpacked", where=locked.file.filename, why=why)
+    if link := libpython_link(work, locked):
+        file, target = link
+        (work / file).unlink(missing_ok=True)  # of the base's own Python of the same version: a link to its inode
+        (work / file).symlink_to(target)
+
+
+def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | None:
+    """Return path below `root` and target of the link by which the dynamic loader finds a standalone libpython.
+
+    Extension modules may name libpython as needed (cuda-tile does), which is in no directory that ld.so(8) searches.
+    None where the interpreter has none.
+    """
+    name = f"libpython{locked.path.rpartition('/python')[2]}.so.1.0"
+    target = f"{directory(locked)}/lib/{name}"
+    folder = next((each for each in _MULTIARCH if (root / each).is_dir()), None)
+    return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
 
 
 def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> Workshop:

@@ -237,7 +237,19 @@ def _smoke(report: Smoke) -> Told:
         {"name": each["check"], "status": each["status"], "told": each["reason"] or _note(each)}
         for each in report["checks"]
     )
-    return Told(f"{verdict}: {counts}.", checks=checks)
+    return Told(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)
+
+
+def _gpus(report: Smoke) -> str:
+    """Return " on NVIDIA H200, driver 580.159.04" where the check of the GPU passed, else ""."""
+    details: Mapping[str, Any] = next((each["details"] for each in report["checks"] if each["check"] == "cuda"), {})
+    names = [str(device["name"]) for device in details.get("devices", ())]
+    if not names:
+        return ""
+    named = ", ".join(
+        f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )
+    return f" on {named}, driver {details['driver']}" if details.get("driver") else f" on {named}"
 
 
 def _note(check: Mapping[str, Any]) -> str:

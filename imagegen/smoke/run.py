@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from imagegen.audit import shipped
 from imagegen.errors import ContainerError, NoGpuError, OutputLimitError
@@ -151,24 +151,31 @@ def _run_one(container: Container, check: Check) -> Result:
 
 
 def parse(name: str, outcome: Outcome, seconds: float) -> Result:
-    """The runner's one line; anything else is a failure. The container is not trusted to keep to the form."""
+    """Return the runner's one line as a result; a failure for anything else, since the container is not trusted."""
     text = outcome.stdout.decode("utf-8", "replace").strip()
     log = outcome.stderr.decode("utf-8", "replace").strip()
     try:
-        answer = json.loads(text)
-        result = Result(**answer)
-        sound = (
-            outcome.exit_code == 0
-            and result.check == name
-            and result.status in STATUSES
-            and isinstance(result.seconds, (int, float))
-            and isinstance(result.reason, str)
-            and isinstance(result.details, dict)
-            and isinstance(result.log, str)
-        )
-    except (ValueError, TypeError):
-        sound = False
-    if sound:
+        result = read_result(name, json.loads(text)) if outcome.exit_code == 0 else None
+    except ValueError:
+        result = None
+    if result:
         return result
     said = (log or text or "nothing").splitlines()[-1]
     return Result(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)
+
+
+def read_result(name: str, answer: Any) -> Result | None:
+    """Return the check's result from the runner's JSON object; None where it has another form."""
+    try:
+        result = Result(**answer)
+    except TypeError:
+        return None
+    sound = (
+        result.check == name
+        and result.status in STATUSES
+        and isinstance(result.seconds, (int, float))
+        and isinstance(result.reason, str)
+        and isinstance(result.details, dict)
+        and isinstance(result.log, str)
+    )
+    return result if sound else None

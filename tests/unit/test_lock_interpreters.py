@@ -18,7 +18,7 @@ from imagegen.layers import foundation
 from imagegen.layers.plan import layer_key, plan
 from imagegen.lock import interpreters
 from imagegen.lock.file import loads
-from imagegen.lock.foundation import workshop_of
+from imagegen.lock.foundation import libpython_link, workshop_of
 from imagegen.lock.model import Deb, Foundation, Lock
 from imagegen.matrix.model import Interpreter, InterpreterFile
 from imagegen.net import MissingFiles
@@ -224,3 +224,15 @@ def test_stacks_on_one_standalone_interpreter_share_layers_whatever_the_base() -
     (lower, upper), (moved, same) = foundation.names(OF_312), foundation.names(elsewhere)
     assert lower != moved
     assert upper == same
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_the_loader_finds_the_library_of_a_standalone_interpreter(tmp_path: Path, has_library: bool) -> None:
+    library = tmp_path / "opt/python/3.12/lib/libpython3.12.so.1.0"
+    library.parent.mkdir(parents=True)
+    (tmp_path / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    if has_library:
+        library.touch()
+    link = libpython_link(tmp_path, STANDALONE)
+    expected = ("usr/lib/x86_64-linux-gnu/libpython3.12.so.1.0", "/opt/python/3.12/lib/libpython3.12.so.1.0")
+    assert link == (expected if has_library else None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
 from suite.arch import arch_names, runs_on
 from suite.program import Details, Failed, Findings, Spec, step
@@ -25,9 +28,19 @@ def check(spec: Spec) -> Details:
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "devices": devices,
+            "driver": _driver(),
             "matmul_error": round(error, 3),
         }
     )
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's kernel module; "" where /proc does not have it (WSL 2)."""
+    try:
+        found = re.search(r"\s(\d+(?:\.\d+)+)\s", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def _why_not() -> str:

@@ -1,0 +1,87 @@
+"""imagegen export: an image's files for hosts without a container engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from imagegen import export, pipeline
+from imagegen.cli.app import App, pass_app
+from imagegen.cli.compiling import realised, with_engine
+from imagegen.cli.gate import gate
+from imagegen.errors import UsageError
+from imagegen.lock.model import Lock
+from imagegen.progress import human
+from imagegen.store.refs import require_new
+
+
+@click.command("export")
+@click.argument("cell")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Write to DIR.",
+)
+@click.option(
+    "--inventory",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="Leave out the files that the host has already: what `run_image.py inventory FILE` wrote there.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@click.option("--no-audit", is_flag=True, help="Skip the audit that runs before the image is made.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: files, bytes, and the parts.")
+@pass_app
+def command(
+    app: App, *, cell: str, output: Path, inventory: Path | None, dry_run: bool, no_audit: bool, as_json: bool
+) -> None:
+    """Write CELL's image to DIR, for hosts that have no container engine.
+
+    DIR/run_image.py, on the host, puts the files together, verifies each against the image's sha256, and runs the smoke
+    checks or a command in them, with the host's GPUs. `imagegen test CELL --results FILE` takes the checks' results.
+    """
+    (chosen, *others) = app.matrix.select(cell)
+    if others:
+        raise click.UsageError(f"{cell} matches several cells; name one")
+    require_new(output)
+    present = _read_inventory(inventory) if inventory else {}
+    lock = app.fresh_lock(chosen)
+
+    def work(lock: Lock) -> dict[str, Any]:
+        whole = realised(app, chosen, lock, with_engine(app, chosen))
+        image = pipeline.to_store(
+            whole, app.store, app.sources(chosen), app.progress, gate(app, chosen, no_audit=no_audit)
+        )
+        plan = export.plan(image, app.store, present, app.progress)
+        if dry_run:
+            return plan.as_dict()
+        return export.write(plan, whole, chosen.declarations, output, app.store, app.progress)
+
+    figures = app.with_base(chosen, lock, work, scratch=False)
+    if as_json:
+        app.json(figures)
+        return
+    size, missing, packed = (human(figures[name]) for name in ("bytes", "missing_bytes", "part_bytes"))
+    app.progress.say(f"{chosen.id}: {figures['files']} files, {size}; the host lacks {missing}")
+    if dry_run:
+        app.progress.say(f"would write about {figures['parts']} parts, {packed}")
+    else:
+        app.progress.say(f"{output}: {figures['parts']} parts, {packed}; copy it to the host, and there, as root:")
+        app.progress.say("  python3 run_image.py test")
+    click.echo(figures["image"])
+
+
+def _read_inventory(path: Path) -> dict[str, str]:
+    """Return sha256 -> path. Raises UsageError for a file that `run_image.py inventory` did not write."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {str(digest): str(file) for digest, file in found.items()}
+    except (ValueError, AttributeError) as error:
+        fix = "write it on the host: `python3 run_image.py inventory FILE`"
+        raise UsageError("the inventory cannot be read", where=str(path), why=str(error), fix=fix) from error

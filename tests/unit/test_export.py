@@ -1,0 +1,256 @@
+"""Exported images: the file tree of layers, parts, what a host unpacks from them, and the results it sends back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagegen.errors import SmokeError, StoreError
+from imagegen.export import export, run_image
+from imagegen.export.results import read_results
+from imagegen.export.tree import Entry, read_tree
+from imagegen.layers import Image, Layer
+from imagegen.progress import Quiet
+from imagegen.publish.proof import Wanted
+from imagegen.smoke import Result
+from imagegen.smoke.suite.table import CHECKS
+from imagegen.store import Store
+
+SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
+Files = Mapping[str, bytes | None]  # path -> content; None: removed from the layers below
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def layer(store: Store, *members: tarfile.TarInfo, contents: Mapping[str, bytes] | None = None) -> Layer:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            content = (contents or {}).get(member.name, b"")
+            member.size, member.uid, member.gid = len(content), os.getuid(), os.getgid()
+            archive.addfile(member, io.BytesIO(content))
+    tar = buffer.getvalue()
+    digest = store.write(zstandard.compress(tar))
+    return Layer("test", "sha256:key", "sha256:diff", digest, len(tar), len(tar))
+
+
+def member(path: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    found = tarfile.TarInfo(path)
+    found.type, found.linkname, found.mode, found.mtime = kind, target, mode, 1_700_000_000
+    return found
+
+
+def files_layer(store: Store, files: Files) -> Layer:
+    """A layer with files, their parents, and whiteouts of the paths whose content is None."""
+    members: dict[str, tarfile.TarInfo] = {}
+    contents = {}
+    for path, content in files.items():
+        folder, _, name = path.rpartition("/")
+        parts = folder.split("/")
+        for depth in range(1, len(parts) + 1):
+            members.setdefault("/".join(parts[:depth]), member("/".join(parts[:depth]), tarfile.DIRTYPE, mode=0o755))
+        full = path if content is not None else f"{folder}/.wh.{name}"
+        members[full] = member(full)
+        contents[full] = content or b""
+    return layer(store, *members.values(), contents=contents)
+
+
+def image(*layers: Layer) -> Image:
+    config = {"config": {"Env": ["PATH=/bin"], "Entrypoint": [], "Cmd": ["sh"], "WorkingDir": "/"}}
+    return Image("sha256:image", b"{}", json.dumps(config).encode(), layers)
+
+
+def paths(entries: tuple[Entry, ...]) -> list[str]:
+    return [entry.path for entry in entries if entry.kind == "file"]
+
+
+def test_upper_layers_replace_and_remove_files(store: Store) -> None:
+    low = files_layer(store, {"a/one": b"1", "a/two": b"2", "b/three": b"3"})
+    high = files_layer(store, {"a/one": b"new", "a/two": None})
+    tree = read_tree(image(low, high), store)
+    assert paths(tree.entries) == ["a/one", "b/three"]
+    one = next(entry for entry in tree.entries if entry.path == "a/one")
+    assert (one.size, tree.origins[one.sha256]) == (3, (1, "a/one"))
+
+
+def test_an_opaque_whiteout_empties_a_directory_of_lower_layers(store: Store) -> None:
+    low = files_layer(store, {"a/one": b"1", "a/b/two": b"2"})
+    high = layer(store, member("a", tarfile.DIRTYPE), member("a/new"), member("a/.wh..wh..opq"))
+    assert paths(read_tree(image(low, high), store).entries) == ["a/new"]
+
+
+def test_hard_links_are_files_of_the_same_content(store: Store) -> None:
+    low = files_layer(store, {"a/one": SMALL})
+    high = layer(store, member("a/two", tarfile.LNKTYPE, "a/one"))
+    tree = read_tree(image(low, high), store)
+    one, two = (entry for entry in tree.entries if entry.kind == "file")
+    assert one.sha256 == two.sha256
+    assert tree.origins[one.sha256] == (0, "a/one")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        member("a/device", tarfile.CHRTYPE),
+        member("a/pipe", tarfile.FIFOTYPE),
+        member("link/file"),
+        member("a/hard", tarfile.LNKTYPE, "nowhere"),
+    ],
+    ids=lambda each: each.name,
+)
+def test_what_a_tree_cannot_hold_is_refused(store: Store, odd: tarfile.TarInfo) -> None:
+    low = layer(store, member("a", tarfile.DIRTYPE), member("link", tarfile.SYMTYPE, "a"))
+    with pytest.raises(StoreError, match="cannot be exported"):
+        read_tree(image(low, layer(store, odd)), store)
+
+
+names = st.sampled_from(["a/x", "a/y", "b/x", "b/c/z"])
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.dictionaries(names, st.none() | st.binary(max_size=3), max_size=4), min_size=1, max_size=4))
+def test_layers_apply_as_a_sequence_of_updates(store: Store, changes: list[Files]) -> None:
+    expected: dict[str, bytes] = {}
+    for change in changes:
+        expected |= {path: content for path, content in change.items() if content is not None}
+        for path in (path for path, content in change.items() if content is None):
+            expected.pop(path, None)
+    tree = read_tree(image(*(files_layer(store, change) for change in changes)), store)
+    found = {entry.path: entry for entry in tree.entries if entry.kind == "file"}
+    assert {path: entry.size for path, entry in found.items()} == {path: len(data) for path, data in expected.items()}
+
+
+def exported(
+    store: Store, directory: Path, built: Image, inventory: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Write the parts of an export to `directory`, and return its description as run_image.py reads it."""
+    directory.mkdir()
+    plan = export.plan(built, store, inventory, Quiet())
+    order, parts = export.write_parts(plan, store, directory)
+    for name in ("ROOT", "CONTENTS", "UNPACKED"):
+        monkeypatch.setattr(run_image, name, directory / name.lower())
+    monkeypatch.setattr(run_image, "HERE", directory)
+    entries = [entry.as_dict() for entry in plan.entries]
+    return {"image": "sha256:image", "entries": entries, "present": plan.present, "contents": order, "parts": parts}
+
+
+TREE = {"a/small": SMALL, "a/large": LARGE, "a/again": SMALL, "b/empty": b""}
+
+
+@pytest.fixture
+def built(store: Store) -> Image:
+    link = layer(store, member("a/link", tarfile.SYMTYPE, "small"), member("a/tool", mode=0o755))
+    return image(files_layer(store, TREE), link)
+
+
+@pytest.mark.parametrize("part_bytes", [export.PART_BYTES, 1 << 20])
+def test_a_host_unpacks_the_image(
+    store: Store, tmp_path: Path, built: Image, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr(export, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(export, "FRAME", 1 << 20)
+    described = exported(store, tmp_path / "out", built, {}, monkeypatch)
+    assert len(described["parts"]) == (1 if part_bytes == export.PART_BYTES and part_bytes > len(LARGE) else 4)
+    run_image.unpack(described)
+    root = tmp_path / "out" / "root"
+    assert {path: (root / path).read_bytes() for path in TREE} == TREE
+    assert (root / "a/link").readlink() == Path("small")
+    assert (root / "a/tool").stat().st_mode & 0o777 == 0o755
+    assert (root / "a").stat().st_mtime == 1_700_000_000
+    assert (tmp_path / "out" / "unpacked").read_text() == "sha256:image\n"
+    assert not (tmp_path / "out" / "contents").exists()
+
+
+def test_files_of_the_host_are_taken_once_they_are_verified(
+    store: Store, tmp_path: Path, built: Image, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site").mkdir()
+    own = tmp_path / "site" / "large"
+    own.write_bytes(LARGE)
+    run_image.write_inventory(tmp_path / "inventory.json", [str(tmp_path / "site")])
+    inventory = json.loads((tmp_path / "inventory.json").read_text())
+    described = exported(store, tmp_path / "out", built, inventory, monkeypatch)
+    assert sum(size for _, size in described["contents"]) == len(SMALL)
+    run_image.unpack(described)
+    assert (tmp_path / "out/root/a/large").read_bytes() == LARGE
+    (tmp_path / "out/unpacked").unlink()
+    own.write_bytes(LARGE[:-1] + b"?")
+    with pytest.raises(SystemExit, match="a/large: another sha256"):
+        run_image.unpack(described)
+    assert not (tmp_path / "out/unpacked").exists()
+    own.unlink()
+    with pytest.raises(SystemExit, match=r"a/large: .*No such file"):
+        run_image.unpack(described)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
+def test_a_damaged_part_is_no_image(
+    store: Store, tmp_path: Path, built: Image, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    described = exported(store, tmp_path / "out", built, {}, monkeypatch)
+    part = tmp_path / "out" / described["parts"][0]["file"]
+    data = part.read_bytes()
+    if damage == "missing":
+        part.unlink()
+    else:
+        part.write_bytes(data[:-9] if damage == "cut" else data[:2000] + bytes([data[2000] ^ 1]) + data[2001:])
+    with pytest.raises(SystemExit, match=r"part-000\.zst|not the image's"):
+        run_image.unpack(described)
+    assert not (tmp_path / "out/unpacked").exists()
+
+
+REQUIRED = Wanted("sha256:image", "sha256:suite", gpu=True)
+ROWS = tuple(check for check in CHECKS if check.name in ("versions", "cuda"))
+
+
+def results(tmp_path: Path, *found: Result, **other: str) -> Path:
+    path = tmp_path / "results.json"
+    head = {"format": 1, "image": REQUIRED.image, "suite": REQUIRED.suite, **other}
+    path.write_text(json.dumps({**head, "results": [asdict(each) for each in found]}))
+    return path
+
+
+def test_results_of_another_host_become_a_report(tmp_path: Path) -> None:
+    path = results(tmp_path, Result("cuda", "pass", 2.0), Result("versions", "pass", 1.0))
+    report = read_results(path, REQUIRED, ROWS, "cell")
+    assert report.passed
+    assert [result.check for result in report.results] == ["versions", "cuda"]
+
+
+def test_a_check_that_did_not_run_has_failed(tmp_path: Path) -> None:
+    report = read_results(results(tmp_path, Result("versions", "pass", 1.0)), REQUIRED, ROWS, "cell")
+    assert [result.status for result in report.results] == ["pass", "fail"]
+
+
+def test_a_skipped_check_fails_where_a_gpu_is_required(tmp_path: Path) -> None:
+    path = results(tmp_path, Result("cuda", "skip", 0.1, "no GPU"), Result("versions", "pass", 1.0))
+    assert [result.status for result in read_results(path, REQUIRED, ROWS, "cell").results] == ["pass", "fail"]
+
+
+@pytest.mark.parametrize("other", [{"image": "sha256:other"}, {"suite": "sha256:other"}])
+def test_results_of_another_image_are_refused(tmp_path: Path, other: dict[str, str]) -> None:
+    with pytest.raises(SmokeError) as caught:
+        read_results(results(tmp_path, **other), REQUIRED, ROWS, "cell")
+    assert caught.value.where == str(tmp_path / "results.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": 1}', "[" * 100_000])
+def test_a_file_without_results_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(SmokeError):
+        read_results(path, REQUIRED, ROWS, "cell")
