@@ -55,6 +55,8 @@ def command(
             made = previous
         else:
             made = _make(app, chosen, previous, asked)
+            if made.record is None and previous:
+                made = layers.keep_record(made, previous)
             if layers.record_contradictions(made):  # what was kept of an edited lock
                 made = replace(made, record=None)
         if record:

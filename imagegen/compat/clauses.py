@@ -1,7 +1,8 @@
 """Rules as clauses: each clause is a set of literals of which at least one must hold.
 
 `when A and B then C and D` is (not A or not B or C) and (not A or not B or D); `when A conflict C and D` is (not A or
-not C or not D). A literal about a package also holds where the package is not installed, unless it is a requirement's.
+not C or not D). A literal about a package also holds where the package is not installed, unless it is a requirement's,
+or `then` names the package without a version.
 """
 
 from __future__ import annotations
@@ -52,9 +53,16 @@ def clauses(rule: Rule) -> tuple[tuple[Literal, ...], ...]:
     unless = literals(rule.when, negated=True)
     if rule.conflict:
         return ((*unless, *literals(rule.conflict, negated=True)),)
-    return tuple((*unless, literal) for literal in literals(rule.then))
+    return tuple((*unless, literal) for literal in literals(rule.then, required=True))
 
 
-def literals(side: Mapping[str, str], *, negated: bool = False) -> tuple[Literal, ...]:
-    """One for each part of each condition; together they say the side of a rule, or each of them its contrary."""
-    return tuple(Literal(name, part, negated) for name, text in sorted(side.items()) for part in condition_parts(text))
+def literals(side: Mapping[str, str], *, negated: bool = False, required: bool = False) -> tuple[Literal, ...]:
+    """Return one literal for each part of each condition of a rule's side, or of its contrary.
+
+    Where `required`, a condition that admits every version means that the package must be installed.
+    """
+    return tuple(
+        Literal(name, part, negated, required and not part)
+        for name, text in sorted(side.items())
+        for part in condition_parts(text)
+    )

@@ -3,7 +3,7 @@
 from imagegen.layers.assemble import Grown, assemble, assemble_base, compare, made_here, record_of
 from imagegen.layers.image import Image, environment, image
 from imagegen.layers.layer import Layer
-from imagegen.layers.recorded import record_contradictions, recorded_image
+from imagegen.layers.recorded import keep_record, record_contradictions, recorded_image
 from imagegen.layers.sizes import Size, layer_sizes, package_sizes, shared
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "compare",
     "environment",
     "image",
+    "keep_record",
     "layer_sizes",
     "made_here",
     "package_sizes",

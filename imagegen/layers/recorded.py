@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from imagegen.layers import foundation
 from imagegen.layers.codec import MEDIA_TYPE
 from imagegen.layers.image import Image, image
@@ -21,6 +23,19 @@ def recorded_image(lock: Lock) -> Image:
             for each in recorded
         ],
     )
+
+
+def keep_record(made: Lock, previous: Lock) -> Lock:
+    """Return `made` with the layers that `previous` records, where the keys of all layers are the same.
+
+    Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `made`
+    itself is returned where a layer or a compiled wheel would be another.
+    """
+    if previous.record is None or previous.record.layer_format != LAYER_FORMAT or made.builds != previous.builds:
+        return made
+    digest = recorded_image(replace(made, record=previous.record)).digest
+    kept = replace(made, record=replace(previous.record, digest=digest))
+    return made if record_contradictions(kept) else kept
 
 
 def record_contradictions(lock: Lock) -> tuple[str, ...]:

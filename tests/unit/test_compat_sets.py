@@ -9,6 +9,7 @@ from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.rule_cases import stack
 
 RULES = shipped_matrix().rules
+NO_TE = "verl-megatron-transformer-engine"  # these sets train with FSDP, or list no TransformerEngine
 ARCHES = {"TORCH_CUDA_ARCH_LIST": "8.0 9.0 10.0 10.3 12.0 12.1"}
 
 # name -> (what is installed, the rules that warn of it, each because it is right)
@@ -142,7 +143,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             opencv_python_headless="4.13.0.92",
             hydra_core="1.3.2",
         ),
-        (),
+        (NO_TE,),
     ),
     "SGLang, Python 3.11": (
         stack(
@@ -157,7 +158,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             flashinfer_python="0.6.12",
             flash_attn_4="4.0.0b15",
         ),
-        (),
+        (NO_TE,),
     ),
     "newest, Python 3.11": (
         stack(
@@ -175,7 +176,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             nvidia_cudnn_cu13="9.20.0.48",
             nvidia_nccl_cu13="2.29.7",
         ),
-        (),
+        (NO_TE,),
     ),
     "vllm 0.12, Python 3.12": (
         stack(
@@ -192,7 +193,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             flashinfer_python="0.5.3",
             nvidia_cudnn_cu12="9.10.2.21",
         ),
-        ("torch-290-conv3d",),
+        ("torch-290-conv3d", NO_TE),
     ),
     "sglang 0.5.5, Python 3.12": (
         stack(
@@ -205,7 +206,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             verl="0.6.1",
             numpy="1.26.4",
         ),
-        (),
+        (NO_TE,),
     ),
 }
 

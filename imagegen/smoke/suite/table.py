@@ -27,6 +27,9 @@ _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
 _VERL = frozenset({"torch", "verl"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
+_VERL_RUN = frozenset({"ray", "torch", "transformers", "verl"})
+_VERL_LORA = _VERL_RUN | {"peft"}
+_VERL_MEGATRON = _VERL_RUN | {"mbridge", "megatron-core", "transformer-engine"}  # without the last it makes no model
 _SB3 = frozenset({"sb3-contrib", "torch"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
@@ -58,6 +61,12 @@ CHECKS = (
     Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
     Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
     Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
+    Check("verl-grpo", "verl_grpo", "verl's trainer learns with FSDP and the rollout engine", 1800, _VERL_RUN, "cuda"),
+    Check("verl-gspo", "verl_gspo", "the same with GSPO", 1800, _VERL_RUN, "cuda"),
+    Check("verl-lora", "verl_lora", "the same with a LoRA adapter", 1800, _VERL_LORA, "cuda"),
+    Check("verl-megatron", "verl_megatron", "the same with Megatron", 1800, _VERL_MEGATRON, "cuda"),
+    Check("verl-grpo-2gpu", "verl_grpo_2gpu", "the same with FSDP over two GPUs", 1800, _VERL_RUN, "cuda"),
+    Check("verl-megatron-2gpu", "verl_megatron_2gpu", "the same with Megatron on two", 1800, _VERL_MEGATRON, "cuda"),
     Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally, also with SubprocVecEnv", 300, _SB3),
 )
 

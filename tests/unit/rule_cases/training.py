@@ -25,11 +25,18 @@ CASES = {
         stack(mbridge="0.15.0", megatron_core="0.13.0"),
         stack(mbridge="0.13.1", megatron_core="0.12.2"),
     ),
+    # Read in verl 0.9.1, mbridge 0.15.1 and megatron-core 0.16.1
+    "verl-megatron-transformer-engine": case(
+        stack(verl="0.9.1", megatron_core="0.16.1"),
+        stack(verl="0.9.1", megatron_core="0.16.1", transformer_engine="2.11.0"),
+        stack(verl="0.9.1"),
+        stack(verl="0.3.0.post1", megatron_core="0.12.2"),
+    ),
     # verl#6927: any model on megatron-core 0.18 raises AttributeError in get_model; 0.9.1 has the fix, read
     "verl-megatron-core": case(
-        stack(verl="0.8.0", megatron_core="0.18.0"),
-        stack(verl="0.8.0", megatron_core="0.16.1"),
-        stack(verl="0.9.1", megatron_core="0.18.0"),
+        stack(verl="0.8.0", megatron_core="0.18.0", transformer_engine="2.16.1"),
+        stack(verl="0.8.0", megatron_core="0.16.1", transformer_engine="2.11.0"),
+        stack(verl="0.9.1", megatron_core="0.18.0", transformer_engine="2.16.1"),
     ),
     # Megatron-Bridge's own images: 0.4.0 with 0.17, 0.5.x with 0.18 (verl 2026), 0.6.0 with 0.19
     "megatron-bridge-0.4": case(

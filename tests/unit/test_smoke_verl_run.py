@@ -1,0 +1,111 @@
+"""The judgement of verl's runs: a sound one passes, and each fault is found alone. The runs themselves need a GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import imagegen.smoke
+
+sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where `suite` is copied to
+
+from suite import program, verl_run
+
+VARIANT = verl_run.Variant(steps=4, rise=0.09)
+
+
+def metrics(number: int, **changed: float) -> dict[str, float]:
+    """The metrics of one step, as verl 0.9 names them; values as measured on an H200."""
+    return {
+        "critic/score/mean": 0.4 + 0.05 * number,
+        "actor/grad_norm": 0.9,
+        "actor/pg_loss": 0.01,
+        "training/rollout_actor_probs_pearson_corr": 0.99997,
+        "training/rollout_probs_diff_mean": 0.002,
+        "timing_s/step": 5.1,
+        **changed,
+    }
+
+
+def sound() -> Any:
+    answers = [{"input": verl_run.expected_text("3"), "output": "ab\x01d", "score": 0.75}]
+    return verl_run.Run(0, [metrics(number) for number in range(4)], answers, 0.2, "the log")
+
+
+def all_steps(**changed: float) -> Callable[[Any], Any]:
+    return lambda run: replace(run, metrics=[metrics(number, **changed) for number in range(4)])
+
+
+def answer(**changed: Any) -> Callable[[Any], Any]:
+    return lambda run: replace(run, answers=[{**run.answers[0], **changed}])
+
+
+FAULTS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
+    "a crash at the end": (lambda run: replace(run, exit_code=1), {"exit-code"}),
+    "a hang": (lambda run: replace(run, exit_code=None), {"exit-code"}),
+    "fewer steps": (lambda run: replace(run, metrics=run.metrics[:3]), {"steps"}),
+    "no steps": (
+        lambda run: replace(run, metrics=[]),
+        {"steps", "finite", "gradients", "learns", "weights"},
+    ),
+    "a loss that is no number": (all_steps(**{"actor/pg_loss": float("nan")}), {"finite"}),
+    "no gradient": (all_steps(**{"actor/grad_norm": 0.0}), {"gradients"}),
+    "no learning": (all_steps(**{"critic/score/mean": 0.4}), {"learns"}),
+    "old weights": (all_steps(**{"training/rollout_actor_probs_pearson_corr": 0.9}), {"weights"}),
+    "other weights": (all_steps(**{"training/rollout_probs_diff_mean": 0.1}), {"weights"}),
+    "nothing to compare": (all_steps(**{"training/rollout_probs_diff_mean": float("nan")}), {"weights"}),
+    "another reward": (answer(score=0.5), {"reward"}),
+    "a dead reward": (answer(score=0.0), {"reward"}),
+    "another template": (answer(input="user\n3\n"), {"template"}),
+    "one step without a comparison": (
+        lambda run: replace(
+            run, metrics=[*run.metrics[:3], metrics(3, **{"training/rollout_probs_diff_mean": float("nan")})]
+        ),
+        {"weights"},
+    ),
+    "no answers": (lambda run: replace(run, answers=[]), {"reward", "template"}),
+    "no checkpoint": (lambda run: replace(run, learned=None), {"checkpoint"}),
+    "the first weights saved": (lambda run: replace(run, learned=0.0), {"checkpoint"}),
+}
+
+
+def test_a_sound_run_passes() -> None:
+    details = verl_run.judge(sound(), VARIANT)
+    assert details["score"] == [0.4, 0.45, 0.5, 0.55]
+    assert details["correlation"] == 0.99997
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str) -> None:
+    change, expected = FAULTS[fault]
+    with pytest.raises(program.Failed) as caught:
+        verl_run.judge(change(sound()), VARIANT)
+    assert set(caught.value.details["wrong"]) == expected
+    assert caught.value.details["log"] == "the log"
+
+
+def test_an_adapter_must_have_left_zero() -> None:
+    adapter = replace(VARIANT, rise=0.0, adapter=True)
+    verl_run.judge(replace(sound(), learned=1e-4), adapter)
+    with pytest.raises(program.Failed) as caught:
+        verl_run.judge(replace(sound(), learned=0.0), adapter)
+    assert set(caught.value.details["wrong"]) == {"checkpoint"}
+
+
+def test_a_name_with_a_repeated_prefix_is_the_same_metric() -> None:
+    run = sound()
+    doubled = [
+        {f"actor/{key}" if key == "actor/pg_loss" else key: v for key, v in each.items()} for each in run.metrics
+    ]
+    verl_run.judge(replace(run, metrics=doubled), VARIANT)
+
+
+def test_an_older_verl_is_skipped() -> None:
+    spec = program.Spec("cuda", "3.11", sys.prefix, {}, {"verl": "0.6.1"}, {})
+    with pytest.raises(program.Skipped):
+        verl_run.check_variant(spec, "grpo")
