@@ -2,6 +2,7 @@
 
     python bench/smoke_seeds.py grpo llama|plain cpu|cuda float32|bfloat16 SEEDS
     python bench/smoke_seeds.py sb3 SEEDS
+    python bench/smoke_seeds.py trl cpu|cuda SEEDS
 
 Prints one JSON line per seed and the extremes at the end. Needs what the image holds, not imagegen.
 """
@@ -47,11 +48,29 @@ def sb3(seed: int) -> dict[str, float]:
     return {"rise": after - before, "illegal": illegal, "unmasked_illegal": check.act(model, masked=False)[1]}
 
 
+def trl(device: str, seed: int) -> dict[str, float]:
+    import tempfile
+
+    from suite.checks import trl_grpo as check
+    from suite.program import Findings
+
+    check.SEED = seed
+    with tempfile.TemporaryDirectory() as folder:
+        check.write_model(Path(folder) / "model")
+        trainer = check.make_trainer(Path(folder), device, check.STEPS)
+        start = check.parameters(trainer)
+        trainer.train()
+        details = check.judge_run(trainer, start, Findings())
+    first, last = details["reward"]
+    figures = {"rise": last - first, "end": last, "first_kl": details["kl"][0], "last_kl": details["kl"][1]}
+    return {**figures, "first_gradient": details["grad_norm"][0]}
+
+
 def main(what: str, *arguments: str) -> None:
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
+    torch.use_deterministic_algorithms(mode=what != "trl")  # transformers' sampling sums with atomics on a GPU
     *options, seeds = arguments
-    measure = {"grpo": grpo, "sb3": sb3}[what]
+    measure = {"grpo": grpo, "sb3": sb3, "trl": trl}[what]
     results = []
     for seed in range(int(seeds)):
         start = time.monotonic()

@@ -336,7 +336,38 @@ def damaged(
     return bytes(changed)
 
 
-CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3, loading)}
+def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
+    from suite.checks import trl_grpo as check
+    from trl import GRPOTrainer
+
+    def trainer(method: str, change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(GRPOTrainer, method, change)
+
+    def sign_flipped(original: Callable[..., Any], *arguments: Any) -> Any:
+        batch = original(*arguments)
+        return {**batch, "advantages": -batch["advantages"]}
+
+    def halved(original: Callable[..., Any], self: Any, folder: Any = None, state_dict: Any = None) -> Any:
+        return original(self, folder, {name: value / 2 for name, value in self.model.state_dict().items()})
+
+    def following(original: Callable[..., Any], *arguments: Any) -> Any:
+        made = original(*arguments)
+        made.ref_model = made.model
+        return made
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("dead reward", ("gradient", "learns", "policy-moved"), changed(check, "score", lambda *_: 0.0)),
+        Mutation("advantage sign flipped", ("learns",), trainer("_generate_and_score_completions", sign_flipped)),
+        Mutation("learning rate 0", ("learns", "policy-moved"), lambda patch: patch.set(check, "LEARNING_RATE", 0.0)),
+        Mutation("prompt lost", ("learns",), lambda patch: patch.set(check, "TEMPLATE", check.ASK)),
+        Mutation("reference follows", ("kl-grows",), changed(check, "make_trainer", following)),
+        Mutation("other weights saved", ("checkpoint",), trainer("_save", halved)),
+        Mutation("checkpoint ignored", ("resumed-reward",), trainer("_load_from_checkpoint", lambda *_, **__: None)),
+    ]
+
+
+CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3, loading, trl_grpo)}
 
 
 def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:

@@ -160,7 +160,7 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
     alone = {"cuda", "nccl", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
     assert {check.name for check in CHECKS if check.device == "cuda"} == {
         *alone,
-        *(f"{name}-cuda" for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron")),
+        *(f"{name}-cuda" for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron", "trl-grpo")),
     }
 
 

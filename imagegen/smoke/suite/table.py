@@ -30,6 +30,7 @@ _VLLM = frozenset({"torch", "transformers", "vllm"})
 _VERL_RUN = frozenset({"ray", "torch", "transformers", "verl"})
 _VERL_LORA = _VERL_RUN | {"peft"}
 _VERL_MEGATRON = _VERL_RUN | {"mbridge", "megatron-core", "transformer-engine"}  # without the last it makes no model
+_TRL = frozenset({"torch", "transformers", "trl"})
 _SB3 = frozenset({"sb3-contrib", "torch"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
@@ -59,6 +60,8 @@ CHECKS = (
     Check("verl", "verl", "verl's advantages are the suite's", 300, _VERL),
     Check("megatron", "megatron", "megatron-core's GPT learns, as far as it goes without a GPU", 300, _MEGATRON),
     Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
+    Check("trl-grpo", "trl_grpo", "TRL's GRPOTrainer learns, and its checkpoint resumes", 600, _TRL),
+    Check("trl-grpo-cuda", "trl_grpo", "the same on the GPU, in bfloat16", 600, _TRL, "cuda"),
     Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
     Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
     Check("verl-grpo", "verl_grpo", "verl's trainer learns with FSDP and the rollout engine", 1800, _VERL_RUN, "cuda"),
