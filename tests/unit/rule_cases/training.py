@@ -134,6 +134,12 @@ CASES = {
         stack(ray="2.48.0", click="8.2.1"),
         stack(ray="2.55.1", click="8.3.1"),
     ),
+    # measured: trl 0.27.0 with transformers 5.9.0, 0.28.0 with 5.3.0: "No module named 'weave'"; the others train
+    "trl-transformers-5.3": case(
+        stack(trl="0.27.0", transformers="5.9.0"),
+        stack(trl="0.29.1", transformers="5.9.0"),
+        stack(trl="0.28.0", transformers="5.2.0"),
+    ),
     # transformers#44351: "cannot import name 'HybridCache'" with 5.2.0; azureml-assets#5002: 0.18.0 imports
     "transformers5-peft": case(
         stack(peft="0.17.1", transformers="5.2.0"),
