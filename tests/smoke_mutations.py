@@ -238,6 +238,25 @@ def collective() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
+def fabric() -> tuple[ModuleType, list[Mutation]]:
+    """NCCL's check over gloo: its log is empty here, and the mutations of the log are lines of NCCL's form."""
+    from suite.checks import fabric as check
+
+    def ranks(function: Callable[..., None]) -> Callable[[Patch], None]:
+        return lambda patch: patch.set(check, "rank_main", function)
+
+    def sockets(original: Callable[..., Any], _: Any) -> Any:
+        return original(["h:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0"])
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("ranks end without a word", ("finished",), ranks(silent_rank)),
+        Mutation("a rank dies", ("error",), ranks(dying_rank)),
+        Mutation("nothing is reduced", ("sum",), ranks(lonely_fabric_rank)),
+        Mutation("sockets on one host", ("sockets",), changed(check, "parse", sockets)),
+    ]
+
+
 def silent_rank(*_: Any) -> None:
     pass
 
@@ -249,6 +268,13 @@ def dying_rank(rank: int, *_: Any) -> None:
 
 def lonely_rank(*arguments: Any) -> None:
     from suite.checks import collective as check
+
+    changed(check.dist, "all_reduce", lambda *_: None)(Patch())
+    check.rank_main(*arguments)
+
+
+def lonely_fabric_rank(*arguments: Any) -> None:
+    from suite.checks import fabric as check
 
     changed(check.dist, "all_reduce", lambda *_: None)(Patch())
     check.rank_main(*arguments)
@@ -367,7 +393,7 @@ def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
-CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, sb3, loading, trl_grpo)}
+CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, fabric, sb3, loading, trl_grpo)}
 
 
 def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:

@@ -27,7 +27,7 @@ def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine,
     assert not failed
     skipped = {result.check: result.reason for result in report.results if result.status == "skip"}
     assert skipped == dict.fromkeys(
-        ["cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda"], "no NVIDIA GPU in this container"
+        ["cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda", "fabric-cuda"], "no NVIDIA GPU in this container"
     )
     details = {result.check: result.details for result in report.results}
     assert details["grpo"]["model"] == "transformers"
@@ -55,6 +55,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "checkpoint"),
         ("cpu_grpo", "attention"),
         pytest.param("cpu_grpo", "collective", marks=pytest.mark.slow),
+        pytest.param("cpu_grpo", "fabric", marks=pytest.mark.slow),
         ("cpu_grpo", "loading"),
         pytest.param("cpu_grpo", "trl_grpo", marks=pytest.mark.slow),
         ("sb3_maskable", "sb3"),

@@ -157,7 +157,7 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
         passed = smoke.Result(check.name, "pass", 0.1)
         assert judged(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
-    alone = {"cuda", "nccl", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
+    alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
     assert {check.name for check in CHECKS if check.device == "cuda"} == {
         *alone,
         *(f"{name}-cuda" for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron", "trl-grpo")),

@@ -53,6 +53,7 @@ CHECKS = (
     Check("conv1d-cuda", "conv1d", "causal-conv1d's kernels agree with torch's convolution", 300, _CONV1D, "cuda"),
     Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
     Check("nccl", "collective", "the same on up to two GPUs", 300, _TORCH, "cuda"),
+    Check("fabric-cuda", "fabric", "NCCL over all GPUs: sums, transport, bandwidth", 300, _TORCH, "cuda"),
     Check("grpo", "grpo", "GRPO on a tiny language model really learns", 300, _TORCH),
     Check("grpo-cuda", "grpo", "the same in float32 and bfloat16", 300, _TORCH, "cuda"),
     Check("checkpoint", "checkpoint", "a saved and loaded run takes the same next step", 300, _TORCH),
