@@ -6,26 +6,38 @@ import click
 
 from imagegen import doctor
 from imagegen.cli.app import App, pass_app
+from imagegen.doctor import fabric as fabrics
 from imagegen.engine import Engine
-from imagegen.errors import UsageError
+from imagegen.errors import EngineError, UsageError
+from imagegen.lock.model import Lock
 from imagegen.matrix import models
+from imagegen.matrix.model import Cell
 from imagegen.preflight.suite.model import Image
 
 
 @click.command("doctor")
 @click.argument("cell", required=False)
 @click.option("--container", metavar="NAME", help="Look at a container, running or ended, instead of this host.")
+@click.option(
+    "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 @pass_app
-def command(app: App, ctx: click.Context, *, cell: str | None, container: str | None, as_json: bool) -> None:
+def command(
+    app: App, ctx: click.Context, *, cell: str | None, container: str | None, fabric: bool, as_json: bool
+) -> None:
     """Look at this host (would CELL's image run here?) or at a container.
 
     Exit code 1 when something stands in the way; warnings and notes do not.
     """
     if cell and container is not None:
         raise UsageError("a container knows its own cell", fix=f"leave out {cell}")
-    if container is not None:
+    if fabric and container is not None:
+        raise UsageError("--fabric examines this host", fix="leave out --container")
+    if fabric:
+        diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
+    elif container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
             diagnoses = [doctor.examine_container(engine, container, models.load(app.directories))]
     elif cell:
@@ -43,3 +55,45 @@ def command(app: App, ctx: click.Context, *, cell: str | None, container: str | 
             click.echo(diagnosis.text(), nl=False)
     if not all(diagnosis.well for diagnosis in diagnoses):
         ctx.exit(1)
+
+
+def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
+    """Examine this host's connections; for a cell whose image is in the engine, with NCCL in a container of it."""
+    host = fabrics.gather()
+    if cell is None:
+        return doctor.examine_fabric(Image(), None, host, doctor.Measured())
+    lock = app.find_lock(cell)
+    facts = doctor.facts_of(cell, lock, app.matrix.rules)
+    return doctor.examine_fabric(
+        facts, lock, host, _measured(app, cell, lock) if host.machine.gpus else doctor.Measured()
+    )
+
+
+def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
+    """Run the smoke check of NCCL in a container of the cell's image, if it is a CUDA image that the engine has."""
+    from imagegen import pipeline, smoke  # late: the doctor of a host starts without them
+
+    if cell.cuda_version is None:
+        return doctor.Measured(reason=f"{cell.id} is for CPUs")
+    if lock is None:
+        return doctor.Measured(reason=f"{cell.id} has no lock: nothing was measured (`imagegen lock {cell.id}`)")
+    tag = pipeline.tags(lock)[1]
+    try:
+        with Engine.connect(app.settings, app.progress) as engine:
+            if engine.image_digest(tag) is None:
+                return doctor.Measured(
+                    reason=f"{tag} is not in Docker: nothing was measured (`imagegen build {cell.id}`)"
+                )
+            report = smoke.run(
+                engine,
+                tag,
+                lock,
+                cell.declarations,
+                require_gpu=False,
+                progress=app.progress,
+                only=["fabric-cuda"],
+            )
+    except EngineError as error:
+        return doctor.Measured(reason=f"nothing was measured: {error.what}")
+    result = report.results[0]
+    return doctor.Measured(result.status, result.reason, result.details)

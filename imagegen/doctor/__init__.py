@@ -2,6 +2,7 @@
 
 from imagegen.doctor.container import examine_container
 from imagegen.doctor.diagnosis import Diagnosis
+from imagegen.doctor.fabric import Measured, examine_fabric
 from imagegen.doctor.host import examine_host, facts_of
 
-__all__ = ["Diagnosis", "examine_container", "examine_host", "facts_of"]
+__all__ = ["Diagnosis", "Measured", "examine_container", "examine_fabric", "examine_host", "facts_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +63,7 @@ def run(
     *,
     require_gpu: bool,
     progress: Progress,
+    only: Collection[str] = (),
 ) -> Report:
     """Run every check that applies to the lock in one container of the image `ref`.
 
@@ -73,11 +74,12 @@ def run(
         declared: what the matrix declares of the cell's packages.
         require_gpu: count a check that is skipped for want of a GPU as failed.
         progress: told of each result as it comes.
+        only: names of the checks to run; all if empty.
 
     Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
     the engine fails: that says nothing about the image.
     """
-    checks = applicable(parts(lock))
+    checks = [check for check in applicable(parts(lock)) if not only or check.name in only]
     results = []
     with ExitStack() as stack:
         container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")

@@ -7,18 +7,25 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from imagegen.cli import main
 from imagegen.cli.app import App
 from imagegen.compat.verdict import Conflict, Verdict
+from imagegen.doctor.fabric import Host
+from imagegen.engine import Engine
 from imagegen.matrix import Matrix
 from imagegen.matrix.rule import Rule
+from imagegen.preflight.suite.model import Gpu, Machine
 from imagegen.progress import Terminal
+from imagegen.smoke.report import Report, Result
 from imagegen.store import Store
 from tests.unit.matrix_samples import shipped_matrix
 
@@ -90,6 +97,41 @@ def test_the_doctor_says_what_stands_in_the_way(run: Run, monkeypatch: pytest.Mo
     assert ended.code == 1
     assert "error    engine" in ended.out
     assert run("doctor", "odd", "--container", "x").code == 64
+
+
+def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is 1 where NCCL fails, and 0 without GPUs, without an engine and without the image."""
+    asked: list[str] = []
+    result = Result("fabric-cuda", "fail", 1.0, "NCCL takes sockets")
+
+    def smoke_run(_: object, ref: str, *__: object, only: list[str], **___: object) -> Report:
+        asked.append(ref)
+        assert only == ["fabric-cuda"]
+        return Report(ref, "", (result,))
+
+    def checks(*arguments: str) -> tuple[object, dict[str, str]]:
+        ended = run("doctor", "--fabric", "--json", *arguments)
+        (found,) = json.loads(ended.out)
+        return ended.code, {row["name"]: row["status"] for row in found["checks"]}
+
+    monkeypatch.setattr("imagegen.smoke.run", smoke_run)
+    monkeypatch.setattr("imagegen.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
+    assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
+    assert checks()[0] == 0
+    two = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),) * 2)
+    monkeypatch.setattr("imagegen.doctor.fabric.gather", lambda: Host(two))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+    assert (checks("hopper-vllm")[1]["transport"], asked) == ("note", [])
+    engine: Any = SimpleNamespace(image_digest=lambda _: None)
+    monkeypatch.setattr(Engine, "connect", lambda *_: nullcontext(engine))
+    assert (checks("hopper-vllm")[1]["transport"], asked) == ("note", [])
+    engine.image_digest = lambda _: "sha256:0"
+    code, found = checks("hopper-vllm")
+    assert (code, found["transport"], len(asked)) == (1, "error", 1)
+    assert (checks("cpu-grpo")[1]["transport"], checks("odd")[1]["transport"], len(asked)) == ("note", "note", 1)
+    assert run("doctor", "--fabric", "--container", "x").code == 64
 
 
 def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(

@@ -105,6 +105,16 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
     assert engine.asked["gpus"] is False
 
 
+def test_only_the_named_checks_run(tmp_path: Path) -> None:
+    answer = Ended(0, b"", b"")
+    lock = lock_of({"torch": "2.11.0"})
+    for only, expected in ((["nccl", "gloo"], ["gloo", "nccl"]), (["rollout-vllm"], [])):
+        report = smoke.run(
+            FakeEngine(tmp_path, answer), "t", lock, Declarations(), require_gpu=False, progress=Quiet(), only=only
+        )
+        assert [result.check for result in report.results] == expected
+
+
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
     for error in (TimeoutError("still running after 180 s"), ContainerError("it has gone")):
         report = smoke.run(
