@@ -27,7 +27,79 @@ _SPAWN = (
 )
 _TWO = "run the image of one lock: its parts were resolved together, and `imagegen test` proves them"
 
+# Of several hosts. torch's and gloo's were produced with torch 2.13.0 in two containers on one bridge
+# (tests/integration/test_two_nodes.py), Ray's first one likewise with ray 2.60.0; NCCL's and Ray's second one are
+# format strings of their sources.
+_INTERFACE = "on each host, to the interface with the address that the others reach (`ip -br address`)"
+_HOSTS = (
+    Known(
+        r"client socket has timed out after \d+m?s while trying to connect to \(([^\s,]{1,80}), \d+\)",
+        "the rendezvous at {0} cannot be reached: that is no address of the first host, or its port is closed",
+        "MASTER_ADDR (torchrun: --rdzv-endpoint) with an address of the first host, not localhost; open MASTER_PORT; "
+        "containers on several hosts: `docker run --network host`",
+        "torch 2.13.0, torch/csrc/distributed/c10d/socket.cpp",
+        "2026-11-23",
+    ),
+    Known(
+        r"Timed out after \d+ seconds waiting for clients\. (\d+/\d+) clients joined",
+        "{0} processes reached the rendezvous: the others use another address or port, or have ended",
+        "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE (--nnodes, --nproc-per-node) on all hosts; see their logs",
+        "torch 2.13.0, torch/csrc/distributed/c10d/TCPStore.cpp",
+        "2026-11-23",
+    ),
+    Known(
+        r"connectFullMesh failed with [^\0]{0,200}?remote=\[(127\.[\d.]+|::1)\]",
+        "gloo gives {0} to the other hosts as its address, since the hostname resolves to it, or to nothing",
+        f"set GLOO_SOCKET_IFNAME {_INTERFACE}; or give the hostname its address in /etc/hosts",
+        "torch 2.13.0 with gloo, ProcessGroupGloo.cpp",
+        "2026-11-23",
+    ),
+    Known(
+        r"connectFullMesh failed with (?![^\0]{0,200}?remote=\[(?:127\.|::1\]))",
+        "gloo's processes cannot connect to each other: a hostname resolves to a wrong address, or ports are closed",
+        f"set GLOO_SOCKET_IFNAME {_INTERFACE}; open all ports between the hosts; see the logs of the others",
+        "torch 2.13.0 with gloo, gloo/transport/tcp/pair.h",
+        "2026-11-23",
+    ),
+    Known(
+        r"Unable to find address for: (\S+)",
+        "GLOO_SOCKET_IFNAME names {0}, which is no interface of this host or container",
+        f"set GLOO_SOCKET_IFNAME {_INTERFACE}; a container has others than its host unless --network host",
+        "torch 2.13.0 with gloo, gloo/transport/tcp/device.cc",
+        "2026-11-23",
+    ),
+    Known(
+        r"no socket interface found|NET/Socket : no interface found",
+        "NCCL finds no network interface: NCCL_SOCKET_IFNAME names none of this host or container",
+        f"unset NCCL_SOCKET_IFNAME, or set it {_INTERFACE}",
+        "NCCL 2.28.9, src/bootstrap.cc",
+        "2026-11-23",
+    ),
+    Known(
+        r"Mismatched NCCL version detected : ([^\n]{1,60})",
+        "ranks have different versions of NCCL ({0}), and so different images",
+        "run the same image, by digest, on all hosts",
+        "NCCL 2.28.9, src/init.cc",
+        "2026-11-23",
+    ),
+    Known(
+        r"(?:Failed|Unable) to connect to GCS(?: \(ray head\))? at (?:address )?([\w.:-]*\w)",
+        "Ray's head at {0} cannot be reached: another address or port, a firewall, or a head that has ended",
+        "`ray start --address` with the address that `ray start --head` prints, on the same network; open its ports",
+        "ray 2.60.0, rpc_client.h and ray/_private/utils.py",
+        "2026-11-23",
+    ),
+    Known(
+        r"Version mismatch: The cluster was started with:",
+        "Ray or Python has another version here than on Ray's head",
+        "run the same image, by digest, on all hosts",
+        "ray 2.60.0, ray/_private/utils.py",
+        "2026-11-23",
+    ),
+)
+
 KNOWN = (
+    *_HOSTS,
     Known(
         r"Free memory on device .{0,80}is less than desired GPU memory utilization",
         "the engine wants a share of all of the GPU's memory, and somebody else, often the trainer, has some of it",

@@ -85,6 +85,24 @@ MET = {
     "ValueError: invalid literal for int() with base 10: ''": "number is empty",
     "wandb: ERROR api_key not configured (no-tty). call wandb.login(key=[your_api_key])": "W&B",
     "UnicodeEncodeError: 'gbk' codec can't encode character '\\u2713' in position 0: illegal multibyte sequence": "gbk",
+    "DistNetworkError: The client socket has timed out after 10000ms while trying to connect to (node0, 1).": "node0",
+    "[E socket.cpp:793] [c10d] The client socket has timed out after 60s while trying to connect to (node0, 2222).":
+        "node0",
+    "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients joined.": "1/2",
+    "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
+    "out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:26517$0": "127.0.1.1",
+    "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.h:311] Connect "
+    "timeout [none]": "wrong address",
+    "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable "
+    "to find address for: eth9": "eth9",
+    "bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found": "NCCL_SOCKET_IFNAME",
+    "init.cc:896 NCCL WARN Mismatched NCCL version detected : rank 0 version 22809 rank 1 version 22203": "22203",
+    "[2026-11-23 06:09:25,644 W 143 143] rpc_client.h:153: Failed to connect to GCS at address 10.0.0.2:6380 within 5 "
+    "seconds.": "10.0.0.2:6380 ",
+    "WARNING utils.py:1401 -- Unable to connect to GCS (ray head) at 10.0.0.2:6380. Check that (1) Ray with matching "
+    "version started successfully at the specified address": "10.0.0.2:6380 ",
+    "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.3\nThis process "
+    "on node 10.0.0.3 was started with:\n    Ray: 2.60.0\n    Python: 3.11.2\n": "Ray's head",
     "g++: fatal error: Killed signal terminated program cc1plus": "want of memory",
 }  # fmt: skip
 
