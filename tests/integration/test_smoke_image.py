@@ -27,7 +27,8 @@ def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine,
     assert not failed
     skipped = {result.check: result.reason for result in report.results if result.status == "skip"}
     assert skipped == dict.fromkeys(
-        ["cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda", "fabric-cuda"], "no NVIDIA GPU in this container"
+        ["cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda", "fabric-cuda"],
+        "no NVIDIA GPU in this container",
     )
     details = {result.check: result.details for result in report.results}
     assert details["grpo"]["model"] == "transformers"
