@@ -134,8 +134,8 @@ def files(spec: Mapping[str, object]) -> dict[str, bytes]:
 
 
 def judged(result: Result, check: Check, *, require_gpu: bool) -> Result:
-    """The result, or a failure where a GPU is required and the check went without."""
-    if require_gpu and check.device == "cuda" and result.status == "skip":
+    """Return the result; a failure where a GPU is required and the check was skipped for the lack of one."""
+    if require_gpu and check.device == "cuda" and check.gpus == 1 and result.status == "skip":
         return replace(result, status="fail", reason=f"a GPU is required, and: {result.reason}")
     return result
 

@@ -43,8 +43,12 @@ def test_it_passes_and_its_gpu_checks_are_skipped_by_name(image: Built, report: 
     assert {result.check: (result.reason, result.log) for result in report.results if result.failed} == {}
     skipped = {result.check for result in report.results if result.status == "skip"}
     rollout = "rollout-vllm" if "vllm" in image.lock.image else "rollout-sglang"
-    cuda = {f"{name}-cuda" for name in ("attention", "fabric", "flashinfer", "grpo", "megatron", "toolkit", "triton")}
-    assert skipped == {*cuda, "cuda", "nccl", rollout}
+    cuda = {
+        f"{name}-cuda"
+        for name in ("attention", "fabric", "flashinfer", "grpo", "megatron", "toolkit", "triton", "trl-grpo")
+    }
+    verl = {f"verl-{name}" for name in ("grpo", "gspo", "lora", "grpo-2gpu")}
+    assert skipped == {*cuda, *verl, "cuda", "nccl", rollout}
     passed = {result.check for result in report.results if result.status == "pass"}
     of_the_stack = {"toolkit", "triton", "flashinfer", "verl", "verl-config", "megatron"}
     assert passed >= {"imports", "grpo", "checkpoint", *of_the_stack}

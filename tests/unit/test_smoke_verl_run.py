@@ -103,9 +103,3 @@ def test_a_name_with_a_repeated_prefix_is_the_same_metric() -> None:
         {f"actor/{key}" if key == "actor/pg_loss" else key: v for key, v in each.items()} for each in run.metrics
     ]
     verl_run.judge(replace(run, metrics=doubled), VARIANT)
-
-
-def test_an_older_verl_is_skipped() -> None:
-    spec = program.Spec("cuda", "3.11", sys.prefix, {}, {"verl": "0.6.1"}, {})
-    with pytest.raises(program.Skipped):
-        verl_run.check_variant(spec, "grpo")

@@ -16,6 +16,7 @@ class Check:
     timeout: int  # seconds; a cold start of a large image reads gigabytes, so these are far above what is usual
     needs: frozenset[str] = frozenset()  # distributions and variables that the lock must have for the check to apply
     device: str = "cpu"  # "cuda": skipped where there is no GPU
+    gpus: int = 1  # with "cuda": skipped where there are fewer
 
 
 _TORCH = frozenset({"torch"})
@@ -27,7 +28,8 @@ _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
 _VERL = frozenset({"torch", "verl"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
-_VERL_RUN = frozenset({"ray", "torch", "transformers", "verl"})
+# TransferQueue: from 0.9 on, whose configuration the check knows, verl's trainer needs it.
+_VERL_RUN = frozenset({"ray", "torch", "transferqueue", "transformers", "verl"})
 _VERL_LORA = _VERL_RUN | {"peft"}
 _VERL_MEGATRON = _VERL_RUN | {"mbridge", "megatron-core", "transformer-engine"}  # without the last it makes no model
 _TRL = frozenset({"torch", "transformers", "trl"})
@@ -69,8 +71,8 @@ CHECKS = (
     Check("verl-gspo", "verl_gspo", "the same with GSPO", 1800, _VERL_RUN, "cuda"),
     Check("verl-lora", "verl_lora", "the same with a LoRA adapter", 1800, _VERL_LORA, "cuda"),
     Check("verl-megatron", "verl_megatron", "the same with Megatron", 1800, _VERL_MEGATRON, "cuda"),
-    Check("verl-grpo-2gpu", "verl_grpo_2gpu", "the same with FSDP over two GPUs", 1800, _VERL_RUN, "cuda"),
-    Check("verl-megatron-2gpu", "verl_megatron_2gpu", "the same with Megatron on two", 1800, _VERL_MEGATRON, "cuda"),
+    Check("verl-grpo-2gpu", "verl_grpo_2gpu", "the same with FSDP over two GPUs", 1800, _VERL_RUN, "cuda", 2),
+    Check("verl-megatron-2gpu", "verl_megatron_2gpu", "the same with Megatron on two", 1800, _VERL_MEGATRON, "cuda", 2),
     Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally, also with SubprocVecEnv", 300, _SB3),
 )
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from suite.program import Details, Failed, Findings, Skipped, Spec, step
 
-RELEASE = (0, 9)  # the first whose configuration is known here
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
 VOCABULARY = 320  # 256 bytes, 3 special tokens, and some that stay unused
 LOG_LINES = 80
@@ -105,9 +104,6 @@ class Run:
 def check_variant(spec: Spec, name: str) -> Details:
     """Run the variant of VARIANTS with that name, and judge it. Raises Failed and Skipped."""
     variant = VARIANTS[name]
-    release = tuple(int(part) for part in spec.versions["verl"].split(".")[:2])
-    if release < RELEASE:
-        raise Skipped(f"the check knows verl 0.9, not {spec.versions['verl']}")
     import torch
 
     if torch.cuda.device_count() < variant.gpus:
