@@ -36,24 +36,27 @@ class Finder(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Finder())
 """
 FAULTS = {
+    # The first weights again at each synchronisation: without any, the sleeping engine would have none at all.
     "weights-not-synchronised": """\
-MODULE = "verl.checkpoint_engine.base"
+MODULE = "verl.workers.rollout.vllm_rollout.vllm_rollout"
 def change(module):
-    manager, calls = module.CheckpointEngineManager, []
-    update = manager.update_weights
-    def once(self, *args, **kwargs):
-        calls.append(1)
-        return update(self, *args, **kwargs) if len(calls) == 1 else {}
-    manager.update_weights = once
+    adapter, first = module.ServerAdapter, []
+    update = adapter.update_weights
+    async def stale(self, weights, **kwargs):
+        own = [(name, weight.detach().clone()) for name, weight in weights]  # every rank helps to gather them
+        if not first:
+            first.extend(own)
+        return await update(self, iter(first), **kwargs)
+    adapter.update_weights = stale
 """,
     "advantage-sign": """\
 MODULE = "verl.trainer.ppo.core_algos"
 def change(module):
-    estimate = module.ADV_ESTIMATOR_REGISTRY["grpo"]
+    estimate = module.compute_grpo_outcome_advantage
     def negated(*args, **kwargs):
         advantages, returns = estimate(*args, **kwargs)
         return -advantages, returns
-    module.ADV_ESTIMATOR_REGISTRY["grpo"] = negated
+    module.compute_grpo_outcome_advantage = negated  # the trainer calls it by name, not by the registry
 """,
 }
 EXPECTED = {

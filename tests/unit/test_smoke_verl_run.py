@@ -19,7 +19,7 @@ from suite import program, verl_run
 VARIANT = verl_run.Variant(steps=4, rise=0.09)
 
 
-def metrics(number: int, **changed: float) -> dict[str, float]:
+def metrics(number: int, **changed: float | None) -> dict[str, float | None]:
     """The metrics of one step, as verl 0.9 names them; values as measured on an H200."""
     return {
         "critic/score/mean": 0.4 + 0.05 * number,
@@ -59,6 +59,22 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "old weights": (all_steps(**{"training/rollout_actor_probs_pearson_corr": 0.9}), {"weights"}),
     "other weights": (all_steps(**{"training/rollout_probs_diff_mean": 0.1}), {"weights"}),
     "nothing to compare": (all_steps(**{"training/rollout_probs_diff_mean": float("nan")}), {"weights"}),
+    "no number at one step": (
+        lambda run: replace(
+            run, metrics=[metrics(n, **{"training/rollout_probs_diff_mean": None} if n == 2 else {}) for n in range(4)]
+        ),
+        {"weights"},
+    ),
+    "not compared at one step": (
+        lambda run: replace(
+            run,
+            metrics=[
+                *run.metrics[:3],
+                {key: value for key, value in run.metrics[3].items() if key != "training/rollout_probs_diff_mean"},
+            ],
+        ),
+        {"weights"},
+    ),
     "another reward": (answer(score=0.5), {"reward"}),
     "a dead reward": (answer(score=0.0), {"reward"}),
     "another template": (answer(input="user\n3\n"), {"template"}),
@@ -103,3 +119,18 @@ def test_a_name_with_a_repeated_prefix_is_the_same_metric() -> None:
         {f"actor/{key}" if key == "actor/pg_loss" else key: v for key, v in each.items()} for each in run.metrics
     ]
     verl_run.judge(replace(run, metrics=doubled), VARIANT)
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_text('{"output": "a\x85b\u2028c"}\n{"output": "d"}\n', encoding="utf-8")
+    assert [line["output"] for line in verl_run._lines(path)] == ["a\x85b\u2028c", "d"]
+
+
+def test_ray_has_the_cpus_that_verl_reserves() -> None:
+    """Too few and verl waits for ever: 3 for each GPU, one each for TransferQueue's controller and storage units."""
+    for variant in verl_run.VARIANTS.values():
+        given = [each.split("=", 1) for each in verl_run.arguments(Path("/tmp"), variant, "vllm")]
+        values = {key.lstrip("+"): value for key, value in given}
+        units = int(values["transfer_queue.backend.SimpleStorage.num_data_storage_units"])
+        assert int(values["ray_kwargs.ray_init.num_cpus"]) >= 3 * variant.gpus + 1 + units

@@ -36,6 +36,8 @@ REWARD = """\
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
     return sum(32 <= ord(c) < 127 for c in solution_str) / max(1, len(solution_str))
 """
+# Where verl's checkpoint managers write the weights as a Hugging Face model, below the actor's folder.
+HF_FOLDER = {"fsdp": "huggingface", "megatron": "model/huggingface"}
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
@@ -57,7 +59,7 @@ MEGATRON = (
     f"{ACTOR}.megatron.override_transformer_config.attention_backend=auto",  # the default, flash, needs flash-attn
 )
 VARIANTS = {
-    "grpo": Variant(10, 0.1, (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.001")),
+    "grpo": Variant(10, 0.2, (f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.001")),
     "gspo": Variant(5, 0.05, (f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean")),
     "lora": Variant(
         5,
@@ -95,7 +97,7 @@ class Run:
     """
 
     exit_code: int | None
-    metrics: list[dict[str, float]]
+    metrics: list[dict[str, float | None]]
     answers: list[dict[str, Any]]
     learned: float | None
     log: str
@@ -210,7 +212,9 @@ def arguments(root: Path, variant: Variant, engine: str) -> list[str]:
         "trainer.resume_mode=disable",
         f"trainer.default_local_dir={root}/checkpoints",
         f"trainer.rollout_data_dir={root}/answers",
-        "ray_kwargs.ray_init.num_cpus=8",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",  # 8 by default, each takes one of num_cpus
+        "+ray_kwargs.ray_init.address=local",  # a cluster of its own, also where RAY_ADDRESS is set
+        "ray_kwargs.ray_init.num_cpus=16",  # verl reserves 3 for each GPU, TransferQueue 2; too few would hang
         "+ray_kwargs.ray_init.include_dashboard=False",
         f"+ray_kwargs.ray_init.object_store_memory={256 << 20}",
         *variant.overrides,
@@ -241,6 +245,8 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
         except subprocess.TimeoutExpired:
             process.kill()
             code = None
+    text = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+    print(text, file=sys.stderr)  # now: what the run left may be in pieces, and then reading it raises
     step("what it left")
     answers = [line for path in sorted((root / "answers").glob("*.jsonl")) for line in _lines(path)]
     metrics = [line["data"] for line in _lines(root / "metrics.jsonl")]
@@ -248,14 +254,18 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
     learned = None
     if saved.is_dir():
         learned = (
-            adapter_size(saved) if variant.adapter else printable(saved / "huggingface") - printable(root / "model")
+            adapter_size(saved)
+            if variant.adapter
+            else printable(saved / HF_FOLDER[variant.strategy]) - printable(root / "model")
         )
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return Run(code, metrics, answers, learned, "\n".join(text.splitlines()[-LOG_LINES:]))
+    return Run(code, metrics, answers, learned, text)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    # Not splitlines(): verl writes answers unescaped, and they can hold U+0085 or U+2028.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def printable(folder: Path) -> float:
@@ -312,7 +322,7 @@ def judge(found: Run, variant: Variant) -> Details:
     prompts = {expected_text(str(digit)) for digit in range(10)}
     findings.expect("template", bool(texts) and texts <= prompts, f"a prompt was not as rendered: {sorted(texts)[:2]}")
     least, most = min(correlations, default=math.nan), max(differences, default=math.nan)
-    compared = _finite(correlations) and _finite(differences)
+    compared = len(correlations) == len(differences) == len(found.metrics) and _finite(correlations + differences)
     same = compared and least >= CORRELATION and most <= DIFFERENCE
     findings.expect("weights", same, f"engine and trainer disagree: correlation {least}, mean difference {most}")
     learned = -math.inf if found.learned is None else found.learned
@@ -330,14 +340,17 @@ def judge(found: Run, variant: Variant) -> Details:
         return findings.done(details)
     except Failed as failed:
         failed.details["log"] = found.log
-        print(found.log, file=sys.stderr)
         raise
 
 
-def _series(metrics: Iterable[Mapping[str, float]], name: str) -> list[float]:
-    """Return the metric at each step that has it; verl repeats a prefix in some names ("actor/actor/pg_loss")."""
+def _series(metrics: Iterable[Mapping[str, float | None]], name: str) -> list[float]:
+    """Return the metric at each step that has it; NaN for null, which is how verl's logger writes NaN.
+
+    verl repeats a prefix in some names ("actor/actor/pg_loss").
+    """
     doubled = f"{name.partition('/')[0]}/{name}"
-    return [float(each[key]) for each in metrics for key in (name, doubled) if key in each]
+    values = [each[key] for each in metrics for key in (name, doubled) if key in each]
+    return [math.nan if value is None else float(value) for value in values]
 
 
 def _finite(values: list[float]) -> bool:
