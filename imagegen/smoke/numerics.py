@@ -1,11 +1,15 @@
 """Fingerprints of an image's numerical results: read from a report of the numerics checks, and kept by image digest.
 
+The store keeps them, and a document that is attached to a published image: {"image": its digest, "results": {device:
+the details of a check}}.
+
 A fingerprint has, for each operation, implementation and dtype, the sha256 of the result's bytes and some of its
 values. It belongs to one device: another GPU, or a CPU with other vector extensions, computes other bytes.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +46,7 @@ class Fingerprint:
     results: Mapping[Key, Result]
 
 
-def read(details: Mapping[str, Any]) -> Fingerprint | None:
+def read(details: Any) -> Fingerprint | None:
     """Read the details of a numerics check; None where they have another form, since the container wrote them."""
     try:
         if details["format"] != FORMAT:
@@ -84,6 +88,26 @@ def remember(store: Store, image: str, report: Report) -> None:
 def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
     """Return the fingerprints that were kept for the image with this digest."""
     return tuple(filter(None, map(read, _details(store, image).values())))
+
+
+def document(store: Store, image: str) -> bytes | None:
+    """Return what the store has of the image with this digest as a document to attach; None where it has nothing."""
+    found = _details(store, image)
+    return json.dumps({"image": image, "results": found}, sort_keys=True).encode() if found else None
+
+
+def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
+    """Return the fingerprints of an attached document's JSON. Raises ValueError for another image or form."""
+    try:
+        of, details = content["image"], list(content["results"].values())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it does not have the form of numerical results: {type(error).__name__}") from error
+    if of != image:
+        raise ValueError(f"it is of {of}, and this image is {image}")
+    found = [read(each) for each in details]
+    if not found or None in found:
+        raise ValueError("it does not have the form of numerical results")
+    return tuple(each for each in found if each)
 
 
 def _details(store: Store, image: str) -> dict[str, Any]:
