@@ -34,7 +34,7 @@ class Mutation:
     name: str
     expected: tuple[str, ...]
     apply: Callable[[Patch], None]
-    long: bool = False  # GRPO: all the steps, since it is the learning that must fail
+    long: bool = False  # GRPO: all the steps, since it is the learning that must fail; numerics: all-reduce too
 
 
 class Patch:
@@ -224,6 +224,114 @@ def attention() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
+def numerics() -> tuple[ModuleType, list[Mutation]]:
+    import torch
+    from suite.checks import numerics as check
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    functional = torch.nn.functional
+    half = ("softmax, torch, float16",)
+
+    def attend(change: Callable[..., Any]) -> Callable[[Patch], None]:
+        return changed(functional, "scaled_dot_product_attention", change)
+
+    def norm(epsilon: float) -> Callable[[Patch], None]:
+        return changed(functional, "rms_norm", lambda f, rows, shape, weight, _: f(rows, shape, weight, epsilon))
+
+    def own_norm(patch: Patch) -> None:
+        patch.set(
+            LlamaRMSNorm, "forward", lambda own, rows: own.weight * rows / rows.square().mean(-1, keepdim=True).sqrt()
+        )
+
+    def unshifted(_: Callable[..., Any], rows: Any, dim: int) -> Any:
+        return rows.exp() / rows.exp().sum(dim, keepdim=True)
+
+    def tf32(original: Callable[..., Any], *given: Any) -> Any:
+        """Round as tensor cores do where TF32 is allowed: 10 bits of the significand."""
+        kept = [(each.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(each.dtype) for each in given]
+        return original(*kept)
+
+    def ranks(function: Callable[..., None]) -> Callable[[Patch], None]:
+        return lambda patch: patch.set(check, "rank_main", function)
+
+    def engine(**faults: Any) -> Callable[[Patch], None]:
+        def apply(patch: Patch) -> None:
+            patch.set(check, "engine_names", lambda _: ["vllm"])
+            patch.set(check, "ENGINES", {"vllm": lambda folder, _: Scorer(folder, **faults)})
+
+        return apply
+
+    return check, [
+        Mutation("none", (), engine(), long=True),
+        Mutation("softmax without its maximum", half, changed(torch, "softmax", unshifted)),
+        Mutation("norm without epsilon", ("rms_norm, torch, float32", "rms_norm, torch, bfloat16"), norm(0.0)),
+        Mutation("norm with another epsilon", ("rms_norm, torch, float32", "rms_norm, torch, bfloat16"), norm(1e-5)),
+        Mutation("transformers' norm without epsilon", ("rms_norm, transformers, bfloat16",), own_norm),
+        Mutation(
+            "attention without its scale", ("attention, torch, float32", "decoder, transformers, bfloat16"),
+            attend(lambda f, *a, **k: f(*a, **{**k, "scale": 1.0})),
+        ),
+        Mutation(
+            "attention that sees the future", ("attention, torch, float16",),
+            attend(lambda f, *a, **k: f(*a, **{**k, "is_causal": False})),
+        ),
+        Mutation("TF32", ("matmul, torch, float32",), changed(torch, "matmul", tf32)),
+        Mutation(
+            "another rotary base", ("decoder, transformers, float16",),
+            lambda patch: patch.set(check.decoder, "THETA", 5e5),
+        ),
+        Mutation("nothing is reduced", ("all_reduce, gloo, float32",), ranks(apart), long=True),
+        Mutation("an engine with stale weights", ("decoder, vllm", "decoder, bfloat16: vllm"), engine(stale=True)),
+        Mutation(
+            "an engine that samples at another temperature", ("decoder, bfloat16: vllm decode",),
+            engine(temperature=0.8),
+        ),
+    ]  # fmt: skip
+
+
+def apart(*arguments: Any) -> None:
+    from suite.checks import numerics as check
+
+    changed(check.dist, "all_reduce", lambda *_: None)(Patch())
+    check.rank_main(*arguments)
+
+
+class Scorer:
+    """A rollout engine (suite.rollout.Scorer) of transformers alone, with the checkpoint of a folder."""
+
+    def __init__(self, folder: Path, *, stale: bool = False, temperature: float = 1.0) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        self._temperature = temperature
+        if stale:
+            with torch.no_grad():
+                self._model.lm_head.weight.mul_(1.2)
+
+    def score(self, sequences: list[list[int]]) -> list[list[float]]:
+        import torch
+        from suite import decoder
+
+        return decoder.score(self._model, torch.tensor(sequences)).tolist()
+
+    def generate(self, prompts: list[list[int]], count: int, temperature: float, tokens: int) -> list[list[Any]]:
+        """The likeliest tokens: which ones does not matter here."""
+        import torch
+        from suite.rollout import Completion
+
+        rows = torch.tensor(prompts)
+        log_probs = []
+        for _ in range(tokens):
+            with torch.no_grad():
+                last = (self._model(rows).logits[:, -1].float() / self._temperature).log_softmax(-1)
+            best = last.max(-1)
+            log_probs.append(best.values)
+            rows = torch.cat([rows, best.indices[:, None]], 1)
+        chosen = zip(rows[:, -tokens:].tolist(), torch.stack(log_probs, 1).tolist(), strict=True)
+        return [[Completion(*each)] for each in chosen]
+
+
 def collective() -> tuple[ModuleType, list[Mutation]]:
     from suite.checks import collective as check
 
@@ -393,7 +501,7 @@ def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
-CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, collective, fabric, sb3, loading, trl_grpo)}
+CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, numerics, collective, fabric, sb3, loading, trl_grpo)}
 
 
 def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:
@@ -402,6 +510,8 @@ def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mut
         with patched(mutation.apply) as patch:
             if name == "grpo":
                 short_grpo(patch, mutation)
+            if name == "numerics" and not mutation.long:
+                patch.set(check, "all_reduce", lambda _: None)  # its processes take longer than all the rest
             status, reason, details = answer(check.check, SPEC)
         found = sorted(details.get("wrong", ["error"] if status == "fail" else []))
         line = {"mutation": mutation.name, "expected": mutation.expected, "found": found, "reason": reason}

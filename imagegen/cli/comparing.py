@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -18,9 +20,11 @@ from imagegen.matrix import metadata
 from imagegen.matrix.model import Cell
 from imagegen.net import Client
 from imagegen.registry import Repository
+from imagegen.smoke import numerics
+from imagegen.smoke.numerics import Fingerprint
 from imagegen.trust import project as projects
 from imagegen.trust.attach import gather
-from imagegen.trust.documents import LOCK
+from imagegen.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
 from imagegen.wheels import wheelhouse
@@ -44,17 +48,26 @@ def places(app: App, client: Client) -> Places:
         (found,) = app.matrix.select(name)
         return app.find_lock(found), app.lock_path(found)
 
+    def documents(source: Source, digest: str, kind: Kind) -> list[bytes]:
+        """The attached documents of one kind; those that somebody trusted attests come first."""
+        documents = testimony(source, project, NOBODY)(digest).testimony.documents
+        found = [each for each in documents if each.document.kind is kind]
+        return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
+
     def attached(source: Source, digest: str) -> bytes | None:
-        found = [
-            each
-            for each in testimony(source, project, NOBODY)(digest).testimony.documents
-            if each.document.kind is LOCK
-        ]
-        best = sorted(found, key=lambda each: each.signer is None)  # one that somebody trusted attests comes first
-        return best[0].document.content if best else None
+        return next(iter(documents(source, digest, LOCK)), None)
+
+    def fingerprints(source: Source, digest: str) -> tuple[Fingerprint, ...]:
+        found: dict[str, Fingerprint] = {}
+        for content in documents(source, digest, NUMERICS):
+            with suppress(ValueError, RecursionError):  # `verify` reports it
+                for each in numerics.attached(json.loads(content), digest):
+                    found.setdefault(each.device, each)
+        return tuple(found.values())
 
     project = projects.load(app.project)
-    return Places(app.project, app.settings, app.store, client, cell, locked, partial(names, app), attached)
+    everywhere = (app.project, app.settings, app.store, client)
+    return Places(*everywhere, cell, locked, partial(names, app), attached, fingerprints)
 
 
 def names(app: App) -> list[str]:

@@ -8,13 +8,17 @@ from typing import Any
 
 import click
 
+from imagegen import layers
+from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known, places
+from imagegen.cli.report import print_lines
 from imagegen.cli.table import Table
-from imagegen.compare import sides, words
+from imagegen.compare import numerics, sides, words
 from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
 from imagegen.compare.side import Part, Side
 from imagegen.net import Client
+from imagegen.smoke.numerics import Fingerprint, recall
 from imagegen.text import shown
 from imagegen.wheels.throttle import duration
 
@@ -33,18 +37,25 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     with Client(app.settings) as client:
         here = places(app, client)
         found = difference(sides.read(before, here), sides.read(after, here), known(app))
+        results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
     if as_json:
-        app.json(_as_dict(found))
+        app.json({**_as_dict(found), "numerics": asdict(results) if results else None})
         return
-    click.echo(shown("; ".join(words.sentences(found))))
+    click.echo(shown("; ".join([*words.sentences(found), *(numerics.sentences(results) if results else ())])))
     click.echo()
     for side in (found.before, found.after):
         click.echo(shown(f"{side.name}: {_described(side)}"))
-    for line in _lines(found):
-        if isinstance(line, Table):
-            line.print(app.out)
-        else:
-            app.out.print(line, soft_wrap=True)
+    print_lines(app.out, _lines(found))
+    if results:
+        print_lines(app.out, numerics_table.changed(results))
+
+
+def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
+    """Return the image's results of `imagegen test --numerics`: those in this store, then those attached to it."""
+    digest = side.digest or (layers.made_here(side.lock, app.store) if side.lock else None)
+    kept = recall(app.store, digest) if digest else ()
+    devices = {each.device for each in kept}
+    return (*kept, *(each for each in side.fingerprints if each.device not in devices))
 
 
 def _described(side: Side) -> str:

@@ -34,6 +34,7 @@ from imagegen.registry import Reference, Repository, Target
 from imagegen.registry.credentials import credentials_for
 from imagegen.registry.image import Descriptor
 from imagegen.registry.reference import HUB_NAMES, endpoint, engine_name
+from imagegen.smoke import numerics
 from imagegen.store import Store
 from imagegen.text import counted
 from imagegen.trust import keys, known, licences, origin, provenance
@@ -237,6 +238,7 @@ class _Hands:
             self._facts,
             known=self._known(lock),
             audit=audit,
+            numerics=numerics.document(app.store, made.image.digest),
             source=self._publisher.source,
             builder=provenance.builder(app.env),
         )

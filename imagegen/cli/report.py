@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +24,15 @@ def print_report(console: Console, report: Report) -> None:
         table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
     table.print(console)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
+
+
+def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
+    """Print lines and tables, one after the other."""
+    for line in lines:
+        if isinstance(line, Table):
+            line.print(console)
+        else:
+            console.print(line, soft_wrap=True)
 
 
 def check_writable(file: Path) -> None:

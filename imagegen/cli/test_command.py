@@ -1,20 +1,23 @@
-"""imagegen test: the smoke checks alone."""
+"""imagegen test: the smoke checks alone, or numerical measurements alone."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import click
 
 from imagegen import builds, layers, pipeline, smoke
+from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.report import check_writable, print_report
+from imagegen.cli.report import check_writable, print_lines, print_report
 from imagegen.engine import Engine
-from imagegen.errors import EngineError, SmokeError
+from imagegen.errors import EngineError, SmokeError, UsageError
 from imagegen.export.results import read_results
 from imagegen.lock.model import Lock
 from imagegen.matrix.model import Cell
 from imagegen.publish import proof
+from imagegen.smoke import numerics
 from imagegen.smoke.run import parts
 from imagegen.smoke.suite.table import applicable
 
@@ -24,6 +27,7 @@ from imagegen.smoke.suite.table import applicable
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
+@click.option("--numerics", "measure", is_flag=True, help="Measure numerical differences in place of the smoke checks.")
 @click.option(
     "--results",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
@@ -31,44 +35,62 @@ from imagegen.smoke.suite.table import applicable
     help="Run nothing: take the results that run_image.py of `imagegen export` wrote on another host.",
 )
 @pass_app
-def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, results: Path | None) -> None:
-    """Run the smoke checks of CELL's image, which must be in Docker already."""
+def command(
+    app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, measure: bool, results: Path | None
+) -> None:
+    """Run the smoke checks of CELL's image, which must be in Docker already.
+
+    With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
+    float64 reference and from each other; `imagegen diff` compares the results of two images.
+    """
     (chosen, *others) = app.matrix.select(cell)
     if others:
         raise click.UsageError(f"{cell} matches several cells; name one")
     lock = app.fresh_lock(chosen)
+    names = numerics.CHECKS if measure else ()
+    if not applicable(parts(lock), names):
+        raise UsageError(f"{chosen.id} has no numerics to measure", why="it holds no torch")
     if junit:
         check_writable(junit)
     if results:
-        report = _read(app, chosen, lock, results, require_gpu=require_gpu)
+        image, report = _read(app, chosen, lock, results, names, require_gpu=require_gpu)
     else:
-        report = _run(app, chosen, lock, require_gpu=require_gpu)
+        image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
+    if measure:
+        numerics.remember(app.store, image, report)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     if as_json:
         app.json(report.as_dict())
     else:
         print_report(app.out, report)
+        print_lines(app.out, numerics_table.measured(report))
     if not report.passed:
         raise SmokeError(f"smoke checks failed for {chosen.id}")
 
 
-def _run(app: App, cell: Cell, lock: Lock, *, require_gpu: bool) -> smoke.Report:
+def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool) -> tuple[str, smoke.Report]:
+    """Run the checks in `names`, or those that need not be named. Returns the image's digest and the report."""
     tag = pipeline.tags(lock)[1]
     with Engine.connect(app.settings, app.progress) as engine:
-        if engine.image_digest(tag) is None:
+        image = engine.image_digest(tag)
+        if image is None:
             raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {cell.id}`")
-        return smoke.run(engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress)
+        return image, smoke.run(
+            engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
+        )
 
 
-def _read(app: App, cell: Cell, lock: Lock, path: Path, *, require_gpu: bool) -> smoke.Report:
-    """Read the results of another host; the store keeps those that passed, for `publish` and `report`."""
+def _read(
+    app: App, cell: Cell, lock: Lock, path: Path, names: Collection[str], *, require_gpu: bool
+) -> tuple[str, smoke.Report]:
+    """Read the results of another host; the store keeps a smoke test that passed, for `publish` and `report`."""
     lock = builds.here(lock, app.store)[0]
     image = layers.made_here(lock, app.store)
     if image is None:
         raise SmokeError(f"{cell.id} was not built here", fix=f"`imagegen export {cell.id}`, which builds it")
     required = proof.Wanted.of(image, lock, cell.declarations, require_gpu=require_gpu)
-    report = read_results(path, required, applicable(parts(lock)), cell.id)
-    if report.passed:
+    report = read_results(path, required, applicable(parts(lock), names), cell.id)
+    if report.passed and not names:
         proof.remember(app.store, proof.of(report, required, lock))
-    return report
+    return image, report

@@ -13,8 +13,9 @@ from imagegen.compare.contents import Found
 from imagegen.compare.verdict import Outcome, Step, failed, passed
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock
+from imagegen.smoke import numerics
 from imagegen.text import counted
-from imagegen.trust.documents import AUDIT, LAYERS, PROVENANCE, SBOM, SMOKE, Document
+from imagegen.trust.documents import AUDIT, LAYERS, NUMERICS, PROVENANCE, SBOM, SMOKE, Document
 from imagegen.trust.sbom import Known, sbom
 
 # Said by the packages themselves and by the base, not by the lock.
@@ -142,10 +143,16 @@ def _audit(title: str, told: dict[str, Any], _: Found, lock: Lock | None, __: Se
     return passed(title, f"no errors, {counted(told['counts']['warning'], 'warning')}, {told['packages']} packages")
 
 
+def _numerics(title: str, told: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+    devices = [each.device for each in numerics.attached(told, found.digest)]
+    return passed(title, f"measured on {' and '.join(devices)}")
+
+
 _READERS: dict[str, Callable[[str, dict[str, Any], Found, Lock | None, Sequence[str]], Step]] = {
     LAYERS.name: _layers,
     SBOM.name: _sbom,
     PROVENANCE.name: _provenance,
     SMOKE.name: _smoke,
     AUDIT.name: _audit,
+    NUMERICS.name: _numerics,
 }

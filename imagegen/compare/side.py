@@ -11,6 +11,7 @@ from imagegen.layers.image import LABEL
 from imagegen.layers.plan import plan
 from imagegen.lock.model import Lock
 from imagegen.lock.title import main_versions
+from imagegen.smoke.numerics import Fingerprint
 
 _VERSION = f"{LABEL}version."
 
@@ -42,6 +43,7 @@ class Side:
     capabilities: str | None  # "9.0,12.0"
     driver: str | None
     unpacked: int | None  # bytes on a disk
+    fingerprints: tuple[Fingerprint, ...] = ()  # of numerical results, that are attached to the image
 
     @property
     def size(self) -> int | None:

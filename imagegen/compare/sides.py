@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from imagegen.net import Client, Growing
 from imagegen.registry import Platform
 from imagegen.registry.image import Descriptor, Image, read_config
 from imagegen.registry.pull import manifest_for
+from imagegen.smoke.numerics import Fingerprint
 from imagegen.store import Store
 from imagegen.store.layout import is_digest
 from imagegen.text import did_you_mean
@@ -52,7 +53,8 @@ class Places:
     """Where sides are looked for.
 
     `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in,
-    `names` those of all images and cells; `attached` the lock that is attached to an image.
+    `names` those of all images and cells; `attached` the lock that is attached to an image, and `fingerprints` its
+    numerical results.
     """
 
     project: Path
@@ -63,6 +65,7 @@ class Places:
     locked: Callable[[str], tuple[Lock | None, Path]]
     names: Callable[[], Sequence[str]]
     attached: Callable[[Source, str], bytes | None]
+    fingerprints: Callable[[Source, str], tuple[Fingerprint, ...]] = lambda *_: ()
 
 
 def read(text: str, places: Places) -> Side:
@@ -149,6 +152,11 @@ def lock_of(attached: bytes, image: Image, where: str) -> Lock:
 
 def _image(text: str, source: Source, asked: str, places: Places) -> Side:
     image = image_of(source, asked, text)
+    side = _image_side(text, source, image, places)
+    return replace(side, fingerprints=places.fingerprints(source, image.digest))
+
+
+def _image_side(text: str, source: Source, image: Image, places: Places) -> Side:
     attached = places.attached(source, image.digest)
     if attached is not None:
         found = lock_of(attached, image, text)

@@ -30,6 +30,7 @@ from imagegen.trust.documents import (
     KINDS,
     LAYERS,
     LOCK,
+    NUMERICS,
     PROVENANCE,
     SBOM,
     SIGNATURE,
@@ -39,9 +40,9 @@ from imagegen.trust.documents import (
 )
 
 _PREDICATE = "dev.sigstore.bundle.predicateType"  # annotation of a bundle, as cosign writes it
-_ORDER = (LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
+_ORDER = (LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)
 _TITLES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
-_TITLES |= {AUDIT: "audit"}
+_TITLES |= {AUDIT: "audit", NUMERICS: "numerical results"}
 _ATTESTATION = "attestation of the "
 
 

@@ -13,7 +13,7 @@ from imagegen.lock import dumps
 from imagegen.lock.model import Lock
 from imagegen.store import digest_of
 from imagegen.trust import provenance, sbom
-from imagegen.trust.documents import AUDIT, LAYERS, LOCK, PROVENANCE, SBOM, Attached, Document
+from imagegen.trust.documents import AUDIT, LAYERS, LOCK, NUMERICS, PROVENANCE, SBOM, Attached, Document
 from imagegen.trust.origin import Source
 from imagegen.trust.provenance import Builder
 
@@ -29,12 +29,13 @@ def documents(
     *,
     known: sbom.Known,
     audit: Mapping[str, Any] | None,
+    numerics: bytes | None,
     source: Source | None,
     builder: Builder,
 ) -> tuple[Document, ...]:
     """All but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit` what one found.
 
-    `facts` are of the lock's wheels and base, by their keys.
+    `numerics` is the document of smoke.numerics. `facts` are of the lock's wheels and base, by their keys.
     """
     recorded = replace(lock, record=layers.record_of(plain))
     text = dumps(recorded).encode()
@@ -48,6 +49,8 @@ def documents(
     }
     if audit is not None:
         found[AUDIT] = json.dumps(audit, sort_keys=True).encode()
+    if numerics is not None:
+        found[NUMERICS] = numerics
     return tuple(Document(kind, content) for kind, content in found.items())
 
 

@@ -74,12 +74,12 @@ def run(
         declared: what the matrix declares of the cell's packages.
         require_gpu: count a check that is skipped for want of a GPU as failed.
         progress: told of each result as it comes.
-        only: names of the checks to run; all if empty.
+        only: names of the checks to run; all that need not be named if empty.
 
     Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
     the engine fails: that says nothing about the image.
     """
-    checks = [check for check in applicable(parts(lock)) if not only or check.name in only]
+    checks = applicable(parts(lock), only)
     results = []
     with ExitStack() as stack:
         container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")

@@ -32,8 +32,10 @@ SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
 SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
 AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", "https://imagegen.dev/audit/v1")
+# The results of `imagegen test --numerics`, one for each device (smoke/numerics.py).
+NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", "https://imagegen.dev/numerics/v1")
 
-KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)}
+KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
 
 # What an audit knows of each wheel and of the base, so that an empty store need not fetch the wheel to learn it: no
 # document, but an artifact that keeps a blob for each, titled with its key. LAYERS names each, and who wants one asks

@@ -13,6 +13,7 @@ from imagegen import smoke
 from imagegen.engine import Engine
 from imagegen.matrix.model import Declarations
 from imagegen.progress import Quiet
+from imagegen.smoke import numerics
 from imagegen.smoke.run import ROOT, files, spec
 from tests.integration.places import Built
 
@@ -32,6 +33,25 @@ def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine,
     )
     details = {result.check: result.details for result in report.results}
     assert details["grpo"]["model"] == "transformers"
+
+
+def test_numerics_are_within_their_bounds_and_equal_in_a_second_run(engine: Engine, cpu_grpo: Built) -> None:
+    reports = [
+        smoke.run(
+            engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet(),
+            only=numerics.CHECKS,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [[each.status for each in report.results] for report in reports] == [["pass", "skip"]] * 2
+    first, second = (numerics.read(report.results[0].details) for report in reports)
+    assert first is not None
+    assert first == second
+    operations = {operation for operation, _, _ in first.results}
+    assert operations == {
+        "matmul", "attention", "rms_norm", "softmax", "log_softmax", "all_reduce", "decoder",
+    }  # fmt: skip
+    assert all(row["bound"] is not None for row in reports[0].results[0].details["operations"])
 
 
 def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) -> None:
@@ -55,6 +75,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "grpo"),
         ("cpu_grpo", "checkpoint"),
         ("cpu_grpo", "attention"),
+        ("cpu_grpo", "numerics"),
         pytest.param("cpu_grpo", "collective", marks=pytest.mark.slow),
         pytest.param("cpu_grpo", "fabric", marks=pytest.mark.slow),
         ("cpu_grpo", "loading"),

@@ -23,6 +23,7 @@ from imagegen.errors import FetchError, LockError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.net import Client
 from imagegen.store import Store
+from imagegen.trust.documents import NUMERICS
 from tests.published import Published, made
 from tests.registry import StandIn
 from tests.unit.test_recipe import LOCK
@@ -198,6 +199,13 @@ def test_a_layout_of_several_images(here: Here, published: Published, tmp_path: 
         sides.read(name, here.places)
 
 
+def measured(image: str) -> bytes:
+    """The document of a result on an H200, of the image with this digest."""
+    row = {"operation": "matmul", "implementation": "torch", "dtype": "float32", "sha256": "0", "samples": [1.0]}
+    details = {"format": 1, "device": {"name": "H200", "driver": None}, "versions": {}, "operations": [row]}
+    return json.dumps({"image": image, "results": {"H200": details}}).encode()
+
+
 Run = Callable[..., tuple[object, str, str]]
 
 
@@ -244,6 +252,14 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     told = json.loads(out)
     assert (code, told["good"], told["digest"]) == (1, False, published.image.digest)
     assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in told["steps"]
+    published.attach("numerics", NUMERICS.media_type, measured(published.image.digest))
+    code, out, _ = run("diff", published.reference, published.reference, "--json")
+    assert [each["equal"] for each in json.loads(out)["numerics"]["compared"]] == [1]
+    code, out, _ = run("diff", published.reference, names[0])
+    assert (code, "not compared: measured were H200 and nothing" in out) == (0, True)
+    published.attach("numerics", NUMERICS.media_type, measured("sha256:" + "7" * 64))
+    code, out, _ = run("diff", published.reference, published.reference, "--json")
+    assert json.loads(out)["numerics"] is None
     code, _, err = run("verify", published.reference, "--key", str(tmp_path / "none.pem"))
     assert (code, "none.pem' does not exist" in err, "publish.yaml" in err) == (64, True, False)
     (tmp_path / "key.pem").write_text(PUBLIC)

@@ -39,7 +39,19 @@ from imagegen.registry.referrers import INDEX_TYPE
 from imagegen.store import Store, refs
 from imagegen.store.layout import MANIFEST_TYPE
 from imagegen.trust import statement
-from imagegen.trust.documents import AUDIT, BUNDLE, FACTS, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Kind
+from imagegen.trust.documents import (
+    AUDIT,
+    BUNDLE,
+    FACTS,
+    LAYERS,
+    LOCK,
+    NUMERICS,
+    PROVENANCE,
+    SBOM,
+    SIGNATURE,
+    SMOKE,
+    Kind,
+)
 from imagegen.trust.keys import KeySigner
 from imagegen.trust.project import Key, Project
 from imagegen.trust.provenance import Builder, provenance
@@ -49,9 +61,9 @@ from tests.registry import StandIn, digest_of, send
 from tests.unit.builds_samples import WITH_BUILD
 from tests.unit.test_recipe import LOCK as TINY
 
-ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT)
+ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)
 NAMES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
-NAMES |= {AUDIT: "audit"}
+NAMES |= {AUDIT: "audit", NUMERICS: "numerical results"}
 DOCUMENTS = [*(NAMES[kind] for kind in ORDER if kind is not LOCK), "facts"]
 
 
@@ -119,10 +131,15 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
         PROVENANCE: provenance(lock, text, None, Builder("https://imagegen.dev/builder/local")),
         SMOKE: json.dumps(tested).encode(),
         AUDIT: json.dumps(REPORT.as_dict() | {"subject": lock.cell}).encode(),
+        NUMERICS: json.dumps({"image": digest, "results": {"H200": MEASURED}}).encode(),
     }
 
 
 KNOWN = {f"sha256:{digit * 64}": f"what is known of {digit}".encode() for digit in "12"}
+MEASURED = {
+    "format": 1, "device": {"name": "H200", "driver": None}, "versions": {"torch": "2.11.0"},
+    "operations": [{"operation": "matmul", "implementation": "torch", "dtype": "float32", "sha256": "", "samples": []}],
+}  # fmt: skip
 REPORT = Report("", (), (), {}, packages=2, elf_files=3)
 
 
@@ -305,6 +322,14 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
         "layers that lie": (another(LAYERS, lying, signed=True), "layers' list"),
         "an audit with errors": (another(AUDIT, found_wanting, signed=True), "audit"),
         "an audit of another cell": (another(AUDIT, lambda told: told | {"subject": "x"}, signed=True), "audit"),
+        "results of another image": (
+            another(NUMERICS, lambda told: told | {"image": "sha256:" + "7" * 64}, signed=True),
+            "numerical results",
+        ),
+        "results of no form": (
+            another(NUMERICS, lambda told: told | {"results": {}}, signed=True),
+            "numerical results",
+        ),
         "facts of other bytes": (facts(dict.fromkeys(KNOWN, b"other")), "facts"),
         "facts that lack one": (facts(dict([*KNOWN.items()][1:])), "facts"),
         "no signature": (unsigned, "signature"),

@@ -172,7 +172,10 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
     assert {check.name for check in CHECKS if check.device == "cuda"} == {
         *alone,
         *verl,
-        *(f"{name}-cuda" for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron", "trl-grpo")),
+        *(
+            f"{name}-cuda"
+            for name in ("toolkit", "triton", "flashinfer", "attention", "grpo", "megatron", "trl-grpo", "numerics")
+        ),
     }
 
 

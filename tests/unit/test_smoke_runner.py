@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import imagegen.smoke
+from imagegen.smoke import numerics
 
 HOME = Path(imagegen.smoke.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
@@ -169,14 +170,23 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
 def test_the_table_and_the_programs_are_one_set() -> None:
     assert {check.module for check in CHECKS} == {path.stem for path in PROGRAMS}
     assert len({check.name for check in CHECKS}) == len(CHECKS)
-    assert len(applicable({need for check in CHECKS for need in check.needs})) == len(CHECKS)
-    plain = {check.name for check in CHECKS if check.needs <= {"torch"}}
+    everything = {need for check in CHECKS for need in check.needs}
+    assert applicable(everything, [check.name for check in CHECKS]) == CHECKS
+    plain = {check.name for check in CHECKS if check.needs <= {"torch"} and not check.by_name}
     assert {check.name for check in applicable({"torch"})} == plain
     toolkit = {"flashinfer", "flashinfer-cuda", "toolkit", "toolkit-cuda"}
     cuda12 = {"torch", "flashinfer-python", "nvidia-cuda-nvcc-cu12"}  # whose wheels hold no nvcc
     assert not toolkit & {check.name for check in applicable(cuda12)}
     assert toolkit <= {check.name for check in applicable({*cuda12, "CUDA_HOME"})}
     assert [check.name for check in applicable(())] == ["imports", "pip-check", "versions", "environment", "loading"]
+
+
+def test_measurements_run_where_they_are_named_alone() -> None:
+    measurements = {check.name for check in CHECKS if check.by_name}
+    assert measurements == set(numerics.CHECKS)
+    assert {check.name for check in applicable({"torch"}, numerics.CHECKS)} == measurements
+    assert not measurements & {check.name for check in applicable({"torch"})}
+    assert applicable((), numerics.CHECKS) == ()
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "suite").rglob("*.py")), ids=lambda path: path.stem)

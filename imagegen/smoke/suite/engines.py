@@ -30,7 +30,7 @@ ALONE = {
 class Vllm:
     """vLLM's offline LLM class. Weights go from GPU memory to GPU memory, where the version knows how."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, context: int = CONTEXT) -> None:
         # The handles of GPU memory travel as a pickle between processes of this program.
         os.environ.update({**ALONE, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"})
         from vllm import LLM
@@ -42,7 +42,7 @@ class Vllm:
             dtype="bfloat16",
             enforce_eager=True,
             gpu_memory_utilization=SHARE,
-            max_model_len=CONTEXT,
+            max_model_len=context,
             max_num_seqs=grpo.DIGITS * 8,
             seed=0,
             **options,
@@ -51,15 +51,28 @@ class Vllm:
         if self._by_memory:
             self._llm.init_weight_transfer_engine({"init_info": {}})
 
-    def generate(self, prompts: list[list[int]], count: int, temperature: float) -> list[list[Completion]]:
+    def generate(
+        self, prompts: list[list[int]], count: int, temperature: float, tokens: int = grpo.COMPLETION
+    ) -> list[list[Completion]]:
         from vllm import SamplingParams
 
         params = SamplingParams(
-            n=count, temperature=temperature, max_tokens=grpo.COMPLETION, stop_token_ids=[grpo.EOS], logprobs=0
+            n=count, temperature=temperature, max_tokens=tokens, stop_token_ids=[grpo.EOS], logprobs=0
         )
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
         answers = self._llm.generate(given, params, use_tqdm=False)
         return [[_vllm_completion(output) for output in answer.outputs] for answer in answers]
+
+    def score(self, sequences: list[list[int]]) -> list[list[float]]:
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=1.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        given = [{"prompt_token_ids": sequence} for sequence in sequences]
+        answers = self._llm.generate(given, params, use_tqdm=False)
+        return [
+            [place[token].logprob for place, token in zip(answer.prompt_logprobs[1:], sequence[1:], strict=True)]
+            for answer, sequence in zip(answers, sequences, strict=True)
+        ]
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         if self._by_memory:
@@ -100,7 +113,7 @@ def _vllm_completion(output: Any) -> Completion:
 class SGLang:
     """SGLang's offline Engine. Weights go as handles of the trainer's GPU memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, context: int = CONTEXT) -> None:
         os.environ.update(ALONE)
         from sglang.srt.entrypoints.engine import Engine
         from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
@@ -109,19 +122,28 @@ class SGLang:
         self._engine = Engine(
             model_path=str(folder),
             dtype="bfloat16",
-            context_length=CONTEXT,
+            context_length=context,
             mem_fraction_static=SHARE,
             max_running_requests=grpo.DIGITS * 8,
             disable_cuda_graph=True,
             random_seed=0,
         )
 
-    def generate(self, prompts: list[list[int]], count: int, temperature: float) -> list[list[Completion]]:
-        params = {"temperature": temperature, "max_new_tokens": grpo.COMPLETION, "stop_token_ids": [grpo.EOS]}
+    def generate(
+        self, prompts: list[list[int]], count: int, temperature: float, tokens: int = grpo.COMPLETION
+    ) -> list[list[Completion]]:
+        params = {"temperature": temperature, "max_new_tokens": tokens, "stop_token_ids": [grpo.EOS]}
         given = [prompt for prompt in prompts for _ in range(count)]
         answers = self._engine.generate(input_ids=given, sampling_params=params, return_logprob=True)
         rows = [_sglang_completion(answer) for answer in answers]
         return [rows[start : start + count] for start in range(0, len(rows), count)]
+
+    def score(self, sequences: list[list[int]]) -> list[list[float]]:
+        params = {"temperature": 1.0, "max_new_tokens": 1}
+        answers = self._engine.generate(
+            input_ids=sequences, sampling_params=params, return_logprob=True, logprob_start_len=0
+        )
+        return [[log_prob for log_prob, *_ in answer["meta_info"]["input_token_logprobs"][1:]] for answer in answers]
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         answer = self._engine.update_weights_from_tensor([(name, value.detach()) for name, value in weights.items()])

@@ -47,11 +47,20 @@ class Completion:
 class Engine(Protocol):
     """What the checks need of vLLM and SGLang; see suite.engines."""
 
-    def generate(self, prompts: list[list[int]], count: int, temperature: float) -> list[list[Completion]]:
-        """`count` completions of COMPLETION tokens at most, for each prompt."""
+    def generate(
+        self, prompts: list[list[int]], count: int, temperature: float, tokens: int = grpo.COMPLETION
+    ) -> list[list[Completion]]:
+        """`count` completions of at most `tokens` tokens, for each prompt."""
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take these weights, named as in a Hugging Face checkpoint, without a restart."""
+
+
+class Scorer(Engine, Protocol):
+    """An engine that also computes the log-probabilities of tokens that it is given."""
+
+    def score(self, sequences: list[list[int]]) -> list[list[float]]:
+        """Return the log-probability of each token but the first, given those before it, for each sequence."""
 
 
 def make_model(vocabulary: int) -> nn.Module:
@@ -62,7 +71,7 @@ def check_engine(start: Callable[[Path], Engine], precision: Precision) -> Detai
     """`start` makes an engine of a folder with a checkpoint and a tokenizer. Raises Failed, or whatever it raises."""
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(SEED)
-        save(make_model(grpo.VOCABULARY), Path(folder))
+        save(make_model(grpo.VOCABULARY), Path(folder), words(grpo.VOCABULARY))
         step("the engine starts")
         return prove(start(Path(folder)), precision)
 
@@ -100,14 +109,19 @@ def prove(engine: Engine, precision: Precision) -> Details:
     )
 
 
-def save(model: nn.Module, folder: Path) -> None:
+def words(count: int) -> list[str]:
+    """Return a word for each of `count` tokens: those of suite.grpo first."""
+    own = [*map(str, range(grpo.DIGITS)), "<s>", "</s>", "<pad>"]
+    return own + [f"word{number}" for number in range(len(own), count)]
+
+
+def save(model: nn.Module, folder: Path, tokens: list[str]) -> None:
     """A checkpoint as the image's transformers writes it, with a tokenizer of one word for each token."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
     model.save_pretrained(folder)
-    words = [*map(str, range(grpo.DIGITS)), "<s>", "</s>", "<pad>"]
-    vocabulary = {word: number for number, word in enumerate(words)}
+    vocabulary = {word: number for number, word in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))  # noqa: S106  # a word, no secret
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -17,6 +17,7 @@ class Check:
     needs: frozenset[str] = frozenset()  # distributions and variables that the lock must have for the check to apply
     device: str = "cpu"  # "cuda": skipped where there is no GPU
     gpus: int = 1  # with "cuda": skipped where there are fewer
+    by_name: bool = False  # runs only where it is named: it measures, and does not belong to a smoke test
 
 
 _TORCH = frozenset({"torch"})
@@ -74,9 +75,18 @@ CHECKS = (
     Check("verl-grpo-2gpu", "verl_grpo_2gpu", "the same with FSDP over two GPUs", 1800, _VERL_RUN, "cuda", 2),
     Check("verl-megatron-2gpu", "verl_megatron_2gpu", "the same with Megatron on two", 1800, _VERL_MEGATRON, "cuda", 2),
     Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally, also with SubprocVecEnv", 300, _SB3),
+    Check("numerics", "numerics", "operations are as exact as was measured", 300, _TORCH, by_name=True),
+    Check("numerics-cuda", "numerics", "the same on this GPU, and in the engine", 900, _TORCH, "cuda", by_name=True),
 )
 
 
-def applicable(parts: Collection[str]) -> tuple[Check, ...]:
-    """Return the checks for an image with these distributions (normalised names) and variables, in their order."""
-    return tuple(check for check in CHECKS if check.needs.issubset(parts))
+def applicable(parts: Collection[str], names: Collection[str] = ()) -> tuple[Check, ...]:
+    """Return the checks for an image with these distributions (normalised names) and variables, in their order.
+
+    Of the checks in `names`, or of all that need not be named.
+    """
+    return tuple(
+        check
+        for check in CHECKS
+        if check.needs.issubset(parts) and (check.name in names if names else not check.by_name)
+    )
