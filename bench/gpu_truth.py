@@ -361,11 +361,14 @@ def observe(folder: Path) -> dict[str, Any]:
 # compare -------------------------------------------------------------------------------------------------------------
 
 
-def predict(mix: str, mode: str, capability: str, isa: tuple[int, int] | None) -> str:
-    """Return "sass", "ptx" or "no": the audit's rule, of the code that the mode leaves to the driver."""
+def predict(mix: str, mode: str, capability: str, isa: tuple[int, int] | None, *, bare: bool = False) -> str:
+    """Return "sass", "ptx" or "no": the audit's rule, of the code that the mode leaves to the driver.
+
+    CUDA_FORCE_PTX_JIT ignores the machine code in fat binaries; a `bare` cubin runs all the same (driver 580.159.04).
+    """
     from imagegen.audit.capability import runs
 
-    left = {"no JIT": ("sass",), "forced JIT": ("ptx",)}.get(mode, ("sass", "ptx"))
+    left = {"no JIT": ("sass",), "forced JIT": ("sass",) if bare else ("ptx",)}.get(mode, ("sass", "ptx"))
     return runs([target for target in targets(mix) if target.kind in left], capability, isa)
 
 
@@ -384,7 +387,8 @@ def compare(observed: dict[str, Any]) -> bool:
     for sample in rows:
         cells = []
         for mode in MODES:
-            predicted = [predict(mix, mode, capability, isa) for mix in sample.containers]
+            bare = sample.name.endswith(".cubin")
+            predicted = [predict(mix, mode, capability, isa, bare=bare) for mix in sample.containers]
             codes = observed["codes"][mode][sample.name]
             agree = len(codes) == len(predicted) and all(
                 (code == 0) == (verdict != "no") for code, verdict in zip(codes, predicted, strict=True)

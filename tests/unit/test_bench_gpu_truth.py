@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import gpu_truth
 
 ISA = (9, 0)
+SAMPLES = Path(__file__).parents[1] / "samples" / "gpu_truth"
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,27 @@ def test_an_older_libcuda_that_starts_is_found() -> None:
     assert not gpu_truth.compare({**observed(), "libcuda": [own, {**older, "cuInit": 0}]})
 
 
+def predicted(name: str, mix: str, mode: str) -> str:
+    return gpu_truth.predict(mix, mode, "9.0", ISA, bare=name.endswith(".cubin"))
+
+
+def test_forced_compilation_leaves_bare_machine_code() -> None:
+    assert predicted("90.cubin", "90", "forced JIT") == "sass"
+    assert predicted("90.fatbin", "90", "forced JIT") == "no"
+
+
+def test_an_h200_does_what_is_predicted() -> None:
+    recorded = json.loads((SAMPLES / "h200-580.159.04.json").read_text())
+    assert [len(codes) for codes in recorded["codes"].values()] == [211] * 3
+    assert gpu_truth.compare(recorded)
+
+
 def observed() -> dict[str, Any]:
     """Return codes of a driver that does what is predicted."""
     samples = {sample.name: sample.containers for sample in gpu_truth.samples()}
     codes = {
         mode: {
-            name: [0 if gpu_truth.predict(mix, mode, "9.0", ISA) != "no" else 209 for mix in samples[name]]
+            name: [0 if predicted(name, mix, mode) != "no" else 209 for mix in samples[name]]
             for name in ("80.cubin", "90.cubin", "90.ptx", "lib90_100.so")
         }
         for mode in gpu_truth.MODES
