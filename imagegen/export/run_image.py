@@ -106,7 +106,7 @@ def main() -> None:
         sys.exit("error: root is needed to mount the image's files and to make namespaces")
     start = time.monotonic()
     image = json.loads(gzip.decompress(IMAGE.read_bytes()))
-    if not UNPACKED.exists():
+    if not (UNPACKED.exists() and ROOT.is_dir() and UNPACKED.read_text(encoding="utf-8").strip() == image["image"]):
         unpack(image)
     if given.command == "test":
         sys.exit(test(image, given.checks, start + given.limit))
@@ -138,6 +138,7 @@ def sha256_of(path: str) -> str:
 def unpack(image: Image) -> None:
     """Write the image's files to ROOT; exits with an error where one has another sha256 than the image's."""
     start = time.monotonic()
+    UNPACKED.unlink(missing_ok=True)
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir()
     offsets = unpack_parts(image)

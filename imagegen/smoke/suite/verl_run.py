@@ -192,6 +192,8 @@ def arguments(root: Path, variant: Variant, engine: str) -> list[str]:
         f"{ROLLOUT}.name={engine}",
         f"{ROLLOUT}.tensor_model_parallel_size=1",
         f"{ROLLOUT}.gpu_memory_utilization=0.2",
+        # Without it vLLM measures the memory, and ends where another process on the GPU frees some meanwhile.
+        *((f"+{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={256 << 20}",) if engine == "vllm" else ()),
         f"{ROLLOUT}.n={GROUP}",
         f"{ROLLOUT}.enforce_eager=True",
         f"{ROLLOUT}.agent.num_workers=1",
