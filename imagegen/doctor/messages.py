@@ -107,6 +107,13 @@ KNOWN = (
         "vLLM issue 20305; vllm/v1/worker/gpu_worker.py",
     ),
     Known(
+        r"Error in memory profiling\. Initial free memory",
+        "another process on the GPU freed memory while the engine measured how much it needs itself",
+        "start engines on one GPU one after the other, or give the size of the KV cache: --kv-cache-memory-bytes",
+        "measured with vLLM 0.24.0, three engines starting on one H200; vllm/v1/worker/gpu_worker.py",
+        "2026-11-23",
+    ),
+    Known(
         r"model type `([\w.-]+)` but Transformers does not recognize"
         r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
         "this transformers knows no model type {0}: the checkpoint is newer than it",

@@ -39,6 +39,8 @@ MET = {
     "(0.9, 19.86 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "trainer",
     "ValueError: Free memory on device (0.49/79.32 GiB) on startup is less than desired GPU memory utilization (0.6, "
     "47.59 GiB).": "trainer",
+    "RuntimeError: Worker failed with error 'Error in memory profiling. Initial free memory 113.54 GiB, current free "
+    "memory 133.1 GiB. This happens when other processes sharing the same container release GPU memory": "measured",
     "ValueError: The checkpoint you are trying to load has model type `ministral3` but Transformers does not recognize "
     "this architecture.": "model type ministral3",
     '  File "/opt/venv/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py", line 1061, in '
