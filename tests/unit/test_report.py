@@ -54,6 +54,22 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
     assert set(files) == {"index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "style.css", "filter.js"}
 
 
+@pytest.mark.parametrize(
+    ("names", "driver", "expected"),
+    [
+        (["NVIDIA H200"], "580.159.04", "They passed on NVIDIA H200, driver 580.159.04:"),
+        (["NVIDIA H200", "NVIDIA H200"], "", "They passed on 2 x NVIDIA H200:"),
+        ([], "", "They passed:"),
+    ],
+)
+def test_gpu_and_driver_of_a_test_are_shown(report: site.Report, names: list[str], driver: str, expected: str) -> None:
+    details = {"devices": [{"name": name} for name in names], "driver": driver}
+    cuda = {"check": "cuda", "status": "pass", "seconds": 1.0, "reason": "", "details": details, "log": ""}
+    tested = {**report_samples.SMOKE.as_dict(), "passed": True, "checks": [cuda]}
+    made = site.render(replace(report, sheets=(replace(report.sheets[0], smoke=tested),)))
+    assert expected in text(parsed(next(page for name, page in made.items() if name.startswith("cells/"))))
+
+
 def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     said = text(parsed(files["cells/tiny-cpu-py311.html"]))
     assert said.count("Not run here.") == 2
