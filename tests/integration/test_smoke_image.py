@@ -75,7 +75,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         ("cpu_grpo", "grpo"),
         ("cpu_grpo", "checkpoint"),
         ("cpu_grpo", "attention"),
-        ("cpu_grpo", "numerics"),
+        pytest.param("cpu_grpo", "numerics", marks=pytest.mark.slow),
         pytest.param("cpu_grpo", "collective", marks=pytest.mark.slow),
         pytest.param("cpu_grpo", "fabric", marks=pytest.mark.slow),
         ("cpu_grpo", "loading"),
