@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,28 +93,55 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("machine"), host)
 
 
-def built_in(machine: Place, image: str) -> Built:
-    """Built once for all tests; the store starts empty, so that the first build has the network alone.
+def built_in(machine: Place, image: str, shared: Path) -> Built:
+    """Build an image once for all test processes: the first builds into `shared`, the others copy its machine.
 
-    Into the store first: an engine that the machine had before may hold the image already.
+    Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
+    there before may hold the image already.
     """
-    machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
-    said = machine.run("build", image, "--no-test", "--scratch-base")
-    (cell,) = matrix.load([shipped("matrices")]).select(image)
-    locked = committed(cell.id)
-    if relocked(said):  # the archive has moved on: this machine goes on with a lock of its own, recorded like the other
-        locked = lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml")
-        lock.write(locked, machine.root / "locks" / f"{cell.id}.toml")
-        machine.run("lock", image, "--record")
-        locked = lock.read(machine.root / "locks" / f"{cell.id}.toml")
+    with Path(f"{shared}.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        first = not shared.exists()
+        if first:
+            machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
+            said = machine.run("build", image, "--no-test", "--scratch-base")
+        else:
+            copy_tree(shared / "machine", machine.root)
+            said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
+        (cell,) = matrix.load([shipped("matrices")]).select(image)
+        locked = committed(cell.id)
+        if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
+            own = machine.root / "locks" / f"{cell.id}.toml"
+            if first:
+                lock.write(lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml"), own)
+                machine.run("lock", image, "--record")
+            locked = lock.read(own)
+        if first:
+            copy_tree(machine.root, shared / "machine")
+            (shared / "said.json").write_text(json.dumps(vars(said)))
     return Built(pipeline.tags(locked)[1], locked, cell.declarations, said)
 
 
-@pytest.fixture(scope="session")
-def sb3_maskable(machine: Place) -> Built:
-    return built_in(machine, "sb3-maskable")
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory by hard links; files that `target` has stay."""
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-aln", f"{source}/.", target], check=True)
 
 
 @pytest.fixture(scope="session")
-def cpu_grpo(machine: Place) -> Built:
-    return built_in(machine, "cpu-grpo")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this session's, the same in each of pytest-xdist's processes."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def sb3_maskable(machine: Place, shared: Path) -> Built:
+    return built_in(machine, "sb3-maskable", shared / "sb3-maskable")
+
+
+@pytest.fixture(scope="session")
+def cpu_grpo(machine: Place, shared: Path) -> Built:
+    return built_in(machine, "cpu-grpo", shared / "cpu-grpo")

@@ -79,7 +79,7 @@ def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path
     report = json.loads(done.stdout)
     assert report["passed"] is False
     checks = {each["check"]: each for each in report["checks"]}
-    needing_gpu = {"cuda", "attention-cuda", "nccl", "grpo-cuda"}
+    needing_gpu = {"cuda", "attention-cuda", "nccl", "fabric-cuda", "grpo-cuda"}
     assert {name for name, each in checks.items() if each["status"] != "pass"} == needing_gpu
     assert all("a GPU is required" in checks[name]["reason"] for name in needing_gpu)
     assert checks["grpo"]["details"]["model"] == "torch"  # this image has no transformers

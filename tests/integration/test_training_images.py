@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=["blackwell-vllm", "blackwell-sglang"])
-def image(request: pytest.FixtureRequest, machine: Place, engine: Engine) -> Iterator[Built]:
-    built = built_in(machine, request.param)
+def image(request: pytest.FixtureRequest, machine: Place, shared: Path, engine: Engine) -> Iterator[Built]:
+    built = built_in(machine, request.param, shared / request.param)
     shutil.rmtree(machine.root / request.param)
     yield built
     Shell(engine, built.ref).docker("rmi", built.ref, built.ref.rpartition("-")[0])
