@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO
@@ -49,12 +51,33 @@ def main() -> None:
         if stopped.number != signal.SIGPIPE:
             _tell(_SIGNALS[signal.Signals(stopped.number)])
         code = 128 + stopped.number
+        atexit.register(_set_handlers, signal.SIG_IGN)  # the exit code stands; what is left takes milliseconds
+        _set_handlers(_grace_handler())
     except Exception as error:  # noqa: BLE001 - the last resort of every error that nobody expected
         code = _unexpected(error)
-    for number in _SIGNALS:  # whoever is impatient from here on may be
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+        _set_handlers(signal.SIG_DFL)
+    else:
+        _set_handlers(signal.SIG_DFL)
     sys.exit(code)
+
+
+def _set_handlers(handler: Any) -> None:
+    """Set the handler of each signal that ends a run, but of those that the parent process had ignored."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _grace_handler() -> Callable[[int, FrameType | None], None]:
+    """Return a handler that ignores signals for _GRACE seconds from now, and then takes the default action."""
+    start = time.monotonic()
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
+        if time.monotonic() - start > _GRACE:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    return handle
 
 
 def _prepare() -> None:
@@ -72,9 +95,7 @@ def _prepare() -> None:
             last = time.monotonic()
             raise _Stopped(number)
 
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs want it
-            signal.signal(number, stop)
+    _set_handlers(stop)  # ignored signals stay so, as nohup and background jobs want it
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
 
 

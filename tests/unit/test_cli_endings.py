@@ -82,6 +82,13 @@ def test_a_signal_ends_all_in_one_line(
     assert project.lock.read_bytes() == before
 
 
+def test_a_second_signal_while_python_ends_changes_nothing() -> None:
+    program = "import atexit, signal, imagegen.cli.commands as c; atexit.register(signal.raise_signal, 2); "
+    program += "c.run = lambda: signal.raise_signal(2); from imagegen.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     program = "import signal, imagegen.cli.commands as c; c.run = lambda: signal.raise_signal(1) or 7; "
     program += "from imagegen.cli import main; main()"
