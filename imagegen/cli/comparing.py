@@ -49,7 +49,7 @@ def places(app: App, client: Client) -> Places:
         return app.find_lock(found), app.lock_path(found)
 
     def documents(source: Source, digest: str, kind: Kind) -> list[bytes]:
-        """The attached documents of one kind; those that somebody trusted attests come first."""
+        """Return the attached documents of one kind; those that a trusted signer attests come first."""
         documents = testimony(source, project, NOBODY)(digest).testimony.documents
         found = [each for each in documents if each.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]

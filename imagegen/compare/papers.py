@@ -143,8 +143,8 @@ def _audit(title: str, told: dict[str, Any], _: Found, lock: Lock | None, __: Se
     return passed(title, f"no errors, {counted(told['counts']['warning'], 'warning')}, {told['packages']} packages")
 
 
-def _numerics(title: str, told: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
-    devices = [each.device for each in numerics.attached(told, found.digest)]
+def _numerics(title: str, content: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+    devices = [each.device for each in numerics.attached(content, found.digest)]
     return passed(title, f"measured on {' and '.join(devices)}")
 
 
