@@ -15,6 +15,7 @@ import imagegen.smoke
 sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where `suite` is copied to
 
 from suite import program, verl_run
+from suite.table import CHECKS
 
 VARIANT = verl_run.Variant(steps=4, rise=0.09)
 
@@ -88,6 +89,11 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "no checkpoint": (lambda run: replace(run, learned=None), {"checkpoint"}),
     "the first weights saved": (lambda run: replace(run, learned=0.0), {"checkpoint"}),
 }
+
+
+def test_each_variant_is_a_check() -> None:
+    rows = {check.name: check.gpus for check in CHECKS if check.module == "verl_trainer"}
+    assert rows == {f"verl-{name}": variant.gpus for name, variant in verl_run.VARIANTS.items()}
 
 
 def test_a_sound_run_passes() -> None:
