@@ -21,13 +21,13 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit import facts
-from imagegen.layers.codec import LayerSink
-from imagegen.layers.install import installation
-from imagegen.layers.tar import TarWriter
-from imagegen.layers.watch import Watch, facts_of
-from imagegen.layers.wheel import open_locked
-from imagegen.lock.model import File, LockedWheel
-from imagegen.store import Store
+from imagegen.core.store import Store
+from imagegen.image.layers.codec import LayerSink
+from imagegen.image.layers.install import installation
+from imagegen.image.layers.tar import TarWriter
+from imagegen.image.layers.watch import Watch, facts_of
+from imagegen.image.layers.wheel import open_locked
+from imagegen.plan.lock.model import File, LockedWheel
 
 PYTHON = "3.11"
 

@@ -27,13 +27,14 @@ from machine import Cost, run
 from packaging.version import Version
 from pypi_simple import PyPISimple
 
-from imagegen import base, layers, lock
 from imagegen.cli.app import App
-from imagegen.data import shipped
-from imagegen.engine import Engine
-from imagegen.layers.layer import known
-from imagegen.lock.model import File, Lock, LockedWheel
-from imagegen.store import Store
+from imagegen.core.data import shipped
+from imagegen.core.store import Store
+from imagegen.image import base, inputs, layers
+from imagegen.image.layers.layer import known
+from imagegen.plan import lock
+from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.run.engine import Engine
 
 PIN = "filelock"  # small, pure Python, in a layer that it shares
 TAG = "imagegen-bench"
@@ -46,7 +47,7 @@ RUN --mount=type=bind,from=wheels,target=/mnt/wheels --mount=type=bind,target=/m
     --no-cache-dir --no-deps --require-hashes --find-links /mnt/wheels -r /mnt/context/requirements.txt
 """
 # What imagegen does when byte-code is off on all sides: nothing but this differs.
-PLAIN = "from imagegen.layers import layer; layer.compiles = lambda *_: False; "
+PLAIN = "from imagegen.image.layers import layer; layer.compiles = lambda *_: False; "
 
 
 class Bench:
@@ -70,7 +71,7 @@ class Bench:
         self.env |= {"DOCKER_HOST": host} if host else {}
         sdists = tuple(wheel for wheel in self.lock.wheels if wheel.sdist)
         pip = tuple(wheel for wheel in self.lock.wheels if wheel.name == "pip")
-        lock.fetch(replace(self.lock, wheels=(*sdists, *pip)), self.warm, self.settings, app.progress)
+        inputs.fetch(replace(self.lock, wheels=(*sdists, *pip)), self.warm, self.settings, app.progress)
         layers.assemble_base(self.lock, self.warm, self.settings, app.progress)
         base.rootfs(self.lock.base, self.warm, self.settings, app.progress)
         self.sdists = sdists

@@ -30,15 +30,15 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 if importlib.util.find_spec("pydantic") is None:  # a machine with a GPU need not have what matrices are checked with
-    for name in ("imagegen.matrix", "imagegen.matrix.model"):
+    for name in ("imagegen.plan.matrix", "imagegen.plan.matrix.model"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules["imagegen.matrix"].__path__ = [str(ROOT / "imagegen/matrix")]
-    sys.modules["imagegen.matrix.model"].EnvVar = object  # type: ignore[attr-defined]
+    sys.modules["imagegen.plan.matrix"].__path__ = [str(ROOT / "imagegen/plan/matrix")]
+    sys.modules["imagegen.plan.matrix.model"].EnvVar = object  # type: ignore[attr-defined]
 
-from imagegen.matrix.recipe import Cost  # noqa: E402
+from imagegen.plan.matrix.recipe import Cost  # noqa: E402
 from imagegen.wheels.throttle import Work, budget, duration, machine, plan  # noqa: E402
 
-WORKER = ROOT / "imagegen/wheels/suite/build.py"
+WORKER = ROOT / "imagegen/incontainer/worker/build.py"
 SHA256 = "1e71dd64a9e0280e0447b8a0c2541bad4bf6ac65bdeaa2f90e51a9e57de0370d"
 COST = Cost(73, 220.0, 4_650_000_000, 7_040_000_000, "16 cores, 125 GiB, nvcc 13.0.88, torch 2.11.0+cu130, 2026-11-20")
 MARK = "@imagegen "

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from imagegen import compat, matrix
-from imagegen.data import shipped
-from imagegen.matrix import metadata
+from imagegen.core.data import shipped
+from imagegen.plan import matrix
+from imagegen.plan import rules as compat
+from imagegen.plan.matrix import metadata
 
 T = TypeVar("T")
 ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]

@@ -12,8 +12,8 @@ import os
 import statistics
 import sys
 
-from imagegen.config import Settings
-from imagegen.engine import Engine
+from imagegen.core.config import Settings
+from imagegen.run.engine import Engine
 
 WITHOUT = {"PYTHONPYCACHEPREFIX": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
 PROGRAM = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"

@@ -29,8 +29,8 @@ from pathlib import Path
 from compare import TAG, Bench, build_arguments, clean
 
 from imagegen.cli.app import App
-from imagegen.engine import debs
-from imagegen.engine.floor import SUITE
+from imagegen.run.embedded_engine import debs
+from imagegen.run.engine.floor import SUITE
 
 RUNS = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"))
 

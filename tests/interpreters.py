@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from imagegen.interpreter import InterpreterArchive, LockedInterpreter
-from imagegen.matrix.model import Interpreter
+from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.plan.matrix.model import Interpreter
 
 DEBIAN = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
 LOCKED = LockedInterpreter("debian12-3.11", "3.11.2", "/usr/bin/python3.11")

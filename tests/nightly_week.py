@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagegen import lock
-from imagegen.config import Settings
-from imagegen.lock.model import Lock, LockedBase
-from imagegen.matrix.model import Base, Cell, Component, Index, Requirement
-from imagegen.matrix.rule import Rule
-from imagegen.nightly.propose import Proposal, propose
-from imagegen.nightly.releases import Shelf
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.app.nightly.propose import Proposal, propose
+from imagegen.app.nightly.releases import Shelf
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.lock.model import Lock, LockedBase
+from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
+from imagegen.plan.matrix.rule import Rule
+from imagegen.wheels import resolve
 from tests.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser
 from tests.unit.test_lock_resolve import Shelf as Index_
@@ -59,7 +59,7 @@ class Week:
         self.index.wheel(name, version, *requires, uploaded=on, tag=tag)
 
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
-        return lock.make(
+        return resolve.make(
             self.cell, previous=previous, upgrade=False, upgrade_packages=upgraded, as_of=as_of, bounds=bounds,
             settings=self.settings, store=self.store, rules=self.rules, progress=Quiet(), chooser=Chooser(),
         )  # fmt: skip

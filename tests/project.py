@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from imagegen import lock, matrix
-from imagegen.data import shipped
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedWheel
-from imagegen.matrix.model import Cell
+from imagegen.core.data import shipped
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedWheel
+from imagegen.plan.matrix.model import Cell
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
 

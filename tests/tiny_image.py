@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import zstandard
 
-from imagegen.store import Store, digest_of
+from imagegen.core.store import Store, digest_of
 
 PROGRAMS = ("sh", "cat", "echo", "sleep", "kill", "ls")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.inventory.layers import Layered, read_layer
+from imagegen.image.inventory.layers import Layered, read_layer
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter
 
 from imagegen.audit.model import Severity
-from imagegen.errors import UsageError
-from imagegen.text import did_you_mean, unprintable
+from imagegen.core.errors import UsageError
+from imagegen.core.text import did_you_mean, unprintable
 
 _FOLDER = Path(__file__).parent / "data" / "findings"
 

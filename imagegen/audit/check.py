@@ -9,7 +9,7 @@ from imagegen.audit.capability import arch
 from imagegen.audit.model import File, Finding, Severity, Subject
 from imagegen.audit.report import Report, ordered
 from imagegen.audit.verdicts import verdicts
-from imagegen.matrix.model import Gpu
+from imagegen.core.gpu import Gpu
 
 _SHOWN = 20  # files of one package that cannot be read, in one finding
 

@@ -21,8 +21,8 @@ from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Su
 from imagegen.audit.shipped import data
 from imagegen.audit.tags import for_another_python
 from imagegen.audit.wording import few
-from imagegen.matrix.model import Gpu
-from imagegen.text import counted
+from imagegen.core.gpu import Gpu
+from imagegen.core.text import counted
 
 _MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
 _WORDS = re.compile(r"[^0-9A-Za-z]+")

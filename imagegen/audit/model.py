@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from imagegen.matrix.model import Gpu
+from imagegen.core.gpu import Gpu
 
 
 class Severity(StrEnum):

@@ -17,7 +17,7 @@ from imagegen import __version__
 from imagegen.audit import catalogue
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import Report
-from imagegen.text import shown
+from imagegen.core.text import shown
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

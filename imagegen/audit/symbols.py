@@ -17,7 +17,7 @@ from imagegen.audit.known import driver_symbols, is_standard
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.torch_rule import owned
 from imagegen.audit.wording import few, listed
-from imagegen.text import counted
+from imagegen.core.text import counted
 
 _OF_PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # A C++ name in a namespace or class that is neither the standard library's nor the compiler's.

@@ -23,7 +23,7 @@ from imagegen.audit.shipped import data
 from imagegen.audit.torch_exports import minor, owned
 from imagegen.audit.torch_user import X86_64, Fit, User, user
 from imagegen.audit.wording import few, listed
-from imagegen.text import counted
+from imagegen.core.text import counted
 
 __all__ = ["Fit", "check", "fits", "owned"]
 

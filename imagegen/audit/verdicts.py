@@ -14,7 +14,7 @@ from imagegen.audit.capability import runs
 from imagegen.audit.elf import CUDA
 from imagegen.audit.model import Finding, Package, Severity, Subject, Target
 from imagegen.audit.report import Runs, Verdict
-from imagegen.matrix.model import Gpu
+from imagegen.core.gpu import Gpu
 
 _COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
 

@@ -12,18 +12,22 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from imagegen import __version__, base, compat, data, layers, lock, matrix
-from imagegen.config import Settings
-from imagegen.data import is_source_tree, shipped
-from imagegen.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
-from imagegen.lock.builds import keyed
-from imagegen.lock.model import Lock
-from imagegen.matrix import metadata
-from imagegen.matrix.model import Cell
-from imagegen.progress import Terminal
-from imagegen.store import Store
-from imagegen.text import counted
-from imagegen.wheels import catalogue
+from imagegen import __version__
+from imagegen.core import data
+from imagegen.core.config import Settings
+from imagegen.core.data import is_source_tree, shipped
+from imagegen.core.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
+from imagegen.core.progress import Terminal
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image import base, layers
+from imagegen.plan import lock, matrix
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.builds import keyed
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels import catalogue, resolve
 from imagegen.wheels.catalogue import Catalogue
 
 T = TypeVar("T")
@@ -114,10 +118,10 @@ class App:
         The lock is neither stale nor does it contradict its cell.
         """
         wrong: list[str] = []
-        if found.gpu != lock.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
+        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
-            wrong += lock.uncatalogued(found, cell, self.catalogue)
+            wrong += resolve.uncatalogued(found, cell, self.catalogue)
         wrong += layers.record_contradictions(found)
         if wrong:
             raise LockError(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from imagegen import compat
 from imagegen.audit import catalogue
 from imagegen.audit.check import audit
 from imagegen.audit.report import Report
@@ -17,8 +16,9 @@ from imagegen.cli.app import App, pass_app
 from imagegen.cli.audit_subjects import Wanted, subjects
 from imagegen.cli.audit_table import table, wrapped
 from imagegen.cli.report import check_writable
-from imagegen.errors import UsageError
-from imagegen.matrix.model import Gpu
+from imagegen.core.errors import UsageError
+from imagegen.core.gpu import Gpu
+from imagegen.plan import rules as compat
 
 
 @click.command("audit")

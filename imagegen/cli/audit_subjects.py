@@ -13,8 +13,8 @@ from packaging.version import Version
 from imagegen.audit.model import Subject
 from imagegen.audit.sarif import Source
 from imagegen.cli.app import App
-from imagegen.errors import UsageError
-from imagegen.matrix.model import Gpu
+from imagegen.core.errors import UsageError
+from imagegen.core.gpu import Gpu
 
 Audited = tuple[Subject, Source | None]  # with the file of the repository that decides what is in it
 
@@ -66,12 +66,12 @@ def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
 
 def _found(app: App, wanted: Wanted) -> Iterator[Audited]:
     if wanted.image is not None:
-        from imagegen.inventory import image
+        from imagegen.app import image_subject as image
 
         known = app.matrix.gpus.values()
         yield image.subject(wanted.image, wanted.gpus, app.settings, app.progress, known=known), None
     elif wanted.site:
-        from imagegen.inventory import site
+        from imagegen.image.inventory import site
 
         yield site.subject(wanted.site, wanted.gpus, app.progress, variables=app.env), None
     elif wanted.loose:
@@ -97,7 +97,7 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
     if cpu := [each.id for each in chosen if each.cuda_version is None and (wanted.gpus or wanted.driver)]:
         raise UsageError(f"{cpu[0]} is for no GPU", fix="leave out --gpu and --driver, or name a cell with CUDA")
     from imagegen.cli.compiling import realised
-    from imagegen.inventory import cell
+    from imagegen.image.inventory import cell
 
     for each, lock in [(each, realised(app, each, app.fresh_lock(each), None)) for each in chosen]:
         subject = cell.subject(lock, each, app.store, app.sources(each), app.progress)
@@ -125,6 +125,6 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
             Version(torch)
         except ValueError:
             raise UsageError(f'--torch "{torch}" is no version', fix="--torch 2.8.0") from None
-    from imagegen.inventory import loose
+    from imagegen.image.inventory import loose
 
     return loose.subject([Path(each) for each in words], gpus, torch)

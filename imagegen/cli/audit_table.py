@@ -11,7 +11,7 @@ from imagegen.audit import catalogue
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import Report, Runs, Verdict, by_package
 from imagegen.audit.torch_rule import Fit
-from imagegen.text import shown
+from imagegen.core.text import shown
 
 _WIDEST = 100  # columns: longer lines are not read
 _TERMINAL = 1000  # columns: no terminal is wider

@@ -9,17 +9,18 @@ from typing import Any
 
 import click
 
-from imagegen import builds, pipeline
+from imagegen.app import pipeline
 from imagegen.cli import side_by_side
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option, compiling, realised, with_engine
 from imagegen.cli.gate import gate
 from imagegen.cli.report import print_report
-from imagegen.engine import Engine
-from imagegen.errors import UsageError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.publish import proof
+from imagegen.core.errors import UsageError
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.engine import Engine
+from imagegen.supply.publish import proof
+from imagegen.wheels import builds
 
 
 @click.command("build")

@@ -10,7 +10,7 @@ import click
 
 from imagegen import __version__
 from imagegen.cli.lazy import Lazy
-from imagegen.errors import UsageError
+from imagegen.core.errors import UsageError
 
 # Command -> what `--help` says.
 COMMANDS = {

@@ -9,25 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from imagegen.builds import costs
 from imagegen.cli.app import App
-from imagegen.compare.difference import Known
-from imagegen.compare.sides import Places, Source
-from imagegen.compare.verify import Said
-from imagegen.errors import UsageError
-from imagegen.lock.model import Lock, LockedBuild
-from imagegen.matrix import metadata
-from imagegen.matrix.model import Cell
-from imagegen.net import Client
-from imagegen.registry import Repository
-from imagegen.smoke import numerics
-from imagegen.smoke.numerics import Fingerprint
-from imagegen.trust import project as projects
-from imagegen.trust.attach import gather
-from imagegen.trust.documents import LOCK, NUMERICS, Kind
-from imagegen.trust.project import Project
-from imagegen.trust.signers import Trust
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.registry import Repository
+from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.smoke import numerics
+from imagegen.run.smoke.numerics import Fingerprint
+from imagegen.supply.compare.difference import Known
+from imagegen.supply.compare.sides import Places, Source
+from imagegen.supply.compare.verify import Said
+from imagegen.supply.trust import project as projects
+from imagegen.supply.trust.attach import gather
+from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
+from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.signers import Trust
 from imagegen.wheels import wheelhouse
+from imagegen.wheels.builds import costs
 from imagegen.wheels.throttle import Work
 
 NOBODY = "nobody whom the project names"

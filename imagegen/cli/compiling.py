@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from imagegen import builds, lock
 from imagegen.cli.app import App
-from imagegen.engine import Engine
-from imagegen.lock.model import Lock, LockedBuild
-from imagegen.matrix.model import Cell
+from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.engine import Engine
+from imagegen.wheels import builds, resolve
 
 builder_option = click.option(
     "--builder",
@@ -44,12 +44,12 @@ def with_engine(app: App, cell: Cell, builder: str | None = None) -> builds.Comp
     return work
 
 
-def places(app: App, cell: Cell) -> lock.Places:
+def places(app: App, cell: Cell) -> resolve.Places:
     """Where a lock looks for the wheels of what needs a compiler."""
-    from imagegen.inventory import loose  # late: it brings the readers of wheels
+    from imagegen.image.inventory import loose  # late: it brings the readers of wheels
 
     known = app.catalogue
     settings = app.sources(cell)
-    return lock.Places(
+    return resolve.Places(
         known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, app.store, app.progress
     )

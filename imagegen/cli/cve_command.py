@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import LockError
-from imagegen.lock.model import Lock
-from imagegen.text import counted, shown
-from imagegen.trust import osv, project
-from imagegen.trust.advisories import PYPI, Package, Vulnerability, identity
+from imagegen.core.errors import LockError
+from imagegen.core.text import counted, shown
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.trust import osv, project
+from imagegen.supply.trust.advisories import PYPI, Package, Vulnerability, identity
 
 _FEW = 5  # packages that ask for one
 
@@ -38,8 +38,8 @@ def command(ctx: click.Context, app: App, *, pattern: str, places: tuple[Path, .
     The advisories are those that osv.dev publishes for each ecosystem (PyPI, Debian). What publish.yaml accepts until a
     day is told and does not count until that day is over. Exit code 1 when something is found that counts.
     """
-    from imagegen.inventory.cell import known_system
-    from imagegen.trust.advisories import packages, vulnerabilities
+    from imagegen.image.inventory.cell import known_system
+    from imagegen.supply.trust.advisories import packages, vulnerabilities
 
     today = dt.datetime.now(dt.UTC).date()
     exemptions = project.load(app.project).exemptions

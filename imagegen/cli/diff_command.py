@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
-from imagegen import layers
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known, places
 from imagegen.cli.report import print_lines
 from imagegen.cli.table import Table
-from imagegen.compare import numerics, sides, words
-from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.compare.side import Part, Side
-from imagegen.net import Client
-from imagegen.smoke.numerics import Fingerprint, recall
-from imagegen.text import shown
+from imagegen.core.net import Client
+from imagegen.core.text import shown
+from imagegen.image import layers
+from imagegen.run.smoke.numerics import Fingerprint, recall
+from imagegen.supply.compare import numerics, sides, words
+from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
+from imagegen.supply.compare.side import Part, Side
 from imagegen.wheels.throttle import duration
 
 

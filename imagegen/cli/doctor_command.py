@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from imagegen import doctor
 from imagegen.cli.app import App, pass_app
-from imagegen.doctor import fabric as fabrics
-from imagegen.engine import Engine
-from imagegen.errors import EngineError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.matrix import models
-from imagegen.matrix.model import Cell
-from imagegen.preflight.suite.model import Image
+from imagegen.core.errors import EngineError, UsageError
+from imagegen.incontainer.preflight.model import Image
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix import models
+from imagegen.plan.matrix.model import Cell
+from imagegen.run import doctor
+from imagegen.run.doctor import fabric as fabrics
+from imagegen.run.engine import Engine
 
 
 @click.command("doctor")
@@ -71,7 +71,8 @@ def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
 
 def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
     """Run the smoke check of NCCL in a container of the cell's image, if it is a CUDA image that the engine has."""
-    from imagegen import pipeline, smoke  # late: the doctor of a host starts without them
+    from imagegen.app import pipeline
+    from imagegen.run import smoke  # late: the doctor of a host starts without them
 
     if cell.cuda_version is None:
         return doctor.Measured(reason=f"{cell.id} is for CPUs")

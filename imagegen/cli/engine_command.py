@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.engine import Engine, private
-from imagegen.errors import EngineError
+from imagegen.core.errors import EngineError
+from imagegen.run.embedded_engine import private
+from imagegen.run.engine import Engine
 
 
 @click.group("engine")

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from imagegen import export, pipeline
+from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import realised, with_engine
 from imagegen.cli.gate import gate
-from imagegen.errors import UsageError
-from imagegen.lock.model import Lock
-from imagegen.progress import human
-from imagegen.store.refs import require_new
+from imagegen.core.errors import UsageError
+from imagegen.core.progress import human
+from imagegen.core.store.refs import require_new
+from imagegen.plan.lock.model import Lock
+from imagegen.supply import export
 
 
 @click.command("export")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from imagegen import pipeline
+from imagegen.app import pipeline
 from imagegen.cli.app import App
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
 
 
 def gate(app: App, cell: Cell, *, no_audit: bool) -> pipeline.Gate:

@@ -10,18 +10,19 @@ from typing import Any
 import click
 from packaging.utils import InvalidName, canonicalize_name
 
-from imagegen import data, lock, matrix
 from imagegen.cli.app import App, pass_app
-from imagegen.data import shipped
-from imagegen.errors import UsageError
-from imagegen.harvest import harvest
-from imagegen.lock.indexes import DEFAULT
-from imagegen.matrix import metadata
-from imagegen.matrix import models as model_table
-from imagegen.matrix.metadata import Package
-from imagegen.matrix.model import Component, Index
-from imagegen.matrix.models import PACKAGES
-from imagegen.text import counted
+from imagegen.core import data
+from imagegen.core.data import shipped
+from imagegen.core.errors import UsageError
+from imagegen.core.text import counted
+from imagegen.plan import lock, matrix
+from imagegen.plan.harvest import harvest
+from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix import models as model_table
+from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.model import Component, Index
+from imagegen.plan.matrix.models import PACKAGES
 
 _NAMED = 5  # versions that one line names
 
@@ -85,7 +86,7 @@ def command(
 
 
 def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
-    from imagegen.harvest import torch_exports  # late: it brings the audit's readers
+    from imagegen.plan.harvest import torch_exports  # late: it brings the audit's readers
 
     added = torch_exports.add(asked, app.settings, app.store, app.progress)
     news = "added" if added.written else "nothing new"
@@ -95,7 +96,7 @@ def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
 
 
 def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
-    from imagegen.harvest import interpreters  # late, as above
+    from imagegen.plan.harvest import interpreters  # late, as above
 
     path = app.project / "matrices" / interpreters.FILE
     own = shipped("matrices")
@@ -111,7 +112,7 @@ def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
 
 
 def _write_models(app: App, *, as_json: bool) -> None:
-    from imagegen.harvest import model_types  # late: nothing else parses packages' sources
+    from imagegen.plan.harvest import model_types  # late: nothing else parses packages' sources
 
     settings = lock.with_indexes(app.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}

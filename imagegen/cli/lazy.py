@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from imagegen.errors import UsageError
-from imagegen.text import did_you_mean
+from imagegen.core.errors import UsageError
+from imagegen.core.text import did_you_mean
 
 
 class Lazy(click.Group):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from imagegen import compat
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
-from imagegen.errors import LockError
-from imagegen.lock.model import Lock
-from imagegen.store import refs
+from imagegen.core.errors import LockError
+from imagegen.core.store import refs
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.model import Lock
 
 
 @click.command("list")

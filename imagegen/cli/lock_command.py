@@ -8,12 +8,16 @@ from typing import Any
 
 import click
 
-from imagegen import compat, layers, lock, pipeline
+from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import places, realised, with_engine
-from imagegen.errors import AuditError, LockError, UsageError
-from imagegen.lock.model import LOCAL, Lock
-from imagegen.matrix.model import Cell
+from imagegen.core.errors import AuditError, LockError, UsageError
+from imagegen.image import layers
+from imagegen.plan import lock
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.model import LOCAL, Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels import resolve
 
 
 @click.command("lock")
@@ -106,7 +110,7 @@ def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
 
 def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
     app.judge(cell, compat.facts_of_cell(cell))
-    made = lock.make(
+    made = resolve.make(
         cell,
         previous=previous,
         settings=app.sources(cell),

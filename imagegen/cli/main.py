@@ -30,7 +30,7 @@ class _Raw(io.FileIO):
     """stdout or stderr. When it fails, that is told as what it is, and whatever comes later goes nowhere."""
 
     def write(self, data: Any) -> int:
-        from imagegen.errors import OutputError
+        from imagegen.core.errors import OutputError
 
         try:
             return super().write(data)
@@ -113,7 +113,7 @@ def _output(stream: TextIO) -> TextIO:
 
 def _run() -> int:
     from imagegen.cli.commands import run
-    from imagegen.errors import ImagegenError
+    from imagegen.core.errors import ImagegenError
 
     try:
         code = run()
@@ -135,7 +135,7 @@ def _unexpected(error: Exception) -> int:
     if _debug():
         _traceback(error)
     else:
-        from imagegen.text import shown
+        from imagegen.core.text import shown
 
         said = shown(" ".join(str(error).split()))
         _tell(f"{_title('internal error')}: {type(error).__name__}: {said}\n  fix: see why with `imagegen --debug ...`")
@@ -147,7 +147,7 @@ def _debug() -> bool:
 
 
 def _traceback(error: BaseException) -> None:
-    from imagegen.text import shown
+    from imagegen.core.text import shown
 
     _tell(shown("".join(traceback.format_exception(error)).rstrip()))
 
@@ -159,7 +159,7 @@ def _title(text: str) -> str:
 
 
 def _tell(text: str) -> None:
-    from imagegen.errors import OutputError
+    from imagegen.core.errors import OutputError
 
     with suppress(OutputError, _Stopped):
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - the last words of a program are printed

@@ -10,14 +10,14 @@ from typing import Any
 import click
 from rich.text import Text
 
-from imagegen import compat
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
-from imagegen.compat import Row
-from imagegen.matrix.model import Cell
-from imagegen.state import CellState, StateName
-from imagegen.text import counted, shown
+from imagegen.core.text import counted, shown
+from imagegen.plan import rules as compat
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import Row
+from imagegen.plan.state import CellState, StateName
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
     "tested": ("no conflict", "green"),

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import click
 
-from imagegen import mirror
 from imagegen.cli.app import App, pass_app
-from imagegen.config import MIRROR_VARIABLE
-from imagegen.progress import human
-from imagegen.registry.mirror import place
-from imagegen.text import counted
+from imagegen.core.config import MIRROR_VARIABLE
+from imagegen.core.progress import human
+from imagegen.core.registry.mirror import place
+from imagegen.core.text import counted
+from imagegen.supply import mirror
 
 
 @click.command("mirror")

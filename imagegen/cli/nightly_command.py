@@ -12,23 +12,25 @@ from typing import Any
 import click
 from rich.text import Text
 
-from imagegen import base, lock, pipeline
-from imagegen.base import LockedBase
+from imagegen.app import pipeline
+from imagegen.app.nightly import changes, words
+from imagegen.app.nightly.propose import Proposal, propose
+from imagegen.app.nightly.releases import Shelf
+from imagegen.app.nightly.run import Desk, Outcome, Steps, run
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.cli.compiling import builder_option, places
 from imagegen.cli.publishing import Publisher, Wishes, key_option
 from imagegen.cli.report import print_report
 from imagegen.cli.table import Table
-from imagegen.errors import LockError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.net import Client
-from imagegen.nightly import changes, words
-from imagegen.nightly.propose import Proposal, propose
-from imagegen.nightly.releases import Shelf
-from imagegen.nightly.run import Desk, Outcome, Steps, run
-from imagegen.text import shown
+from imagegen.core.errors import LockError, UsageError
+from imagegen.core.net import Client
+from imagegen.core.text import shown
+from imagegen.image import base
+from imagegen.image.base import LockedBase
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels import resolve
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
 
@@ -66,7 +68,7 @@ def command(
         raise UsageError("--propose-only publishes nothing, so it takes no option about that", fix="leave them out")
     if no_test and require_gpu:
         raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
-    time = lock.moment(as_of)
+    time = resolve.moment(as_of)
     cells = _locked(app, pattern)
     desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
     wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
@@ -117,8 +119,8 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
     shelf = Shelf(time, settings, chooser, app.progress)
     before = app.find_lock(cell)
 
-    def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
-        return lock.make(
+    def lock_with(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
+        return resolve.make(
             cell,
             previous=previous,
             upgrade=False,
@@ -139,7 +141,7 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
             bases[name] = base.resolve(cell.base, settings, app.progress)
         return bases[name]
 
-    return propose(cell, before, time, app.matrix.rules, resolve, today, shelf.of)
+    return propose(cell, before, time, app.matrix.rules, lock_with, today, shelf.of)
 
 
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:

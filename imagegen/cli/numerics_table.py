@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagegen.cli.table import Table
-from imagegen.compare import numerics
-from imagegen.compare.numerics import Numerics
-from imagegen.smoke import Report
-from imagegen.text import shown
+from imagegen.core.text import shown
+from imagegen.run.smoke import Report
+from imagegen.supply.compare import numerics
+from imagegen.supply.compare.numerics import Numerics
 
 
 def measured(report: Report) -> Iterator[str | Table]:

@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import click
 
-from imagegen import pipeline
+from imagegen.app import pipeline
+from imagegen.app.dry_run import look, outlook
+from imagegen.app.publish import Published
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option
 from imagegen.cli.publishing import Publisher, Wishes, key_option
 from imagegen.cli.report import print_report
-from imagegen.errors import FetchError, PublishError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.net import Client
-from imagegen.publish.outlook import look, outlook
-from imagegen.publish.plan import Plan, lines
-from imagegen.publish.road import Published
-from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
+from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.net import Client
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.supply.publish.plan import Plan, lines
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
 
 
 @click.command("publish")

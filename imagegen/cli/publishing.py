@@ -9,42 +9,46 @@ from pathlib import Path
 
 import click
 
-from imagegen import base, layers, pipeline, registry, smoke
+from imagegen.app import pipeline
+from imagegen.app import publish as road
+from imagegen.app.publish import Hands, Job, Made, Published
 from imagegen.cli.app import App
 from imagegen.cli.compiling import realised, with_engine
 from imagegen.cli.gate import gate
-from imagegen.engine import Engine
-from imagegen.errors import FetchError, UsageError
-from imagegen.git.worktree import ForeignRepositoryError
-from imagegen.inventory import carried
-from imagegen.layers import Image, gzipped
-from imagegen.layers.codec import CODEC
-from imagegen.layers.plan import LAYER_FORMAT
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.net import Client
-from imagegen.publish import papers, road
-from imagegen.publish.elsewhere import Elsewhere
-from imagegen.publish.journal import Place
-from imagegen.publish.proof import Wanted
-from imagegen.publish.push import blobs
-from imagegen.publish.road import Hands, Job, Made, Published
-from imagegen.publish.tags import Channel, Compression, Subject, Tags, tags
-from imagegen.registry import Reference, Repository, Target
-from imagegen.registry.credentials import credentials_for
-from imagegen.registry.image import Descriptor
-from imagegen.registry.reference import HUB_NAMES, endpoint, engine_name
-from imagegen.smoke import numerics
-from imagegen.store import Store
-from imagegen.text import counted
-from imagegen.trust import keys, known, licences, origin, provenance
-from imagegen.trust.attach import Testimony, attach, gather
-from imagegen.trust.documents import FACT, FACTS, LAYERS, Attached, Document
-from imagegen.trust.keyless import keyless
-from imagegen.trust.project import Project
-from imagegen.trust.project import load as load_project
-from imagegen.trust.sbom import Known
-from imagegen.trust.signers import Signer, Trust
+from imagegen.core import registry
+from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.git.worktree import ForeignRepositoryError
+from imagegen.core.net import Client
+from imagegen.core.registry import Reference, Repository, Target
+from imagegen.core.registry.credentials import credentials_for
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image import base, layers
+from imagegen.image.inventory import carried
+from imagegen.image.layers import Image, gzipped
+from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.plan import LAYER_FORMAT
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import numerics
+from imagegen.supply.publish import papers
+from imagegen.supply.publish.elsewhere import Elsewhere
+from imagegen.supply.publish.journal import Place
+from imagegen.supply.publish.proof import Wanted
+from imagegen.supply.publish.push import blobs
+from imagegen.supply.publish.tags import Channel, Compression, Subject, Tags, tags
+from imagegen.supply.trust import keys, known, licences, origin, provenance
+from imagegen.supply.trust.attach import Testimony, attach, gather
+from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Attached, Document
+from imagegen.supply.trust.keyless import keyless
+from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.project import load as load_project
+from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.signers import Signer, Trust
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
 _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from imagegen import pipeline, recipe
+from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.engine import Engine
-from imagegen.errors import EngineError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
+from imagegen.core.errors import EngineError, UsageError
+from imagegen.image import dockerfile as recipe
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.engine import Engine
 
 _ONE_JOB = (
     "NOTE: %s: the printed command compiles one file at a time; "

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from imagegen.cli.table import Table
-from imagegen.errors import UsageError
-from imagegen.smoke import Report
-from imagegen.text import shown
+from imagegen.core.errors import UsageError
+from imagegen.core.text import shown
+from imagegen.run.smoke import Report
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 

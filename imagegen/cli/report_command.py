@@ -8,20 +8,25 @@ from pathlib import Path
 
 import click
 
-from imagegen import builds, compat, data, layers, lock, pipeline, site
+from imagegen.app import pipeline, site
+from imagegen.app.nightly import changes
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
-from imagegen.compare import words
-from imagegen.compare.difference import Known, difference
-from imagegen.compare.side import of_lock
-from imagegen.errors import FetchError, LockError, PublishError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.nightly import changes
-from imagegen.publish.tags import Subject, tags
-from imagegen.text import counted
-from imagegen.trust import project
+from imagegen.core import data
+from imagegen.core.errors import FetchError, LockError, PublishError
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.plan import lock
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.supply.compare import words
+from imagegen.supply.compare.difference import Known, difference
+from imagegen.supply.compare.side import of_lock
+from imagegen.supply.publish.tags import Subject, tags
+from imagegen.supply.trust import project
+from imagegen.wheels import builds
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

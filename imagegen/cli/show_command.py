@@ -9,16 +9,17 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.text import Text
 
-from imagegen import builds, pipeline
+from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
-from imagegen.errors import LockError
-from imagegen.layers import Size, layer_sizes, package_sizes, shared
-from imagegen.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
-from imagegen.matrix.model import Cell
-from imagegen.progress import human
-from imagegen.recipe import reason
-from imagegen.text import counted
+from imagegen.core.errors import LockError
+from imagegen.core.progress import human
+from imagegen.core.text import counted
+from imagegen.image.dockerfile import reason
+from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels import builds
 
 _FEW = 5  # packages that need another, in a row of the table; cells in a message
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from imagegen import builds, compat, layers, lock, missing
+from imagegen.app import missing
 from imagegen.cli.app import App
-from imagegen.compat import Standing
-from imagegen.errors import LockError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.publish import proof
-from imagegen.publish.proof import Proof
-from imagegen.state import CellState, cell_state
+from imagegen.core.errors import LockError
+from imagegen.image import layers
+from imagegen.plan import lock
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import Standing
+from imagegen.plan.state import CellState, cell_state
+from imagegen.supply.publish import proof
+from imagegen.supply.publish.proof import Proof
+from imagegen.wheels import builds
 
 
 def read_lock(app: App, cell: Cell) -> Lock | LockError | None:

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import click
 
-from imagegen import lock
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import LockError, StoreError
-from imagegen.inventory.cell import blobs
-from imagegen.matrix.model import Cell
-from imagegen.progress import human
-from imagegen.store import refs, upkeep
+from imagegen.core.errors import LockError, StoreError
+from imagegen.core.progress import human
+from imagegen.core.store import refs, upkeep
+from imagegen.image import inputs
+from imagegen.image.inventory.cell import blobs
+from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import wheelhouse
 
 _WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
@@ -70,7 +70,7 @@ def gc(app: App, *, as_json: bool) -> None:
 def _locked(app: App, cell: Cell) -> dict[str, str]:
     """Digest -> what it is, of all that the cell's lock names, and of what is known of its wheels."""
     found = app.find_lock(cell)
-    return lock.contents(found) | blobs(found, app.store) if found else {}
+    return inputs.contents(found) | blobs(found, app.store) if found else {}
 
 
 def _owners(app: App) -> dict[str, dict[str, str]]:

@@ -7,19 +7,22 @@ from pathlib import Path
 
 import click
 
-from imagegen import builds, layers, pipeline, smoke
+from imagegen.app import pipeline
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report import check_writable, print_lines, print_report
-from imagegen.engine import Engine
-from imagegen.errors import EngineError, SmokeError, UsageError
-from imagegen.export.results import read_results
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell
-from imagegen.publish import proof
-from imagegen.smoke import numerics
-from imagegen.smoke.run import parts
-from imagegen.smoke.suite.table import applicable
+from imagegen.core.errors import EngineError, SmokeError, UsageError
+from imagegen.image import layers
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import numerics
+from imagegen.run.smoke.run import parts
+from imagegen.supply.export.results import read_results
+from imagegen.supply.publish import proof
+from imagegen.wheels import builds
 
 
 @click.command("test")

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen import registry
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import NOBODY, names, testimony
-from imagegen.compare import rebuild, sides
-from imagegen.compare.layout import Layout
-from imagegen.compare.verdict import Outcome, Step, Verdict
-from imagegen.compare.verify import Demands, Verified, verify
-from imagegen.errors import UsageError
-from imagegen.inventory.stream import piped
-from imagegen.net import Client
-from imagegen.publish.tags import foreign
-from imagegen.text import shown
-from imagegen.trust import project as projects
-from imagegen.trust.project import Key, Project
+from imagegen.core import registry
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.text import shown
+from imagegen.image.inventory.stream import piped
+from imagegen.supply.compare import rebuild, sides
+from imagegen.supply.compare.layout import Layout
+from imagegen.supply.compare.verdict import Outcome, Step, Verdict
+from imagegen.supply.compare.verify import Demands, Verified, verify
+from imagegen.supply.publish.tags import foreign
+from imagegen.supply.trust import project as projects
+from imagegen.supply.trust.project import Key, Project
 
 if TYPE_CHECKING:
-    from imagegen import builds
-    from imagegen.inventory.layers import Stream
-    from imagegen.lock.model import Lock, LockedBuild
-    from imagegen.matrix.model import Cell
-    from imagegen.store import Store
+    from imagegen.core.store import Store
+    from imagegen.image.inventory.layers import Stream
+    from imagegen.plan.lock.model import Lock, LockedBuild
+    from imagegen.plan.matrix.model import Cell
+    from imagegen.wheels import builds
 
 
 @click.command("verify")
@@ -128,8 +128,8 @@ def _again(app: App, verified: Verified, source: sides.Source, client: Client) -
 
 def _compiling(app: App, cell: Cell, store: Store) -> builds.Compiling:
     """Compiles into the empty store, with an engine that is looked for once something must be compiled."""
-    from imagegen import builds
-    from imagegen.engine import Engine
+    from imagegen.run.engine import Engine
+    from imagegen.wheels import builds
 
     def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
         with Engine.connect(app.settings, app.progress) as engine:

@@ -6,13 +6,12 @@ from dataclasses import asdict
 
 import click
 
-from imagegen import builds
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option, with_engine
-from imagegen.errors import UsageError
-from imagegen.lock.model import Lock
-from imagegen.text import did_you_mean
-from imagegen.wheels import wheelhouse
+from imagegen.core.errors import UsageError
+from imagegen.core.text import did_you_mean
+from imagegen.plan.lock.model import Lock
+from imagegen.wheels import builds, wheelhouse
 
 
 @click.command("build")

@@ -11,20 +11,20 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen import lock
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
-from imagegen.compare.difference import CORES, estimate
-from imagegen.errors import UsageError
-from imagegen.lock import candidates
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Cell, Component, Requirement
-from imagegen.matrix.recipe import Recipe
-from imagegen.net import Client
-from imagegen.text import counted, did_you_mean, shown
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.text import counted, did_you_mean, shown
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell, Component, Requirement
+from imagegen.plan.matrix.recipe import Recipe
+from imagegen.supply.compare.difference import CORES, estimate
 from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, Need, find, unreachable
 from imagegen.wheels.model import Place
+from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import Work, duration
 
 
@@ -52,7 +52,7 @@ def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
         alias = alias or wanted.index.get(cell.cuda, "pypi")
         index = candidates.index(alias, wanted.package, settings, client)
         places = candidates.places(known, index, settings, app.store, client, app.progress)
-        from imagegen.inventory import loose  # late: it brings the readers of wheels
+        from imagegen.image.inventory import loose  # late: it brings the readers of wheels
 
         found = find(need, places, partial(loose.examined, gpus=cell.gpus, torch=need.torch))
     chosen = next((each for each in found if each.fits), None)

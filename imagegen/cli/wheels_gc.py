@@ -8,11 +8,11 @@ import time
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import UsageError
-from imagegen.progress import human
-from imagegen.text import counted, did_you_mean
+from imagegen.core.errors import UsageError
+from imagegen.core.progress import human
+from imagegen.core.text import counted, did_you_mean
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.model import BuiltWheel
 
 _YOUNG = 30 * 24 * 3600  # seconds
 

@@ -10,10 +10,10 @@ import click
 
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
-from imagegen.progress import human
-from imagegen.text import shown
+from imagegen.core.progress import human
+from imagegen.core.text import shown
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.model import BuiltWheel
 
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import UsageError
-from imagegen.net import Client
-from imagegen.store.layout import is_digest
-from imagegen.text import counted
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.store.layout import is_digest
+from imagegen.core.text import counted
 from imagegen.wheels import artifacts, wheelhouse
 
 

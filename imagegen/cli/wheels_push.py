@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.errors import UsageError
-from imagegen.net import Client
-from imagegen.progress import human
-from imagegen.text import counted, did_you_mean
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.progress import human
+from imagegen.core.text import counted, did_you_mean
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
-from imagegen.wheels.model import BuiltWheel
 
 
 @click.command("push")

@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from imagegen import compat
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
-from imagegen.compat import Explanation, Question, Standing
-from imagegen.compat import models as model_types
-from imagegen.compat.verdict import Answer
-from imagegen.errors import UsageError
-from imagegen.matrix import metadata, models
-from imagegen.matrix.rule import Rule
-from imagegen.state import MEANINGS, CellState, StateName, cell_state
-from imagegen.text import shown
+from imagegen.core.errors import UsageError
+from imagegen.core.text import shown
+from imagegen.plan import rules as compat
+from imagegen.plan.matrix import metadata, models
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules import Explanation, Question, Standing
+from imagegen.plan.rules import models as model_types
+from imagegen.plan.rules.verdict import Answer
+from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
 
 _NAMES: dict[Answer, StateName] = {
     "compatible": "no known conflict",

@@ -16,17 +16,17 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.config import WHEELHOUSE_VARIABLE, Settings
-from imagegen.errors import FetchError, UsageError
-from imagegen.net import Client, NotFoundError
-from imagegen.progress import Progress
-from imagegen.registry import Artifact, Reference, Repository, Target, parse, read_artifact
-from imagegen.registry.artifact import EMPTY, NOTHING, artifact
-from imagegen.registry.image import Descriptor
-from imagegen.store import Store
-from imagegen.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
+from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.net import Client, NotFoundError
+from imagegen.core.progress import Progress
+from imagegen.core.registry import Artifact, Reference, Repository, Target, parse, read_artifact
+from imagegen.core.registry.artifact import EMPTY, NOTHING, artifact
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store
+from imagegen.core.store.layout import MANIFEST_TYPE, is_digest
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import naming, wheelhouse
-from imagegen.wheels.model import BuiltWheel
 
 ARTIFACT = "application/vnd.imagegen.wheel.v1"
 _FILE = "application/vnd.imagegen.wheel.v1.file+zip"

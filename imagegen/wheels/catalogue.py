@@ -17,12 +17,12 @@ from urllib.parse import quote, unquote, urlsplit
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from imagegen import data
 from imagegen.audit.torch_exports import minor
-from imagegen.errors import ErrorList, MatrixError, MatrixErrors
-from imagegen.matrix import document as documents
-from imagegen.matrix import fields as f
-from imagegen.matrix.faults import explain
+from imagegen.core import data
+from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
+from imagegen.plan.matrix import document as documents
+from imagegen.plan.matrix import fields as f
+from imagegen.plan.matrix.faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need

@@ -15,14 +15,15 @@ from pathlib import Path
 from packaging.version import Version
 
 from imagegen.audit.model import Finding, Severity
-from imagegen.errors import FetchError, WheelError
-from imagegen.net import Client, NotFoundError, UnreachableError, file_path, is_file
-from imagegen.progress import Meter, Progress
-from imagegen.store import Store
-from imagegen.store.layout import digest_of
-from imagegen.text import counted, redact
+from imagegen.core.errors import FetchError, WheelError
+from imagegen.core.net import Client, NotFoundError, UnreachableError, file_path, is_file
+from imagegen.core.progress import Meter, Progress
+from imagegen.core.store import Store
+from imagegen.core.store.layout import digest_of
+from imagegen.core.text import counted, redact
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import naming
-from imagegen.wheels.model import BuiltWheel, Candidate, Offer, Place
+from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import Need, Told
 
 __all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "find", "unreachable"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Place(StrEnum):
@@ -40,21 +38,3 @@ class Offer:
     url: str
     sha256: str | None = None
     size: int | None = None  # bytes
-
-
-@dataclass(frozen=True)
-class BuiltWheel:
-    """A wheel of the wheelhouse. `record` tells how it was made (sources, flags, toolchain, peak memory, duration)."""
-
-    key: str  # "sha256:...": of everything that decides it
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size: int  # bytes
-    record: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """Of the file as a blob of the store."""
-        return f"sha256:{self.sha256}"

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from imagegen.matrix.recipe import Cost
-from imagegen.text import counted
+from imagegen.core.text import counted
+from imagegen.plan.matrix.recipe import Cost
 
 GB = 10**9
 

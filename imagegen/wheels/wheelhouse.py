@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from imagegen.store import Store
-from imagegen.store.layout import is_digest
-from imagegen.wheels.model import BuiltWheel
+from imagegen.core.store import Store
+from imagegen.core.store.layout import is_digest
+from imagegen.plan.lock.built_wheel import BuiltWheel
 
 KIND = "wheel"  # records of the store
 _FIELDS = {each.name for each in fields(BuiltWheel)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from imagegen.errors import WheelError
-from imagegen.layers.install import PREFIX, Installed, installation, site_packages, skeleton
-from imagegen.layers.wheel import Wheel
+from imagegen.core.errors import WheelError
+from imagegen.image.layers.install import PREFIX, Installed, installation, site_packages, skeleton
+from imagegen.image.layers.wheel import Wheel
 from tests.fuzz.crooked import Crooked
 from tests.wheels import FILENAME
 

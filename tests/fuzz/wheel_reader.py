@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import atheris  # type: ignore[import-not-found]
 
-with atheris.instrument_imports(include=["imagegen.layers", "installer", "csv"]):
+with atheris.instrument_imports(include=["imagegen.image.layers", "installer", "csv"]):
     from tests.fuzz.invariants import hold, hold_crooked
 
 from hypothesis import given, settings

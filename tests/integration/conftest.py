@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base, lock, matrix, pipeline
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.engine import Engine, debs, private
-from imagegen.engine.floor import SUITE
-from imagegen.errors import EngineError
-from imagegen.matrix.model import Base
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.app import pipeline
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.errors import EngineError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.plan import lock, matrix
+from imagegen.plan.matrix.model import Base
+from imagegen.run.embedded_engine import debs, private
+from imagegen.run.engine import Engine
+from imagegen.run.engine.floor import SUITE
 from tests.integration import sigstore
 from tests.integration.places import Built, Debian, Place, committed, relocked
 from tests.integration.small_cell import Site, site_of

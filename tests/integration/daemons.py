@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from imagegen.engine.connection import open_client
+from imagegen.run.engine.connection import open_client
 
 _PATIENCE = 30  # seconds for an engine to listen
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagegen import base, lock
-from imagegen.engine import Engine
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Base, Declarations
-from imagegen.store import Store
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Base, Declarations
+from imagegen.run.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagegen.config import Settings
-from imagegen.engine import debs
-from imagegen.errors import BaseError
-from imagegen.progress import Quiet
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError
+from imagegen.core.progress import Quiet
+from imagegen.run.embedded_engine import debs
 
 SUITES = ("forky", "sid")  # the first that has them all: released suites had none when this was written
 PROGRAMS = ["cosign", "oras"]

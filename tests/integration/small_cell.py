@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagegen import base, lock, matrix
-from imagegen.data import shipped
-from imagegen.lock import sdist
-from imagegen.lock.model import File, Lock, LockedEnv, LockedSdist, LockedWheel
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.data import shipped
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock import sdist
+from imagegen.plan.lock.model import File, Lock, LockedEnv, LockedSdist, LockedWheel
 from tests.integration.places import ROOT, Debian
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.engine import Engine
+from imagegen.run.engine import Engine
 from tests import apex_like
 from tests.gitserver import Bare, GitServer
 from tests.integration.places import Place, digest_of, docker_command

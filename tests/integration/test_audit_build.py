@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.store import Store, refs
+from imagegen.core.store import Store, refs
 from tests.elf_samples import make_elf
 from tests.integration.places import Debian, Place
 from tests.integration.small_cell import CELL, write_project

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import matrix
+from imagegen.app import image_subject as image
 from imagegen.audit.model import Licence, Package, Subject
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.engine.load import _image
-from imagegen.engine.registry import serving
-from imagegen.inventory import cell, image
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inventory import cell
+from imagegen.plan import matrix
+from imagegen.run.engine.load import _image
+from imagegen.run.engine.registry import serving
 from tests.integration.places import Built, Place
 
 pytestmark = pytest.mark.integration

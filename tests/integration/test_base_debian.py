@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base
-from imagegen.base.build import sources_file
-from imagegen.base.distributions import release
-from imagegen.config import Settings
-from imagegen.epoch import EPOCH
-from imagegen.errors import BaseError
-from imagegen.progress import Quiet
-from imagegen.sandbox import Sandbox
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import BaseError
+from imagegen.core.progress import Quiet
+from imagegen.core.sandbox import Sandbox
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.image.base.build import sources_file
+from imagegen.plan.distributions import release
 from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration

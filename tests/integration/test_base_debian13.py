@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock
-from imagegen.engine import Engine
-from imagegen.lock.model import LockedInterpreter
-from imagegen.sandbox import Sandbox
-from imagegen.store import Store
+from imagegen.core.sandbox import Sandbox
+from imagegen.core.store import Store
+from imagegen.plan import lock
+from imagegen.plan.lock.model import LockedInterpreter
+from imagegen.run.engine import Engine
 from tests.project import Project
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.base import apt
-from imagegen.base.apt import Apt
-from imagegen.base.distributions import release
-from imagegen.base.resolve import official
-from imagegen.config import Settings
-from imagegen.errors import BaseError
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError
+from imagegen.image.base import apt
+from imagegen.image.base.apt import Apt
+from imagegen.image.base.resolve import official
+from imagegen.plan.distributions import release
 from tests.loopback import Loopback, Server, drip, raw, status
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 
@@ -78,7 +78,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def archive(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    monkeypatch.setattr(importlib.import_module("imagegen.base.resolve"), "keyring", lambda _: str(keys / "good.gpg"))
+    monkeypatch.setattr(
+        importlib.import_module("imagegen.image.base.resolve"), "keyring", lambda _: str(keys / "good.gpg")
+    )
     monkeypatch.setattr(apt, "_of_host", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
     return Archive(tmp_path / "mirror", keys)
 

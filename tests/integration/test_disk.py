@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base
-from imagegen.config import Settings
-from imagegen.errors import StoreError
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.store import Store, disk, refs
+from imagegen.core.config import Settings
+from imagegen.core.errors import StoreError
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, disk, refs
+from imagegen.image import base
 from tests.integration.places import Debian
 from tests.integration.small_cell import Machine, Site
 from tests.tiny_image import tiny_image

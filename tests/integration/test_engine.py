@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.engine import Engine, load, loading, private, processes
-from imagegen.engine.containers import LONGEST
-from imagegen.engine.floor import SUITE
-from imagegen.engine.registry import Registry
-from imagegen.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
-from imagegen.layers import Image, Layer
-from imagegen.progress import Quiet
-from imagegen.store import Store, digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of
+from imagegen.image.layers import Image, Layer
+from imagegen.run.embedded_engine import private, processes
+from imagegen.run.engine import Engine, load, loading
+from imagegen.run.engine.containers import LONGEST
+from imagegen.run.engine.floor import SUITE
+from imagegen.run.engine.registry import Registry
 from tests.tiny_image import tiny_image
 
 pytestmark = pytest.mark.integration

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from imagegen.engine.floor import SUITE
-from imagegen.errors import EngineError
+from imagegen.core.errors import EngineError
+from imagegen.run.engine.floor import SUITE
 from tests.integration.places import ROOT
 from tests.integration.test_engine_faults import programs  # noqa: F401 - a fixture
 
@@ -37,7 +37,7 @@ pytestmark = [
 _PROGRAM = """
 import os, subprocess, tempfile
 from imagegen.cli import engine_command, main
-from imagegen.engine import debs
+from imagegen.run.engine import debs
 def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Island:
 
     def docker(self, cache: Path, *arguments: str, given: bytes = b"") -> str:
         """Docker's own client, on the engine of this cache directory."""
-        home = cache / "imagegen/engine"
+        home = cache / "imagegen/run/engine"
         socket = json.loads((home / "daemon.json").read_text())["hosts"][0]
         return self.run(str(home / SUITE / "usr/bin/docker"), "--host", socket, *arguments, given=given)
 
@@ -232,7 +232,7 @@ def test_a_killed_engine_comes_back(island: Island, tiny: bytes, tmp_path: Path,
 def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, verbs: str) -> None:
     before = island.traces()
     island.engine(tmp_path, "up")
-    shutil.rmtree(tmp_path / "imagegen/engine", ignore_errors=True)  # its data are a mount, which stays
+    shutil.rmtree(tmp_path / "imagegen/run/engine", ignore_errors=True)  # its data are a mount, which stays
     for verb in verbs.split():
         island.engine(tmp_path, verb)
     assert island.traces() <= before

@@ -21,15 +21,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagegen import pipeline
-from imagegen.config import Settings
-from imagegen.engine import Engine, connection, debs
-from imagegen.engine.floor import PACKAGES, SUITE
-from imagegen.errors import EngineError, LostEngineError
-from imagegen.matrix.model import Declarations
-from imagegen.progress import Quiet
-from imagegen.smoke.suite.table import applicable
-from imagegen.store import Store
+from imagegen.app import pipeline
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError, LostEngineError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.embedded_engine import debs
+from imagegen.run.engine import Engine, connection
+from imagegen.run.engine.floor import PACKAGES, SUITE
 from tests.integration.daemons import Daemon
 from tests.tiny_image import tiny_image
 from tests.unit.test_recipe import LOCK
@@ -307,7 +308,7 @@ def test_killed_while_parts_are_loaded(daemon: Daemon, store: Store, big: str, s
     program = f"""
 import os, signal, time
 from pathlib import Path
-from imagegen.store import Store
+from imagegen.core.store import Store
 from tests.integration.test_engine import part_of
 from tests.integration.test_engine_faults import Engine, at
 store = Store(Path({str(store.root)!r}))

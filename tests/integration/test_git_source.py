@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import git
-from imagegen.config import Settings
-from imagegen.errors import SandboxError, WheelError
-from imagegen.lock import sdist
-from imagegen.lock.model import GIT, File, LockedGit, LockedSdist
-from imagegen.lock.sdist import Workshop
-from imagegen.progress import Quiet
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import SandboxError, WheelError
+from imagegen.core.progress import Quiet
+from imagegen.plan.lock import sdist
+from imagegen.plan.lock.model import GIT, File, LockedGit, LockedSdist
+from imagegen.plan.lock.sdist import Workshop
 from tests.gitserver import LINK, Bare, GitServer
 from tests.integration.places import Debian
 from tests.integration.test_hostile_sdists import PYPROJECT

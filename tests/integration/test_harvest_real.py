@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.harvest import harvest
-from imagegen.matrix.metadata import load
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.plan.harvest import harvest
+from imagegen.plan.matrix.metadata import load
 
 pytestmark = pytest.mark.integration
 

@@ -9,11 +9,11 @@ import tarfile
 
 import pytest
 
-from imagegen.errors import SandboxError, WheelError
-from imagegen.lock import sdist
-from imagegen.lock.model import File, LockedSdist
-from imagegen.lock.sdist import Workshop
-from imagegen.progress import Quiet
+from imagegen.core.errors import SandboxError, WheelError
+from imagegen.core.progress import Quiet
+from imagegen.plan.lock import sdist
+from imagegen.plan.lock.model import File, LockedSdist
+from imagegen.plan.lock.sdist import Workshop
 from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration

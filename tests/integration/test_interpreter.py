@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen import base, layers, lock
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.interpreter import InterpreterArchive, LockedInterpreter
-from imagegen.lock.model import Lock
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import base, inputs, layers
+from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.model import Lock
+from imagegen.run.engine import Engine
 from tests.integration.places import Debian
 from tests.integration.small_cell import write_project
 from tests.integration.test_support_image import Shell
@@ -141,4 +141,4 @@ def test_containers_run_on_it(small: Small, built: tuple[Store, layers.Image], e
         assert found == ["/opt/venv", HOME, cached, "cc", HOME, f"{HOME}/include/python3.11"]
     finally:
         engine.client.api.remove_image(ref, force=True)
-    assert lock.tree(small.lock.foundation, store, replace(small.settings, store=store.root), Quiet()).is_dir()
+    assert inputs.tree(small.lock.foundation, store, replace(small.settings, store=store.root), Quiet()).is_dir()

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.net import Client
-from imagegen.registry import Repository, Target, parse
-from imagegen.registry.image import Descriptor
-from imagegen.trust import attach
-from imagegen.trust.documents import SBOM, Document
-from imagegen.trust.keyless import keyless
-from imagegen.trust.project import Identity, Project
-from imagegen.trust.signers import Trust
+from imagegen.core.config import Settings
+from imagegen.core.net import Client
+from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry.image import Descriptor
+from imagegen.supply.trust import attach
+from imagegen.supply.trust.documents import SBOM, Document
+from imagegen.supply.trust.keyless import keyless
+from imagegen.supply.trust.project import Identity, Project
+from imagegen.supply.trust.signers import Trust
 from tests.registry_writes import Writable
 from tests.sigstore_standin import ISSUER, SUBJECT, TOKEN, Sigstore
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.progress import Quiet
-from imagegen.store import Store, upkeep
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, upkeep
 from tests.integration.small_cell import Machine, Site, spread
 
 pytestmark = pytest.mark.integration

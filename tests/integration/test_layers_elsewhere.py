@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from imagegen import layers, registry
-from imagegen.config import Settings
-from imagegen.inventory import carried
-from imagegen.layers import describe
-from imagegen.layers.gzipped import gzipped
-from imagegen.layers.plan import plan
-from imagegen.lock import read
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import layers
+from imagegen.image.inventory import carried
+from imagegen.image.layers import describe
+from imagegen.image.layers.gzipped import gzipped
+from imagegen.image.layers.plan import plan
+from imagegen.plan.lock import read
 from tests.integration.small_cell import CELL, Site
 
 pytestmark = pytest.mark.integration
@@ -49,7 +50,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     def refused(*_: Any) -> Any:
         raise AssertionError("mmdebstrap is not needed")
 
-    monkeypatch.setattr(importlib.import_module("imagegen.base.build"), "_build", refused)
+    monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
     made = layers.assemble(lock, empty, settings, Quiet(), elsewhere=elsewhere, bring=bring)
     assert made.digest == site.reference
     assert brought == ["base"]

@@ -15,11 +15,11 @@ import pytest
 import uv
 import zstandard
 
-from imagegen.layers.bytecode import Compiler
-from imagegen.layers.layer import wheels_layer
-from imagegen.layers.plan import LayerPlan
-from imagegen.lock.model import File, Lock, LockedBase, LockedInterpreter, LockedWheel
-from imagegen.store import Store, digest_of
+from imagegen.core.store import Store, digest_of
+from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers.layer import wheels_layer
+from imagegen.image.layers.plan import LayerPlan
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedInterpreter, LockedWheel
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock
+from imagegen.plan import lock
 from tests.integration.places import Place
 from tests.loopback import Folder
 from tests.wheels import make_wheel

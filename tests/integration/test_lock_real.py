@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import matrix
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.errors import SandboxError
-from imagegen.lock import Places, contradictions, dumps, fetch, fetch_sources, make, read, sdist, with_indexes, write
-from imagegen.lock.model import File, Lock, LockedWheel
-from imagegen.matrix.model import Cell, Requirement
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.errors import SandboxError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inputs import fetch
+from imagegen.plan import matrix
+from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, with_indexes, write
+from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.resolve import Places, make
 from tests.integration.places import Debian
 from tests.interpreters import LOCKED
 

@@ -16,10 +16,12 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen import base, lock, smoke
 from imagegen.cli import lock_command, nightly_command, publishing
 from imagegen.cli.app import App
-from imagegen.trust.project import FILE
+from imagegen.image import base
+from imagegen.plan import lock
+from imagegen.run import smoke
+from imagegen.supply.trust.project import FILE
 from tests.integration.hub import PASSWORD, USER, serving
 from tests.integration.places import Debian
 from tests.integration.test_publish import Way

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.data import shipped
+from imagegen.core.data import shipped
 from tests.integration.places import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.lock.model import Record
-from imagegen.nightly import changes, words
-from imagegen.nightly.propose import Proposal
+from imagegen.app.nightly import changes, words
+from imagegen.app.nightly.propose import Proposal
+from imagegen.plan.lock.model import Record
 from tests.nightly_week import Week, day, rule, versions
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock
-from imagegen.engine import Engine
-from imagegen.lock.model import Lock
-from imagegen.store import Store
+from imagegen.core.store import Store
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
+from imagegen.run.engine import Engine
 from tests.integration.places import Built, Place, committed, digest_of
 
 pytestmark = pytest.mark.integration

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base, lock
-from imagegen.base.model import LockedPackages
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.epoch import EPOCH
-from imagegen.errors import BaseError, FetchError
-from imagegen.lock.model import Record
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import BaseError, FetchError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.plan import lock
+from imagegen.plan.lock.base import LockedPackages
+from imagegen.plan.lock.model import Record
+from imagegen.run.engine import Engine
 from tests.archives import Archive, make_key
 from tests.integration.hub import Hub, serving
 from tests.integration.places import Debian

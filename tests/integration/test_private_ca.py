@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen import lock, matrix
-from imagegen.data import shipped
-from imagegen.lock.model import File, Lock, LockedEnv, LockedWheel
+from imagegen.core.data import shipped
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock.model import File, Lock, LockedEnv, LockedWheel
 from tests.integration.places import Built, Place
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 from tests.wheels import make_wheel

@@ -18,24 +18,24 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock, matrix
-from imagegen.data import shipped
-from imagegen.engine import Engine
-from imagegen.errors import EngineError
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.publish import proof
-from imagegen.registry import Platform, Repository, Target, parse
-from imagegen.registry.credentials import credentials_for
-from imagegen.registry.image import Descriptor
-from imagegen.registry.reference import endpoint, engine_name
-from imagegen.smoke import Report, Result
-from imagegen.store import Store, upkeep
-from imagegen.store.layout import MANIFEST_TYPE
-from imagegen.trust.attach import gather
-from imagegen.trust.documents import PROVENANCE
-from imagegen.trust.project import Project
-from imagegen.trust.signers import Trust
+from imagegen.core.data import shipped
+from imagegen.core.errors import EngineError
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import Platform, Repository, Target, parse
+from imagegen.core.registry.credentials import credentials_for
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.reference import endpoint, engine_name
+from imagegen.core.store import Store, upkeep
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.plan import lock, matrix
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import Report, Result
+from imagegen.supply.publish import proof
+from imagegen.supply.trust.attach import gather
+from imagegen.supply.trust.documents import PROVENANCE
+from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.signers import Trust
 from tests.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.integration.hub import USER, Hub, serving
 from tests.integration.places import Debian

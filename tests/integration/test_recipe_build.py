@@ -21,14 +21,16 @@ import pytest
 import zstandard
 from requests.certs import where
 
-from imagegen import lock, recipe, smoke
-from imagegen.engine import Engine
-from imagegen.layers import environment, support
-from imagegen.layers.image import labels
-from imagegen.layers.install import parents, pyc_path
-from imagegen.lock.model import Lock, LockedEnv
-from imagegen.progress import Quiet
-from imagegen.store import Store, refs
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, refs
+from imagegen.image import dockerfile as recipe
+from imagegen.image.layers import environment, support
+from imagegen.image.layers.image import labels
+from imagegen.image.layers.install import parents, pyc_path
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock, LockedEnv
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
 from tests.integration.places import Built, Place, docker_command, relocked
 from tests.tiny_image import tiny_image
 from tests.tls import Authority

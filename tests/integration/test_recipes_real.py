@@ -13,13 +13,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from imagegen import matrix
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.lock import indexes
-from imagegen.lock.target import Target
-from imagegen.matrix.recipe import Recipe, SdistFile
-from imagegen.net import Client
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.net import Client
+from imagegen.plan import matrix
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.recipe import Recipe, SdistFile
 
 pytestmark = pytest.mark.integration
 

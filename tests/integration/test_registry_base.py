@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagegen import lock
-from imagegen.errors import BaseError
+from imagegen.core.errors import BaseError
+from imagegen.plan import lock
 from tests.integration.hub import PASSWORD, USER, Hub, serving
 from tests.integration.places import Debian
 from tests.project import CELL, Project

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagegen.config import Settings
-from imagegen.errors import PublishError
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.registry import Platform, Repository, Target, parse, resolve, upload
-from imagegen.registry.image import Descriptor
-from imagegen.store import Store, digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import PublishError
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import Platform, Repository, Target, parse, resolve, upload
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store, digest_of
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.artifacts import Team
-from imagegen.wheels.model import BuiltWheel
 from tests.integration.hub import PASSWORD, USER, Hub, serving
 from tests.registry import CONFIG, LAYER, MANIFEST
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.net import Client
-from imagegen.registry import Content, Repository, Target, parse
-from imagegen.registry.image import Descriptor
-from imagegen.registry.referrers import fallback_tag
+from imagegen.core.net import Client
+from imagegen.core.registry import Content, Repository, Target, parse
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.referrers import fallback_tag
 from tests.integration.hub import Hub, serving
 from tests.integration.test_registry_push import login
 from tests.registry import MANIFEST, digest_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import site
+from imagegen.app import site
 from tests.browser import Browser
 from tests.unit import report_samples
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import layers, lock
-from imagegen.engine import Engine
-from imagegen.layers.codec import CODEC
+from imagegen.image import layers
+from imagegen.image.layers.codec import CODEC
+from imagegen.plan import lock
+from imagegen.run.engine import Engine
 from tests.integration.places import Built, Place, committed, digest_of, relocked
 
 pytestmark = pytest.mark.integration

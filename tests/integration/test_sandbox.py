@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import sandbox
-from imagegen.errors import SandboxError
-from imagegen.sandbox import Sandbox
+from imagegen.core import sandbox
+from imagegen.core.errors import SandboxError
+from imagegen.core.sandbox import Sandbox
 from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
@@ -275,7 +275,7 @@ def test_mounts_are_where_they_should_be(debian: Debian, tmp_path: Path) -> None
 
 def test_it_starts_under_narrower_limits_than_its_own(debian: Debian) -> None:
     program = (
-        "import sys; from pathlib import Path; from imagegen.sandbox import Sandbox\n"
+        "import sys; from pathlib import Path; from imagegen.core.sandbox import Sandbox\n"
         "sys.stdout.buffer.write(Sandbox(Path(sys.argv[1])).run(['echo', 'well'], timeout=30))"
     )
     command = ["sh", "-c", 'ulimit -n 64; ulimit -f 1000; exec "$@"', "sh", sys.executable, "-c", program]

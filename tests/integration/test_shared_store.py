@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.progress import Quiet
-from imagegen.store import Store, upkeep
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, upkeep
 from tests.integration.places import ROOT, Debian
 from tests.integration.small_cell import Site, spread
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 COLLECTOR = """
 import sys
 from pathlib import Path
-from imagegen.store import Store, upkeep
+from imagegen.core.store import Store, upkeep
 print("ready", flush=True)
 while True:
     upkeep.collect(Store(Path(sys.argv[1])), sys.argv[2:])

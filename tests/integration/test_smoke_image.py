@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from imagegen import smoke
-from imagegen.engine import Engine
-from imagegen.matrix.model import Declarations
-from imagegen.progress import Quiet
-from imagegen.smoke import numerics
-from imagegen.smoke.run import ROOT, files, spec
+from imagegen.core.progress import Quiet
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import numerics
+from imagegen.run.smoke.run import ROOT, files, spec
 from tests.integration.places import Built
 
 pytestmark = pytest.mark.integration

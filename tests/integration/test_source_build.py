@@ -15,17 +15,21 @@ from typing import cast
 
 import pytest
 
-from imagegen import base, builds, layers, lock, recipe, registry
-from imagegen.base.model import LockedBase
-from imagegen.config import Settings
-from imagegen.engine import Engine, debs
-from imagegen.lock.builds import keyed
-from imagegen.lock.model import File, Lock, LockedBuild, LockedWheel
-from imagegen.matrix.model import Base, Cell
-from imagegen.matrix.recipe import Recipe, SdistFile
-from imagegen.progress import Quiet
-from imagegen.store import Store
-from imagegen.wheels import wheelhouse
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import base, layers
+from imagegen.image import dockerfile as recipe
+from imagegen.plan import lock
+from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.builds import keyed
+from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedWheel
+from imagegen.plan.matrix.model import Base, Cell
+from imagegen.plan.matrix.recipe import Recipe, SdistFile
+from imagegen.run.embedded_engine import debs
+from imagegen.run.engine import Engine
+from imagegen.wheels import builds, wheelhouse
 from tests.integration.places import Debian, committed
 from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
 from tests.interpreters import LOCKED

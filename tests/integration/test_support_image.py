@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import doctor, pipeline
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.errors import EngineError
-from imagegen.lock.model import Lock, LockedWheel
-from imagegen.matrix.models import Models
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.app import pipeline
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.matrix.models import Models
+from imagegen.run import doctor
+from imagegen.run.engine import Engine
 from tests.integration.places import Debian, committed
 from tests.integration.small_cell import _locked, write_project
 from tests.tiny_image import tiny_image

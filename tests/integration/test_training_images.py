@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import smoke
-from imagegen.engine import Engine
-from imagegen.progress import Quiet
-from imagegen.smoke.report import Report
-from imagegen.smoke.run import ROOT, files, spec
+from imagegen.core.progress import Quiet
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
+from imagegen.run.smoke.report import Report
+from imagegen.run.smoke.run import ROOT, files, spec
 from tests.integration.conftest import built_in
 from tests.integration.places import Built, Place
 from tests.integration.test_smoke_image import PROGRAMS, judge

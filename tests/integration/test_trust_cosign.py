@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.registry import Repository, Target, parse
-from imagegen.registry.image import Descriptor
-from imagegen.store.layout import digest_of
-from imagegen.trust import attach, bundle, keys, statement
-from imagegen.trust.bundle import Bundle
-from imagegen.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
-from imagegen.trust.project import Key, Project
-from imagegen.trust.signers import Signer, Trust
+from imagegen.core.config import Settings
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store.layout import digest_of
+from imagegen.supply.trust import attach, bundle, keys, statement
+from imagegen.supply.trust.bundle import Bundle
+from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
+from imagegen.supply.trust.project import Key, Project
+from imagegen.supply.trust.signers import Signer, Trust
 from tests.integration.hub import serving
 from tests.integration.sigstore import PASSWORD, Sigstore
 from tests.integration.test_registry_push import login

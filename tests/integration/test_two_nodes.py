@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from imagegen.doctor import messages
-from imagegen.engine import Engine
-from imagegen.matrix.models import Models
+from imagegen.plan.matrix.models import Models
+from imagegen.run.doctor import messages
+from imagegen.run.engine import Engine
 from tests.integration.places import Built
 from tests.integration.test_support_image import Shell
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen import lock as locks
-from imagegen.registry.artifact import NOTHING, artifact, described
-from imagegen.registry.image import Descriptor
-from imagegen.store.layout import MANIFEST_TYPE
-from imagegen.trust.documents import LOCK
+from imagegen.core.registry.artifact import NOTHING, artifact, described
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.plan import lock as locks
+from imagegen.supply.trust.documents import LOCK
 from tests.integration.small_cell import CELL, Machine, Site
 from tests.registry import digest_of
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.inventory import loose
-from imagegen.lock import candidates
-from imagegen.lock.target import Target
-from imagegen.matrix.model import Gpu
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.gpu import Gpu
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inventory import loose
+from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Need, Offer, find
 from imagegen.wheels.model import Place
+from imagegen.wheels.resolve import candidates
 from tests.loopback import Loopback
 from tests.unit.test_wheels_find import choice
 

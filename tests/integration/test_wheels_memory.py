@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import imagegen.wheels.suite.build as worker
-from imagegen import sandbox
-from imagegen.matrix.recipe import Cost
+import imagegen.incontainer.worker.build as worker
+from imagegen.core import sandbox
+from imagegen.plan.matrix.recipe import Cost
 from imagegen.wheels.throttle import Plan, Work, halved, learned, machine, plan
 
 pytestmark = [

@@ -7,8 +7,8 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagegen.lock.model import BUILT, File, Lock, LockedBuild, LockedGpus, LockedWheel
-from imagegen.matrix.recipe import Architectures, Cost, Recipe, SdistFile
+from imagegen.plan.lock.model import BUILT, File, Lock, LockedBuild, LockedGpus, LockedWheel
+from imagegen.plan.matrix.recipe import Architectures, Cost, Recipe, SdistFile
 from tests.unit.test_recipe import LOCK, A, B, C, D, wheel
 
 COST = Cost(units=4, seconds=60.0, memory=2 << 30, largest=3 << 30, source="a test")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from imagegen.compat import Fact, Facts, Library, Question
-from imagegen.matrix import Rule
-from imagegen.matrix.metadata import Package, Release
+from imagegen.plan.matrix import Rule
+from imagegen.plan.matrix.metadata import Package, Release
+from imagegen.plan.rules import Fact, Facts, Library, Question
 
 READ = "2026-11-21"
 NAMES = {"platform": "linux/amd64"}

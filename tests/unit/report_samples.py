@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from imagegen import site
+from imagegen.app import site
+from imagegen.app.site import History, Step
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import Report as AuditReport
-from imagegen.compat.grid import Fits, Row, Standing
-from imagegen.layers import Size
-from imagegen.lock.model import LockedGpus, Record, RecordedLayer
-from imagegen.matrix.model import Cell, Gpu
-from imagegen.site import History, Step
-from imagegen.smoke.report import Report as SmokeReport
-from imagegen.smoke.report import Result
-from imagegen.state import CellState
+from imagegen.core.gpu import Gpu
+from imagegen.image.layers import Size
+from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules.grid import Fits, Row, Standing
+from imagegen.plan.state import CellState
+from imagegen.run.smoke.report import Report as SmokeReport
+from imagegen.run.smoke.report import Result
 from tests.unit.matrix_samples import SMALL, load
 from tests.unit.test_recipe import LOCK
 

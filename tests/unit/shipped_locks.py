@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from imagegen import lock as locks
-from imagegen.data import shipped
-from imagegen.lock.model import Lock
+from imagegen.core.data import shipped
+from imagegen.plan import lock as locks
+from imagegen.plan.lock.model import Lock
 
 NAMES = sorted(path.stem for path in shipped("locks").glob("*.toml"))
 

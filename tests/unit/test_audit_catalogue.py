@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.audit import catalogue
 from imagegen.audit.model import Severity
-from imagegen.errors import UsageError
+from imagegen.core.errors import UsageError
 from tests import finding_ids
 
 AUDIT = Path(catalogue.__file__).parent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagegen.audit import facts
 from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImport, Package, Release, System, Target
-from imagegen.inventory.system import from_directories
+from imagegen.image.inventory.system import from_directories
 from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
 from tests.trees import To, on_disk
 

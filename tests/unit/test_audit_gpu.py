@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import gpu, shipped
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
-from imagegen.matrix.model import Gpu
+from imagegen.core.gpu import Gpu
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.test_audit_capability import TARGETS, targets
 

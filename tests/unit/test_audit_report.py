@@ -19,7 +19,7 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import by_package, ordered
 from imagegen.audit.sarif import Source, document
 from imagegen.cli.audit_table import table
-from imagegen.text import unprintable
+from imagegen.core.text import unprintable
 from tests.unit.audit_reports import ENTRIES, FINDINGS, REPORT
 
 Golden = Callable[[str, str], None]

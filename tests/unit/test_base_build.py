@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base, registry
-from imagegen.base import BaseLayer, fetch
-from imagegen.base.build import failed, sources_file, verify, write_repository
-from imagegen.base.distributions import release
-from imagegen.base.model import Deb, LockedBase
-from imagegen.base.sources import Entry, parse_deb822
-from imagegen.config import Settings
-from imagegen.errors import BaseError, FetchError, GoneError
-from imagegen.net import Client, MissingFiles
-from imagegen.progress import Quiet
-from imagegen.store import Store, digest_of, upkeep
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError, FetchError, GoneError
+from imagegen.core.net import Client, MissingFiles
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.image import base
+from imagegen.image.base import BaseLayer, fetch
+from imagegen.image.base.build import failed, sources_file, verify, write_repository
+from imagegen.image.base.sources import Entry, parse_deb822
+from imagegen.plan.distributions import release
+from imagegen.plan.lock.base import Deb, LockedBase
 from tests.registry import packed
 
 PROGRAM = "/usr/bin/python3.11"
@@ -282,7 +283,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     """Upkeep from another project knows nothing of this base, and sandboxes may run on its tree right now."""
     store = Store(tmp_path / "store")
     layer = BaseLayer(store.write(b"tar"), 3)
-    module = importlib.import_module("imagegen.base.rootfs")
+    module = importlib.import_module("imagegen.image.base.rootfs")
     monkeypatch.setattr(module, "build", lambda *_: layer)
     tree = store.root / "rootfs" / layer.diff_id.removeprefix("sha256:")
     interpreter = tree / PROGRAM.lstrip("/")
@@ -296,7 +297,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.base.rootfs")
+    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.image.base.rootfs")
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     monkeypatch.setattr(module, "build", None)
     tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.base.difference import snapshot, write_difference
-from imagegen.base.unpack import unpack
-from imagegen.epoch import EPOCH
-from imagegen.errors import BaseError
-from imagegen.registry import Layer
-from imagegen.store import Store, digest_of
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import BaseError
+from imagegen.core.registry import Layer
+from imagegen.core.store import Store, digest_of
+from imagegen.image.base.difference import snapshot, write_difference
+from imagegen.image.base.unpack import unpack
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
 NAMES = st.sampled_from(["a", "b", "c", "usr", "opt"])

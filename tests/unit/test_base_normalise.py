@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.base.normalise import dpkg_configuration, normalise, read
-from imagegen.epoch import EPOCH
-from imagegen.errors import BaseError
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import BaseError
+from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 
 NAMES = st.text("abcé-. ", min_size=1, max_size=8).filter(lambda name: name not in {".", ".."})
 

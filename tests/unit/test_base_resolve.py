@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.base.apt import list_name, parse_release
-from imagegen.base.distributions import archive_at, release
-from imagegen.base.mirrors import mirrors, parse_targets, roots
-from imagegen.base.model import Deb
-from imagegen.base.resolve import parse_uris, resolve
-from imagegen.config import Settings
-from imagegen.errors import BaseError
-from imagegen.matrix.model import Base
-from imagegen.progress import Quiet
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError
+from imagegen.core.progress import Quiet
+from imagegen.image.base.apt import list_name, parse_release
+from imagegen.image.base.mirrors import mirrors, parse_targets, roots
+from imagegen.image.base.resolve import parse_uris, resolve
+from imagegen.plan.distributions import archive_at, release
+from imagegen.plan.lock.base import Deb
+from imagegen.plan.matrix.model import Base
 from tests.timing import within
 
 ROOTS = {"debian": "http://mirror.example/debian", "debian-security": "http://mirror.example/debian/security"}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.base.sources import (
+from imagegen.core.errors import BaseError, Location
+from imagegen.image.base.sources import (
     Entry,
     keys_of,
     parse_deb822,
@@ -17,7 +18,6 @@ from imagegen.base.sources import (
     read_sources,
     trusted_keys,
 )
-from imagegen.errors import BaseError, Location
 
 UBUNTU = """\
 Types: deb

@@ -16,11 +16,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.base import unpack as unpacking
-from imagegen.base.unpack import inside, unpack, verify
-from imagegen.errors import BaseError, StoreError
-from imagegen.registry import Layer, tar
-from imagegen.store import Store
+from imagegen.core.errors import BaseError, StoreError
+from imagegen.core.registry import Layer, tar
+from imagegen.core.store import Store
+from imagegen.image.base import unpack as unpacking
+from imagegen.image.base.unpack import inside, unpack, verify
 from tests.registry import digest_of, packed
 
 GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"

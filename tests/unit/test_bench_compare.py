@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from imagegen import lock
+from imagegen.plan import lock
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.shipped_locks import NAMES, shipped_lock
 

@@ -12,16 +12,16 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from imagegen import pipeline
+from imagegen.app import pipeline
 from imagegen.cli import build_command
 from imagegen.cli.app import App
-from imagegen.engine import Engine
-from imagegen.lock import read
-from imagegen.matrix.model import Cell, Declarations
-from imagegen.publish import proof
-from imagegen.smoke import Report, Result
-from imagegen.smoke.run import parts
-from imagegen.smoke.suite.table import applicable
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.lock import read
+from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke.run import parts
+from imagegen.supply.publish import proof
 from tests.environment import environment
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import Target
-from imagegen.builds import check
-from imagegen.errors import BuildError
-from imagegen.lock.model import LockedBuild
-from imagegen.matrix.model import Gpu
+from imagegen.core.errors import BuildError
+from imagegen.core.gpu import Gpu
+from imagegen.plan.lock.model import LockedBuild
+from imagegen.wheels.builds import check
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.wheels import make_wheel

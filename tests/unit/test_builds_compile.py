@@ -16,21 +16,21 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen import builds, recipe
-from imagegen.builds import costs, reserve
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.errors import BuildError, EngineError
-from imagegen.lock.model import Lock, LockedBuild
-from imagegen.matrix.model import Cell
-from imagegen.progress import Counter, Quiet
-from imagegen.store import Store
-from imagegen.wheels import wheelhouse
+from imagegen.core.config import Settings
+from imagegen.core.errors import BuildError, EngineError
+from imagegen.core.progress import Counter, Quiet
+from imagegen.core.store import Store
+from imagegen.image import dockerfile as recipe
+from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.engine import Engine
+from imagegen.wheels import builds, wheelhouse
+from imagegen.wheels.builds import costs, reserve
 from imagegen.wheels.throttle import Machine
 from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD, packed
 from tests.wheels import make_wheel
 
-compiling = importlib.import_module("imagegen.builds.compile")
+compiling = importlib.import_module("imagegen.wheels.builds.compile")
 
 GB = 10**9
 KILLED = '#7 ERROR: process "/bin/sh -c" did not complete successfully: exit code: 137'
@@ -384,7 +384,7 @@ def test_units_are_counted_on_a_pipe_and_on_a_terminal() -> None:
 
     from rich.console import Console
 
-    from imagegen.progress import Terminal
+    from imagegen.core.progress import Terminal
 
     for terminal in (False, True):
         text = StringIO()

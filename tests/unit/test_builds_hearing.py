@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.builds.hearing import Ear, Event, disguise
+from imagegen.wheels.builds.hearing import Ear, Event, disguise
 
 
 def ear_after(*lines: str) -> tuple[Ear, list[Event]]:

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen import builds
-from imagegen.builds import probe
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.errors import BuildError, EngineError
-from imagegen.layers import Image
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import BuildError, EngineError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.layers import Image
+from imagegen.run.engine import Engine
+from imagegen.wheels import builds
+from imagegen.wheels.builds import probe
 from imagegen.wheels.throttle import Machine
 from tests.unit.builds_samples import WITH_BUILD
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.builds.sources import require_sources
-from imagegen.errors import BuildError
-from imagegen.lock.model import LockedPatch
-from imagegen.store import Store
+from imagegen.core.errors import BuildError
+from imagegen.core.store import Store
+from imagegen.plan.lock.model import LockedPatch
+from imagegen.wheels.builds.sources import require_sources
 from tests.unit.builds_samples import BUILD, packed
 
 SETUP = b"one\ntwo\n"

@@ -18,15 +18,15 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.cli.app import App
-from imagegen.compat.verdict import Conflict, Verdict
-from imagegen.doctor.fabric import Host
-from imagegen.engine import Engine
-from imagegen.matrix import Matrix
-from imagegen.matrix.rule import Rule
-from imagegen.preflight.suite.model import Gpu, Machine
-from imagegen.progress import Terminal
-from imagegen.smoke.report import Report, Result
-from imagegen.store import Store
+from imagegen.core.progress import Terminal
+from imagegen.core.store import Store
+from imagegen.incontainer.preflight.model import Gpu, Machine
+from imagegen.plan.matrix import Matrix
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules.verdict import Conflict, Verdict
+from imagegen.run.doctor.fabric import Host
+from imagegen.run.engine import Engine
+from imagegen.run.smoke.report import Report, Result
 from tests.unit.matrix_samples import shipped_matrix
 
 IMAGE = """\
@@ -116,12 +116,12 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
         (found,) = json.loads(ended.out)
         return ended.code, {row["name"]: row["status"] for row in found["checks"]}
 
-    monkeypatch.setattr("imagegen.smoke.run", smoke_run)
-    monkeypatch.setattr("imagegen.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
+    monkeypatch.setattr("imagegen.run.smoke.run", smoke_run)
+    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
     assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
     assert checks()[0] == 0
     two = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),) * 2)
-    monkeypatch.setattr("imagegen.doctor.fabric.gather", lambda: Host(two))
+    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(two))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
     assert (checks("hopper-vllm")[1]["transport"], asked) == ("note", [])
     engine: Any = SimpleNamespace(image_digest=lambda _: None)
@@ -140,7 +140,7 @@ def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
     because = "All of it is slow."
     rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
     verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
-    monkeypatch.setattr("imagegen.compat.judge_on", lambda *_: verdict)
+    monkeypatch.setattr("imagegen.plan.rules.judge_on", lambda *_: verdict)
     said: list[tuple[str, bool]] = []
     monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))
     assert run("render", "cpu-grpo").code == 0

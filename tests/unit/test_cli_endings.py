@@ -118,7 +118,7 @@ def crash(statement: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("raise BrokenPipeError(32, 'Broken pipe')", 70),  # to a program, not of stdout
         ("raise RecursionError", 70),
         ("raise MemoryError", 70),
-        ("from imagegen.errors import LockError; raise LockError('x https://me:s3cret@host/')", 67),
+        ("from imagegen.core.errors import LockError; raise LockError('x https://me:s3cret@host/')", 67),
     ],
 )
 def test_no_error_shows_a_traceback_unasked_nor_a_secret_ever(statement: str, code: int) -> None:

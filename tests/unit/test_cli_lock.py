@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import git, lock
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
-from imagegen.errors import LockError
-from imagegen.lock.builds import keyed
-from imagegen.lock.model import LOCAL, File, Lock
-from imagegen.matrix.recipe import LocalSource
+from imagegen.core import git
+from imagegen.core.errors import LockError
+from imagegen.plan import lock
+from imagegen.plan.lock.builds import keyed
+from imagegen.plan.lock.model import LOCAL, File, Lock
+from imagegen.plan.matrix.recipe import LocalSource
 from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
 from tests.unit.test_cli_wheels import app_of
 from tests.unit.test_cli_wheels_share import Machine

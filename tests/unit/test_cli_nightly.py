@@ -11,13 +11,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen import lock
+from imagegen.app.nightly import changes
+from imagegen.app.nightly.propose import Proposal
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
-from imagegen.errors import FetchError, LockError, TrustError, UsageError
-from imagegen.matrix.model import Cell
-from imagegen.nightly import changes
-from imagegen.nightly.propose import Proposal
+from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
+from imagegen.plan import lock
+from imagegen.plan.matrix.model import Cell
 from tests.unit.test_cli_wheels_share import Machine
 from tests.unit.test_nightly_propose import Toy
 from tests.unit.test_trust_keys import PUBLIC

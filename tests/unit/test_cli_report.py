@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagegen import lock, pipeline, site
+from imagegen.app import pipeline, site
+from imagegen.app.nightly import changes
 from imagegen.cli.app import App
 from imagegen.cli.commands import cli
-from imagegen.data import shipped
-from imagegen.nightly import changes
-from imagegen.publish import proof
-from imagegen.store import Store
+from imagegen.core.data import shipped
+from imagegen.core.store import Store
+from imagegen.plan import lock
+from imagegen.supply.publish import proof
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.report_samples import AUDIT, SMOKE
 

@@ -15,7 +15,6 @@ from unittest.mock import MagicMock, Mock
 import click
 import pytest
 
-from imagegen import builds, recipe
 from imagegen.cli import (
     build_command,
     render_command,
@@ -26,12 +25,13 @@ from imagegen.cli import (
     wheels_push,
 )
 from imagegen.cli.app import App
-from imagegen.engine import Engine
-from imagegen.errors import BuildError, EngineError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.store import digest_of
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.model import BuiltWheel
+from imagegen.core.errors import BuildError, EngineError, UsageError
+from imagegen.core.store import digest_of
+from imagegen.image import dockerfile as recipe
+from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.model import Lock
+from imagegen.run.engine import Engine
+from imagegen.wheels import builds, wheelhouse
 from tests.registry_writes import Writable
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture

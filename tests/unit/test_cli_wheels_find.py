@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
-from imagegen import matrix
 from imagegen.audit.model import Target
 from imagegen.cli import commands, wheels_find
 from imagegen.cli.app import App
-from imagegen.data import shipped
-from imagegen.matrix.recipe import Architectures, LocalSource
+from imagegen.core.data import shipped
+from imagegen.plan import matrix
+from imagegen.plan.matrix.recipe import Architectures, LocalSource
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.wheels import make_wheel

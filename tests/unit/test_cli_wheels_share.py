@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from imagegen.cli import store_command, wheels_pull, wheels_push
 from imagegen.cli.app import App
-from imagegen.errors import FetchError, PublishError, UsageError
-from imagegen.store import Store, digest_of
+from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.store import Store, digest_of
 from imagegen.wheels import wheelhouse
 from tests.registry_writes import Writable, answering
 from tests.unit.test_wheels_wheelhouse import KEY, LOG, age, built

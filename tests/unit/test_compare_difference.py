@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import lock
-from imagegen.compare import words
-from imagegen.compare.difference import Difference, Known, difference, goes_back
-from imagegen.compare.side import Part, Side, of_image, of_lock
-from imagegen.data import shipped
-from imagegen.layers.plan import plan
-from imagegen.lock.model import Deb, Lock, LockedBuild, LockedEnv, LockedGpus, LockedWheel, Record, RecordedLayer
-from imagegen.matrix.recipe import Cost
-from imagegen.registry import Config, Image, Layer
+from imagegen.core.data import shipped
+from imagegen.core.registry import Config, Image, Layer
+from imagegen.image.layers.plan import plan
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedEnv, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.matrix.recipe import Cost
+from imagegen.supply.compare import words
+from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
+from imagegen.supply.compare.side import Part, Side, of_image, of_lock
 from imagegen.wheels.throttle import Work
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_recipe import LOCK, wheel

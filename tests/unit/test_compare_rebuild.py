@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from imagegen import layers
-from imagegen.compare.causes import Clue, likely
-from imagegen.compare.contents import Found
-from imagegen.compare.rebuild import Comparison, Level, compared, made_again
-from imagegen.compare.trees import entries, first_difference
-from imagegen.config import Settings
-from imagegen.epoch import EPOCH
-from imagegen.errors import FetchError
-from imagegen.layers.layer import Layer
-from imagegen.layers.plan import LAYER_FORMAT
-from imagegen.lock.model import Lock
-from imagegen.progress import Quiet
-from imagegen.registry import Config
-from imagegen.registry import Layer as Described
-from imagegen.store import Store, digest_of
+from imagegen.core.config import Settings
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import FetchError
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import Config
+from imagegen.core.registry import Layer as Described
+from imagegen.core.store import Store, digest_of
+from imagegen.image import layers
+from imagegen.image.layers.layer import Layer
+from imagegen.image.layers.plan import LAYER_FORMAT
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare.causes import Clue, likely
+from imagegen.supply.compare.contents import Found
+from imagegen.supply.compare.rebuild import Comparison, Level, compared, made_again
+from imagegen.supply.compare.trees import entries, first_difference
 from tests.published import made
 from tests.unit.builds_samples import BUILT_WHEEL
 from tests.unit.test_recipe import LOCK

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock as locks
 from imagegen.cli import main
-from imagegen.compare import revision, sides
-from imagegen.compare.sides import Places
-from imagegen.config import Settings
-from imagegen.errors import FetchError, LockError, UsageError
-from imagegen.lock.model import Lock
-from imagegen.net import Client
-from imagegen.store import Store
-from imagegen.trust.documents import NUMERICS
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError, UsageError
+from imagegen.core.net import Client
+from imagegen.core.store import Store
+from imagegen.plan import lock as locks
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare import revision, sides
+from imagegen.supply.compare.sides import Places
+from imagegen.supply.trust.documents import NUMERICS
 from tests.published import Published, made
 from tests.registry import StandIn
 from tests.unit.test_recipe import LOCK

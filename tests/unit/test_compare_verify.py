@@ -15,31 +15,31 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from imagegen import base as bases
-from imagegen import layers
-from imagegen import lock as locks
 from imagegen.audit.report import Report
 from imagegen.cli import comparing
-from imagegen.compare import sides, words
-from imagegen.compare.difference import difference
-from imagegen.compare.sides import Places
-from imagegen.compare.verdict import Outcome, Verdict
-from imagegen.compare.verify import verify
-from imagegen.config import Settings
-from imagegen.errors import TrustError
-from imagegen.layers import Layer, describe
-from imagegen.layers.codec import CODEC
-from imagegen.layers.describe import Described
-from imagegen.layers.image import image
-from imagegen.lock.builds import keyed
-from imagegen.lock.model import Lock
-from imagegen.net import Client, NotFoundError, UnreachableError, UnreadError
-from imagegen.progress import Quiet
-from imagegen.registry.referrers import INDEX_TYPE
-from imagegen.store import Store, refs
-from imagegen.store.layout import MANIFEST_TYPE
-from imagegen.trust import statement
-from imagegen.trust.documents import (
+from imagegen.core.config import Settings
+from imagegen.core.errors import TrustError
+from imagegen.core.net import Client, NotFoundError, UnreachableError, UnreadError
+from imagegen.core.progress import Quiet
+from imagegen.core.registry.referrers import INDEX_TYPE
+from imagegen.core.store import Store, refs
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.image import base as bases
+from imagegen.image import layers
+from imagegen.image.layers import Layer, describe
+from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.describe import Described
+from imagegen.image.layers.image import image
+from imagegen.plan import lock as locks
+from imagegen.plan.lock.builds import keyed
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare import sides, words
+from imagegen.supply.compare.difference import difference
+from imagegen.supply.compare.sides import Places
+from imagegen.supply.compare.verdict import Outcome, Verdict
+from imagegen.supply.compare.verify import verify
+from imagegen.supply.trust import statement
+from imagegen.supply.trust.documents import (
     AUDIT,
     BUNDLE,
     FACTS,
@@ -52,10 +52,10 @@ from imagegen.trust.documents import (
     SMOKE,
     Kind,
 )
-from imagegen.trust.keys import KeySigner
-from imagegen.trust.project import Key, Project
-from imagegen.trust.provenance import Builder, provenance
-from imagegen.trust.sbom import Known, sbom
+from imagegen.supply.trust.keys import KeySigner
+from imagegen.supply.trust.project import Key, Project
+from imagegen.supply.trust.provenance import Builder, provenance
+from imagegen.supply.trust.sbom import Known, sbom
 from tests.published import Published, lock_document, made
 from tests.registry import StandIn, digest_of, send
 from tests.unit.builds_samples import WITH_BUILD

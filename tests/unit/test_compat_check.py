@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.compat import check
-from imagegen.compat.check import clashes
-from imagegen.errors import MatrixErrors
-from imagegen.matrix import Rule
+from imagegen.core.errors import MatrixErrors
+from imagegen.plan.matrix import Rule
+from imagegen.plan.rules import check
+from imagegen.plan.rules.check import clashes
 from tests.unit.compat_samples import rule
 from tests.unit.matrix_samples import RULE, SMALL, load, shipped_matrix
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.compat import Fact, Surroundings, explain, facts_of_cell, judge_on, nearby, survey
-from imagegen.compat.facts import extras_of
-from imagegen.compat.grid import MAIN
-from imagegen.compat.question import Question
-from imagegen.matrix import Rule
-from imagegen.matrix.model import Base, Cell, Component, EnvVar, GitSource, Gpu, Requirement, Sdist
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix import Rule
+from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Requirement, Sdist
+from imagegen.plan.rules import Fact, Surroundings, explain, facts_of_cell, judge_on, nearby, survey
+from imagegen.plan.rules.facts import extras_of
+from imagegen.plan.rules.grid import MAIN
+from imagegen.plan.rules.question import Question
 from tests.interpreters import DEBIAN
 from tests.unit.compat_samples import library, package, rule
 from tests.unit.matrix_samples import shipped_matrix

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from imagegen.compat import Fact, Facts, constraints, facts_of_cell, judge, nearest
-from imagegen.errors import MatrixError
-from imagegen.matrix import Rule
+from imagegen.core.errors import MatrixError
+from imagegen.plan.matrix import Rule
+from imagegen.plan.rules import Fact, Facts, constraints, facts_of_cell, judge, nearest
 from tests.unit.matrix_samples import RULE, SMALL, load
 
 VERSIONS = ["1.0", "1.5", "2.0", "2.5", "3.0"]

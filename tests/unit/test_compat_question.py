@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import matrix
-from imagegen.compat import Question, Vocabulary, ask
-from imagegen.errors import UsageError
+from imagegen.core.errors import UsageError
+from imagegen.plan import matrix
+from imagegen.plan.rules import Question, Vocabulary, ask
 from tests.unit.matrix_samples import SHIPPED, shipped_matrix
 
 MATRIX = shipped_matrix()

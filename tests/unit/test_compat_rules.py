@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import matrix
-from imagegen.compat import Facts, constraints, facts_of_cell, judge
-from imagegen.matrix import Rule
+from imagegen.plan import matrix
+from imagegen.plan.matrix import Rule
+from imagegen.plan.rules import Facts, constraints, facts_of_cell, judge
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.rule_cases import Case, attention, cuda, engines, environment, torch, training
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.compat import Facts, judge
+from imagegen.plan.rules import Facts, judge
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.rule_cases import stack
 

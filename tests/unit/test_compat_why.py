@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from imagegen.compat import Explanation, Library, Question, Surroundings, explain, nearby
-from imagegen.matrix import Rule
-from imagegen.matrix.model import Gpu
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix import Rule
+from imagegen.plan.rules import Explanation, Library, Question, Surroundings, explain, nearby
 from tests.unit.compat_samples import library, package, question, rule
 
 FIELD = library(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import UsageError
+from imagegen.core.config import Settings
+from imagegen.core.errors import UsageError
 
 
 @pytest.fixture

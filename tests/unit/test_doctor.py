@@ -17,18 +17,19 @@ from docker.utils.socket import STDERR, STDOUT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import doctor
-from imagegen.config import Settings
-from imagegen.doctor import container, host, messages
-from imagegen.doctor.diagnosis import Diagnosis
-from imagegen.engine import Engine, Visit
-from imagegen.engine.visits import exec_in
-from imagegen.errors import ContainerError, EngineError, LostEngineError
-from imagegen.matrix.model import Cell, Gpu
-from imagegen.matrix.models import Models
-from imagegen.matrix.rule import Rule
-from imagegen.preflight.suite.model import Finding, Image, Machine
-from imagegen.preflight.suite.table import CHECKS, Row
+from imagegen.core.config import Settings
+from imagegen.core.errors import ContainerError, EngineError, LostEngineError
+from imagegen.core.gpu import Gpu
+from imagegen.incontainer.preflight.model import Finding, Image, Machine
+from imagegen.incontainer.preflight.table import CHECKS, Row
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.models import Models
+from imagegen.plan.matrix.rule import Rule
+from imagegen.run import doctor
+from imagegen.run.doctor import container, host, messages
+from imagegen.run.doctor.diagnosis import Diagnosis
+from imagegen.run.engine import Engine, Visit
+from imagegen.run.engine.visits import exec_in
 from tests.unit.matrix_samples import SMALL, load
 
 GB = 1_000_000_000

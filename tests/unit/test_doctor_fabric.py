@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.doctor import Measured, examine_fabric, fabric
-from imagegen.doctor.fabric import Host
-from imagegen.preflight.suite.model import Gpu, Image, Machine
+from imagegen.incontainer.preflight.model import Gpu, Image, Machine
+from imagegen.run.doctor import Measured, examine_fabric, fabric
+from imagegen.run.doctor.fabric import Host
 
 IMAGE = Image("hopper-vllm-cu130-py312", "13.0", ("9.0",), "580", {"torch": "2.11.0"})
 ONE = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),))

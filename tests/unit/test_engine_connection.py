@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.engine import Engine, client, private
-from imagegen.errors import EngineError
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError
+from imagegen.run.embedded_engine import private
+from imagegen.run.engine import Engine, client
 
 
 @contextmanager

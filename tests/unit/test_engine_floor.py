@@ -14,11 +14,11 @@ import docker
 import pytest
 from packaging.version import Version
 
-from imagegen.config import Settings
-from imagegen.engine import Engine, floor
-from imagegen.engine.floor import buildx_version, shortcomings
-from imagegen.engine.private import Endpoint
-from imagegen.errors import EngineError
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError
+from imagegen.run.embedded_engine.private import Endpoint
+from imagegen.run.engine import Engine, floor
+from imagegen.run.engine.floor import buildx_version, shortcomings
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"OSType": "linux", "Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.engine.containers import Outcome, tar_of
-from imagegen.engine.network import Network, free_subnet
-from imagegen.errors import EngineError
+from imagegen.core.errors import EngineError
+from imagegen.run.embedded_engine.network import Network, free_subnet
+from imagegen.run.engine.containers import Outcome, tar_of
 
 NETWORKS = st.builds(
     lambda second, third, length: f"10.{second}.{third}.0/{length}",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.engine import private
-from imagegen.errors import EngineError
-from imagegen.progress import Quiet
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError
+from imagegen.core.progress import Quiet
+from imagegen.run.embedded_engine import private
 
 
 def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.engine.registry import Descriptor, Registry, serving
-from imagegen.store import Store
+from imagegen.core.store import Store
+from imagegen.run.engine.registry import Descriptor, Registry, serving
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'

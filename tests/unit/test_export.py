@@ -16,16 +16,16 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import SmokeError, StoreError
-from imagegen.export import export, run_image
-from imagegen.export.results import read_results
-from imagegen.export.tree import Entry, read_tree
-from imagegen.layers import Image, Layer
-from imagegen.progress import Quiet
-from imagegen.publish.proof import Wanted
-from imagegen.smoke import Result
-from imagegen.smoke.suite.table import CHECKS
-from imagegen.store import Store
+from imagegen.core.errors import SmokeError, StoreError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.layers import Image, Layer
+from imagegen.incontainer.suite.table import CHECKS
+from imagegen.run.smoke import Result
+from imagegen.supply.export import export, run_image
+from imagegen.supply.export.results import read_results
+from imagegen.supply.export.tree import Entry, read_tree
+from imagegen.supply.publish.proof import Wanted
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
 Files = Mapping[str, bytes | None]  # path -> content; None: removed from the layers below

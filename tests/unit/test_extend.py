@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from imagegen import matrix
 from imagegen.cli.commands import cli
-from imagegen.data import shipped
-from imagegen.matrix import Matrix
+from imagegen.core.data import shipped
+from imagegen.plan import matrix
+from imagegen.plan.matrix import Matrix
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n# (matrices/\S+)\n(.*?)```", PAGE, re.DOTALL)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import git
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.git import tree as trees
-from imagegen.git.tree import Entry
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.git import tree as trees
+from imagegen.core.git.tree import Entry
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
 from tests.gitserver import LINK, PROGRAM, SUBMODULE, Bare, GitServer
 from tests.loopback import Server, status
 

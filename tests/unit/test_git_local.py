@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen import git
-from imagegen.errors import FetchError, LockError
-from imagegen.store import Store, digest_of
+from imagegen.core import git
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.store import Store, digest_of
 from tests.unit.test_git_archive import LFS
 
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import git
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.git.places import places
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.git.places import places
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
 from tests.gitserver import Bare, GitServer
 
 APEX = "https://github.com/NVIDIA/apex"

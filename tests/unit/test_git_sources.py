@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import git
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.net import UnreachableError
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import UnreachableError
 from tests.gitserver import LINK, SUBMODULE, Bare
 from tests.unit.test_git_archive import FILES, House, house
 

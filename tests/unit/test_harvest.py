@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.harvest import HarvestErrors, harvest, wheel_metadata
-from imagegen.harvest.releases import cuda_of
-from imagegen.lock.indexes import Link
-from imagegen.matrix.metadata import Package, Release
-from imagegen.net import Client, NotFoundError
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, NotFoundError
+from imagegen.plan.harvest import HarvestErrors, harvest, wheel_metadata
+from imagegen.plan.harvest.releases import cuda_of
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.matrix.metadata import Package, Release
 from tests.wheel_index import Index, Offer, archive, metadata
 
 TODAY = "2026-11-21"

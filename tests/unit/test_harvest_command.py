@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.cli import main
-from imagegen.matrix import metadata
-from imagegen.matrix.metadata import Package, load, names, path_of, write
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.metadata import Package, load, names, path_of, write
 from tests.wheel_index import Index, Offer
 from tests.wheel_index import metadata as metadata_of
 

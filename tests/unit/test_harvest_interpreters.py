@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import matrix
 from imagegen.cli import main
-from imagegen.harvest.interpreters import parse
-from imagegen.matrix.model import InterpreterFile
+from imagegen.plan import matrix
+from imagegen.plan.harvest.interpreters import parse
+from imagegen.plan.matrix.model import InterpreterFile
 from tests.loopback import Loopback
 from tests.unit.matrix_samples import SHIPPED
 

@@ -16,11 +16,11 @@ import pytest
 from imagegen.audit.torch_exports import Index as Exports
 from imagegen.audit.torch_exports import dumps, loads
 from imagegen.cli import main
-from imagegen.config import Settings
-from imagegen.errors import FetchError, ImagegenError, StoreError, UsageError, WheelError
-from imagegen.harvest import torch_exports
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, ImagegenError, StoreError, UsageError, WheelError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.harvest import torch_exports
 from tests.elf_samples import AARCH64, make_elf
 from tests.wheel_index import Index
 

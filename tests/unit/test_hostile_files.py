@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from imagegen import data, lock, matrix
-from imagegen.data import shipped
-from imagegen.errors import LockError, MatrixErrors
-from imagegen.lock import contradictions, stale
-from imagegen.lock.file import LockErrors, loads
-from imagegen.lock.model import Lock, LockedEnv
-from imagegen.matrix import Cell
+from imagegen.core import data
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError, MatrixErrors
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock import contradictions, stale
+from imagegen.plan.lock.file import LockErrors, loads
+from imagegen.plan.lock.model import Lock, LockedEnv
+from imagegen.plan.matrix import Cell
 from tests.project import CELL, Project
 from tests.unit.matrix_samples import SMALL, complaint
 

@@ -13,18 +13,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen import git, lock
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes
-from imagegen.compare import revision
-from imagegen.engine.buildx import Buildx, run_buildx
-from imagegen.errors import FetchError
-from imagegen.git import command, worktree
-from imagegen.git.worktree import ForeignRepositoryError
-from imagegen.lock.model import LOCAL, Deb
-from imagegen.progress import Quiet
-from imagegen.store import Store
-from imagegen.trust import origin
+from imagegen.core import git
+from imagegen.core.errors import FetchError
+from imagegen.core.git import command, worktree
+from imagegen.core.git.worktree import ForeignRepositoryError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan import lock
+from imagegen.plan.lock.model import LOCAL, Deb
+from imagegen.run.engine.buildx import Buildx, run_buildx
+from imagegen.supply.compare import revision
+from imagegen.supply.trust import origin
 from tests.environment import environment
 from tests.hostile_repository import fetch_lazily, give_away, look_bare, plain_git
 from tests.project import BASE, Project

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from imagegen import matrix
-from imagegen.data import shipped
-from imagegen.lock.indexes import variable
+from imagegen.core.data import shipped
+from imagegen.plan import matrix
+from imagegen.plan.lock.indexes import variable
 
 PAGE = (Path(__file__).parents[2] / "docs" / "indexes.md").read_text(encoding="utf-8")
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import BaseError
-from imagegen.interpreter import InterpreterArchive, unpack
-from imagegen.interpreter.patch import patched, sysconfig_data
-from imagegen.store import Store
+from imagegen.core.errors import BaseError
+from imagegen.core.store import Store
+from imagegen.image.interpreter import unpack
+from imagegen.image.interpreter.patch import patched, sysconfig_data
+from imagegen.plan.lock.interpreter import InterpreterArchive
 
 PREFIX = "/opt/python/3.12"
 DATA = "lib/python3.12/_sysconfigdata__linux_x86_64-linux-gnu.py"
@@ -172,7 +173,7 @@ def test_a_damaged_archive_is_refused(store: Store, root: Path, cut: int) -> Non
 
 
 def test_a_bomb_is_refused(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.interpreter.archive._MAX_BYTES", 100_000)
+    monkeypatch.setattr("imagegen.image.interpreter.archive._MAX_BYTES", 100_000)
     bomb = archive(store, *SOUND, member("python/zeros", bytes(200_000)))
     assert len(gzip.decompress(store.read(bomb.digest))) > 200_000
     with pytest.raises(BaseError):

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.check import audit
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.inventory import cell as cells
-from imagegen.inventory.carried import known, take
-from imagegen.layers import watch
-from imagegen.lock.model import Lock, LockedGpus, Winner
-from imagegen.progress import Quiet
-from imagegen.store import Store, digest_of, upkeep
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.image.inventory import cell as cells
+from imagegen.image.inventory.carried import known, take
+from imagegen.image.layers import watch
+from imagegen.plan.lock.model import Lock, LockedGpus, Winner
 from tests.elf_samples import make_elf
 from tests.unit import test_inventory_cell as inventory
 from tests.unit.test_inventory_cell import cell_of
@@ -50,8 +50,8 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     cell = cell_of("13.0", one=("one",))
     expected = cells.subject(lock, cell, store, settings, Quiet())
     take(lock, empty, facts, facts.get)
-    monkeypatch.setattr(cells.lock, "fetch_each", None)
-    monkeypatch.setattr(cells.lock, "tree", None)
+    monkeypatch.setattr(cells.inputs, "fetch_each", None)
+    monkeypatch.setattr(cells.inputs, "tree", None)
     found = cells.subject(lock, cell, empty, settings, Quiet())
     assert found == expected
     report = audit(found)

@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 
 from imagegen.audit.model import Deb, Release
-from imagegen.config import Settings
-from imagegen.inventory import cell as cells
-from imagegen.lock.model import LockedGpus, Winner
-from imagegen.matrix.model import Cell, Declarations, Gpu
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.gpu import Gpu
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inventory import cell as cells
+from imagegen.plan.lock.model import LockedGpus, Winner
+from imagegen.plan.matrix.model import Cell, Declarations
 from tests.elf_samples import make_elf
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
@@ -38,7 +39,7 @@ def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
         (root / path).chmod(0o755)
-    monkeypatch.setattr("imagegen.base.rootfs", lambda *_: root)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: root)
     return root
 
 
@@ -75,7 +76,7 @@ def test_nothing_is_read_twice(
     lock = lock_of(locked(store, tmp_path, "one", {"one.so": make_elf()}))
     subject = cells.subject(lock, cell_of(None), store, settings, Quiet())
     store.path(lock.wheels[0].file.digest).unlink()
-    monkeypatch.setattr("imagegen.base.rootfs", None)
+    monkeypatch.setattr("imagegen.image.base.rootfs", None)
     assert cells.subject(lock, cell_of(None), store, settings, Quiet()) == subject
     assert set(cells.blobs(lock, store).values()) == {
         "what is known of one-1.0-py3-none-any.whl",

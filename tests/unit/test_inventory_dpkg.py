@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.model import Deb, Release
-from imagegen.inventory import dpkg
-from imagegen.inventory.disk import Disk
+from imagegen.image.inventory import dpkg
+from imagegen.image.inventory.disk import Disk
 from tests.trees import To, on_disk
 
 STATUS = b"""\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.inventory.environment import Environment, all_sites, of_path, of_program
+from imagegen.image.inventory.environment import Environment, all_sites, of_path, of_program
 from tests.trees import Things, To, below, layered, site_of
 
 DEMO = site_of(demo={"demo.py": b""})

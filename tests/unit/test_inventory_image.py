@@ -15,18 +15,19 @@ from typing import Any
 import pytest
 import zstandard
 
+from imagegen.app import image_subject as image
 from imagegen.audit import check, collect, sparse
 from imagegen.audit.model import Severity, Subject
-from imagegen.config import Settings
-from imagegen.engine.export import Export
-from imagegen.errors import FetchError, UsageError
-from imagegen.inventory import archive, image, layers, stream
-from imagegen.inventory.layers import read_layer
-from imagegen.inventory.stream import Pieces, layer, piped
-from imagegen.inventory.tree import Regular, walk
-from imagegen.matrix.model import Gpu
-from imagegen.progress import Quiet
-from imagegen.registry import Platform, tar
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.gpu import Gpu
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import Platform, tar
+from imagegen.image.inventory import archive, layers, stream
+from imagegen.image.inventory.layers import read_layer
+from imagegen.image.inventory.stream import Pieces, layer, piped
+from imagegen.image.inventory.tree import Regular, walk
+from imagegen.run.engine.export import Export
 from tests.elf_samples import make_elf
 from tests.registry import CONFIG, MANIFEST, StandIn, digest_of, send
 from tests.trees import Things, To, as_tar, below, layered, site_of
@@ -291,7 +292,7 @@ def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tupl
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.engine.connection._DEFAULT", "unix:///nonexistent/docker.sock")
+    monkeypatch.setattr("imagegen.run.engine.connection._DEFAULT", "unix:///nonexistent/docker.sock")
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import Target
-from imagegen.errors import UsageError, WheelError
-from imagegen.inventory import loose
-from imagegen.matrix.model import Gpu
+from imagegen.core.errors import UsageError, WheelError
+from imagegen.core.gpu import Gpu
+from imagegen.image.inventory import loose
 from tests.elf_samples import make_elf, make_fatbin
 from tests.wheels import make_wheel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from imagegen.audit.model import Target
-from imagegen.inventory import reading
-from imagegen.inventory.tree import Regular
+from imagegen.image.inventory import reading
+from imagegen.image.inventory.tree import Regular
 from tests.elf_samples import make_elf
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from imagegen.audit import contents
 from imagegen.audit.model import Package, Subject
-from imagegen.errors import UsageError
-from imagegen.inventory import site
-from imagegen.progress import Quiet
+from imagegen.core.errors import UsageError
+from imagegen.core.progress import Quiet
+from imagegen.image.inventory import site
 from tests.elf_samples import make_elf
 from tests.trees import Things, To, below, on_disk, site_of
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.model import System
-from imagegen.inventory import system
-from imagegen.inventory.disk import Disk
-from imagegen.inventory.tree import Directory, place, walk
+from imagegen.image.inventory import system
+from imagegen.image.inventory.disk import Disk
+from imagegen.image.inventory.tree import Directory, place, walk
 from tests.elf_samples import AARCH64, make_elf
 from tests.trees import Things, To, layered, on_disk
 

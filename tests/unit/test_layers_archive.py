@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from imagegen.errors import WheelError
-from imagegen.layers.install import site_packages
-from imagegen.layers.wheel import Wheel
+from imagegen.core.errors import WheelError
+from imagegen.image.layers.install import site_packages
+from imagegen.image.layers.wheel import Wheel
 from tests.fuzz.crooked import Crooked, Part, wheel, zip64
 from tests.fuzz.invariants import PYTHON, hold, hold_crooked
 from tests.fuzz.strategies import CROOKED

@@ -19,21 +19,21 @@ from typing import Any
 import pytest
 import zstandard
 
-from imagegen.base import BaseLayer
-from imagegen.config import Settings
-from imagegen.errors import BaseError, SandboxError
-from imagegen.layers import bytecode
-from imagegen.layers.bytecode import Compiler
-from imagegen.layers.ownership import OwnershipErrors
-from imagegen.layers.plan import plan
-from imagegen.layers.sizes import layer_sizes, package_sizes, shared
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError, SandboxError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.base import BaseLayer
+from imagegen.image.layers import bytecode
+from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers.ownership import OwnershipErrors
+from imagegen.image.layers.plan import plan
+from imagegen.image.layers.sizes import layer_sizes, package_sizes, shared
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Winner
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
 
-assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 
 class HostSandbox:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import SandboxError
-from imagegen.layers import bytecode
-from imagegen.layers.bytecode import Compiler
+from imagegen.core.errors import SandboxError
+from imagegen.image.layers import bytecode
+from imagegen.image.layers.bytecode import Compiler
 
 # Names of the worker that its interpreter does not have of itself, as they were when the locks were recorded.
 OWN = {

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import TrustError
-from imagegen.layers import Layer
-from imagegen.layers.codec import CODEC, GZIP, GZIP_TYPE, MEDIA_TYPE
-from imagegen.layers.describe import MAX_DOCUMENT, Described, Packed, dump, read
+from imagegen.core.errors import TrustError
+from imagegen.image.layers import Layer
+from imagegen.image.layers.codec import CODEC, GZIP, GZIP_TYPE, MEDIA_TYPE
+from imagegen.image.layers.describe import MAX_DOCUMENT, Described, Packed, dump, read
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from imagegen import registry
-from imagegen.base import BaseLayer
-from imagegen.config import Settings
-from imagegen.errors import StoreError
-from imagegen.inventory import carried
-from imagegen.layers import Image, Layer, bytecode, describe, foundation, ownership, reuse
-from imagegen.layers.ownership import OwnershipErrors
-from imagegen.lock.model import Lock, LockedWheel
-from imagegen.progress import Quiet
-from imagegen.store import Store, refs, upkeep
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.errors import StoreError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, refs, upkeep
+from imagegen.image.base import BaseLayer
+from imagegen.image.inventory import carried
+from imagegen.image.layers import Image, Layer, bytecode, describe, foundation, ownership, reuse
+from imagegen.image.layers.ownership import OwnershipErrors
+from imagegen.plan.lock.model import Lock, LockedWheel
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
 

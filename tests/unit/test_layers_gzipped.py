@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import StoreError
-from imagegen.layers import Image, Layer, describe, image
-from imagegen.layers import gzipped as gzipping
-from imagegen.layers.codec import GZIP_TYPE, LayerSink
-from imagegen.layers.gzipped import gzipped
-from imagegen.progress import Quiet
-from imagegen.store import Store, digest_of
+from imagegen.core.errors import StoreError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of
+from imagegen.image.layers import Image, Layer, describe, image
+from imagegen.image.layers import gzipped as gzipping
+from imagegen.image.layers.codec import GZIP_TYPE, LayerSink
+from imagegen.image.layers.gzipped import gzipped
 from tests.unit.test_layers_assemble import lock_of
 
 BLOCK = 1 << 16

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import LockError
-from imagegen.layers.ownership import OwnershipErrors, left_out, losers
-from imagegen.lock import file as lock_file
-from imagegen.lock import freshness
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
-from imagegen.matrix.rule import WinnerRule
+from imagegen.core.errors import LockError
+from imagegen.image.layers.ownership import OwnershipErrors, left_out, losers
+from imagegen.plan.lock import file as lock_file
+from imagegen.plan.lock import freshness
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
+from imagegen.plan.matrix.rule import WinnerRule
 from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL, complaint, load
 

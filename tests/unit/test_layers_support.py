@@ -15,18 +15,19 @@ import pytest
 import zstandard
 from packaging.requirements import Requirement
 
-from imagegen import compat, matrix
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.layers import bytecode, support
-from imagegen.layers.bytecode import Compiler
-from imagegen.layers.image import image, labels
-from imagegen.layers.plan import plan
-from imagegen.lock.model import Lock, LockedEnv, LockedGit, LockedGpus, LockedSdist
-from imagegen.preflight.suite import image as reader
-from imagegen.progress import Quiet
-from imagegen.recipe import folder
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.dockerfile import folder
+from imagegen.image.layers import bytecode, support
+from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers.image import image, labels
+from imagegen.image.layers.plan import plan
+from imagegen.incontainer.preflight import image as reader
+from imagegen.plan import matrix
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.model import Lock, LockedEnv, LockedGit, LockedGpus, LockedSdist
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_recipe import LOCK
 

@@ -12,13 +12,13 @@ import pytest
 from imagegen.audit import collect, sparse
 from imagegen.audit.examine import examine
 from imagegen.audit.model import Target
-from imagegen.config import Settings
-from imagegen.inventory.cell import blobs
-from imagegen.layers import layer, watch
-from imagegen.layers.archive import Archive, Entry
-from imagegen.lock.model import Lock, LockedWheel, Winner
-from imagegen.progress import Quiet
-from imagegen.store import Store, upkeep
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, upkeep
+from imagegen.image.inventory.cell import blobs
+from imagegen.image.layers import layer, watch
+from imagegen.image.layers.archive import Archive, Entry
+from imagegen.plan.lock.model import Lock, LockedWheel, Winner
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import WheelError
-from imagegen.layers import archive
-from imagegen.layers.install import MAX_SOURCE, compiles, installation
-from imagegen.layers.wheel import Wheel
+from imagegen.core.errors import WheelError
+from imagegen.image.layers import archive
+from imagegen.image.layers.install import MAX_SOURCE, compiles, installation
+from imagegen.image.layers.wheel import Wheel
 from tests.timing import within
 from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 

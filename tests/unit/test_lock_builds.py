@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen import compat
-from imagegen.errors import BuildError, LockError
-from imagegen.lock import contents, dumps, inputs_hash, realised
-from imagegen.lock.builds import BUILDER, builder, closure, compiler, key_of, keyed
-from imagegen.lock.file import LockErrors, loads
-from imagegen.lock.model import (
+from imagegen.core.errors import BuildError, LockError
+from imagegen.image.inputs import contents
+from imagegen.plan import rules as compat
+from imagegen.plan.lock import dumps, inputs_hash, realised
+from imagegen.plan.lock.builds import BUILDER, builder, closure, compiler, key_of, keyed
+from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.file import LockErrors, loads
+from imagegen.plan.lock.model import (
     GIT,
     LINKS,
     LOCAL,
@@ -28,7 +30,6 @@ from imagegen.lock.model import (
     LockedSubmodule,
     LockedWheel,
 )
-from imagegen.wheels.model import BuiltWheel
 from tests.interpreters import ARCHIVE, LOCKED
 from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import lock, matrix
-from imagegen.data import shipped
-from imagegen.errors import LockError
-from imagegen.lock import candidates
-from imagegen.lock.model import File, LockedBuild
-from imagegen.matrix.recipe import Commit, LocalSource
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock.model import File, LockedBuild
+from imagegen.plan.matrix.recipe import Commit, LocalSource
 from imagegen.wheels import catalogue
+from imagegen.wheels.resolve import candidates
 
 KEY = "sha256:" + "1" * 64
 BUILD = LockedBuild(

@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import data, registry
-from imagegen.config import Settings
-from imagegen.errors import BuildError, FetchError, ImagegenError, Location, LockError
-from imagegen.lock import contradictions, dumps, fetch_sources, stale, uncatalogued
-from imagegen.lock.choosing import wheel_of
-from imagegen.lock.file import loads
-from imagegen.lock.model import Deb, LockedBase, LockedGit
-from imagegen.lock.recipes import Compiled, against, environment, released, require_tools
-from imagegen.matrix.model import Component, EnvVar, Gpu, InterpreterFile, Requirement
-from imagegen.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile, Submodule
-from imagegen.matrix.rule import Rule
-from imagegen.net import MissingFiles
-from imagegen.progress import Quiet
+from imagegen.core import data, registry
+from imagegen.core.config import Settings
+from imagegen.core.errors import BuildError, FetchError, ImagegenError, Location, LockError
+from imagegen.core.gpu import Gpu
+from imagegen.core.net import MissingFiles
+from imagegen.core.progress import Quiet
+from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.model import Deb, LockedBase, LockedGit
+from imagegen.plan.lock.recipes import Compiled, against, environment, released, require_tools
+from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement
+from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile, Submodule
+from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels.catalogue import Catalogue, KnownFile, Release
 from imagegen.wheels.model import Candidate, Offer, Place
+from imagegen.wheels.resolve import uncatalogued
+from imagegen.wheels.resolve.choosing import wheel_of
 from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.unit.test_lock_builds import wheel
 from tests.unit.test_lock_make import House

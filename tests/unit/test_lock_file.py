@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import LockError
-from imagegen.lock import dumps, inputs_hash, read, stale, write
-from imagegen.lock.file import LockErrors, loads
-from imagegen.lock.model import (
+from imagegen.core.errors import LockError
+from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
+from imagegen.plan.lock.file import LockErrors, loads
+from imagegen.plan.lock.model import (
     Deb,
     File,
     Lock,
@@ -26,7 +26,7 @@ from imagegen.lock.model import (
     Record,
     RecordedLayer,
 )
-from imagegen.matrix.model import Base, Cell
+from imagegen.plan.matrix.model import Base, Cell
 from tests.interpreters import DEBIAN, LOCKED
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import base, lock, mirror
-from imagegen.config import Settings
-from imagegen.errors import BaseError, LockError
-from imagegen.interpreter import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
-from imagegen.layers import foundation
-from imagegen.layers.plan import layer_key, plan
-from imagegen.lock import interpreters
-from imagegen.lock.file import loads
-from imagegen.lock.foundation import libpython_link, workshop_of
-from imagegen.lock.model import Deb, Foundation, Lock
-from imagegen.matrix.model import Interpreter, InterpreterFile
-from imagegen.net import MissingFiles
-from imagegen.progress import Quiet
-from imagegen.registry.mirror import place
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError, LockError
+from imagegen.core.net import MissingFiles
+from imagegen.core.progress import Quiet
+from imagegen.core.registry.mirror import place
+from imagegen.core.store import Store
+from imagegen.image import base, inputs
+from imagegen.image.inputs.foundation import libpython_link, workshop_of
+from imagegen.image.layers import foundation
+from imagegen.image.layers.plan import layer_key, plan
+from imagegen.plan import lock
+from imagegen.plan.lock import interpreters
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
+from imagegen.plan.lock.model import Deb, Foundation, Lock
+from imagegen.plan.matrix.model import Interpreter, InterpreterFile
+from imagegen.supply import mirror
 from tests.interpreters import ARCHIVE, LOCKED, STANDALONE
 from tests.unit import test_lock_file
 from tests.unit.test_interpreter_archive import SOUND, archive
@@ -148,7 +150,7 @@ def a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (bottom / "usr/bin").mkdir(parents=True)
     (bottom / "usr/bin/true").write_bytes(b"true")
     (bottom / "bin").symlink_to("usr/bin")
-    monkeypatch.setattr("imagegen.base.rootfs", lambda *_: bottom)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: bottom)
     return bottom
 
 
@@ -162,15 +164,15 @@ def test_the_tree_is_the_base_with_the_interpreter(
     data, locked = made
     bottom, store = a_base(tmp_path, monkeypatch), Store(tmp_path / "store")
     store.write(data)
-    tree = lock.tree(below(locked), store, settings_of(tmp_path), Quiet())
+    tree = inputs.tree(below(locked), store, settings_of(tmp_path), Quiet())
     assert (tree / "bin/true").read_bytes() == b"true"
     assert (tree / "usr/bin/true").samefile(bottom / "usr/bin/true")
     assert (tree / "opt/python/3.12/bin/python3").resolve() == tree / "opt/python/3.12/bin/python3.12"
     assert not (bottom / "opt").exists()
-    assert lock.tree(below(locked), store, settings_of(tmp_path), Quiet()) == tree
-    assert tree.name == lock.tree_key(below(locked)).removeprefix("sha256:")
-    assert lock.contents(replace(OF_312, interpreter=locked))[f"sha256:{tree.name}"]
-    assert lock.tree(below(LOCKED), store, settings_of(tmp_path), Quiet()) == bottom
+    assert inputs.tree(below(locked), store, settings_of(tmp_path), Quiet()) == tree
+    assert tree.name == inputs.tree_key(below(locked)).removeprefix("sha256:")
+    assert inputs.contents(replace(OF_312, interpreter=locked))[f"sha256:{tree.name}"]
+    assert inputs.tree(below(LOCKED), store, settings_of(tmp_path), Quiet()) == bottom
 
 
 @pytest.mark.parametrize("path", ["opt/python/3.12", "opt/python", "opt"])
@@ -183,7 +185,7 @@ def test_a_base_that_has_something_in_its_place_is_refused(
     (bottom / path).parent.mkdir(parents=True, exist_ok=True)
     (bottom / path).symlink_to("/tmp")
     with pytest.raises(BaseError) as raised:
-        lock.tree(below(locked), store, settings_of(tmp_path), Quiet())
+        inputs.tree(below(locked), store, settings_of(tmp_path), Quiet())
     assert raised.value.where == f"/{path}"
     assert not list((store.root / "rootfs").glob("*"))
 

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, LockError, WheelError
-from imagegen.lock import contradictions, dumps, make
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
-from imagegen.lock.sdist import Workshop, build
-from imagegen.matrix.model import Base, Cell, Component, Gpu, Index, Requirement, Sdist
-from imagegen.matrix.rule import Rule
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError, WheelError
+from imagegen.core.gpu import Gpu
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.lock import contradictions, dumps
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
+from imagegen.plan.lock.sdist import Workshop, build
+from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
+from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels.find import Need
 from imagegen.wheels.model import Candidate, Place
+from imagegen.wheels.resolve import make
 from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
 from tests.unit.test_lock_resolve import NEW, Shelf
@@ -271,8 +273,8 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
             name = "runtime-4.9.3-py3-none-any.whl"
             return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()
 
-    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
-    monkeypatch.setattr("imagegen.base.rootfs", lambda *args: tmp_path)
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
     lock = house.make()
     runtime = next(wheel for wheel in lock.wheels if wheel.name == "runtime")
     assert runtime.sdist
@@ -286,7 +288,7 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     assert house.make(lock, as_of=lock.as_of, upgrade_packages=["peft"], believe=True) is lock
     assert len(built) == 2, "whoever builds the lock makes it and compares"
     other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
-    monkeypatch.setattr("imagegen.base.resolve", lambda *args: other)
+    monkeypatch.setattr("imagegen.image.base.resolve", lambda *args: other)
     house.make(lock, upgrade_base=True, believe=True)
     assert len(built) == 4, "another base may give another wheel"
 
@@ -310,7 +312,7 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
         def run(self, argv: list[str], **more: object) -> bytes:
             return b"demo-1.0-py3-none-any.whl\n" + wheel
 
-    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
     source = LockedSdist(File("demo-1.0.tar.gz", "0" * 64, 1, "pypi"), ())
     workshop = Workshop("sha256:1", "/usr/bin/python3", lambda: tmp_path, house.store, Quiet())
     with pytest.raises(WheelError, match=r"demo-1\.0\.tar\.gz gave something that is no wheel"):

@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import base, recipe
-from imagegen.base.added import verify_status
-from imagegen.base.model import LockedArchive
-from imagegen.compare.difference import difference
-from imagegen.compare.side import of_lock
-from imagegen.errors import BaseError, LockError
-from imagegen.layers import foundation
-from imagegen.lock import contradictions, dumps, stale
-from imagegen.lock.contents import contents
-from imagegen.lock.file import loads
-from imagegen.lock.model import Deb, LockedPackages
-from imagegen.mirror.collect import listings
-from imagegen.store import Store
-from imagegen.trust.purl import deb as purl
+from imagegen.core.errors import BaseError, LockError
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.image import dockerfile as recipe
+from imagegen.image.base.added import verify_status
+from imagegen.image.inputs.contents import contents
+from imagegen.image.layers import foundation
+from imagegen.plan.lock import contradictions, dumps, stale
+from imagegen.plan.lock.base import LockedArchive
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.model import Deb, LockedPackages
+from imagegen.supply.compare.difference import difference
+from imagegen.supply.compare.side import of_lock
+from imagegen.supply.mirror.collect import listings
+from imagegen.supply.trust.purl import deb as purl
 from tests.unit.matrix_samples import SMALL, load
 from tests.unit.test_lock_file import LOCK, deb
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, ImagegenError, LockError, ReproducibilityError
-from imagegen.lock import contents, contradictions, dumps, fetch, indexes, read, stale, write
-from imagegen.lock.file import loads
-from imagegen.lock.model import Lock, LockedGit
-from imagegen.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
-from imagegen.progress import Quiet
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, ImagegenError, LockError, ReproducibilityError
+from imagegen.core.progress import Quiet
+from imagegen.image.inputs import contents, fetch
+from imagegen.plan.lock import contradictions, dumps, indexes, read, stale, write
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.model import Lock, LockedGit
+from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
 from tests.gitserver import Bare, GitServer
 from tests.registry import StandIn
 from tests.unit.test_lock_make import LATER, House
@@ -77,8 +78,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
                 ).read_bytes()
             return f"{name}\n".encode() + made[source.name]
 
-    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", Hands)
-    monkeypatch.setattr("imagegen.base.rootfs", lambda *args: tmp_path)
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
     yield house
     registry.close()
     server.close()

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.tags import Tag
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, LockError
-from imagegen.lock import guard, indexes
-from imagegen.lock.resolve import Question, Site, resolve
-from imagegen.lock.target import Target
-from imagegen.matrix.model import Base, Component, Sdist
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError
+from imagegen.plan.lock import guard, indexes
+from imagegen.plan.lock.resolve import Question, Site, resolve
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Base, Component, Sdist
 from tests.loopback import Behaviour, Server, drip, raw, status
 
 TARGET = Target("3.11.2", "x86_64", 36)

@@ -16,14 +16,15 @@ from urllib.parse import quote
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.lock import complete, fetch, fetch_each, indexes, with_indexes
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
-from imagegen.matrix.model import Index
-from imagegen.net import Client, MissingFiles, Page, UnreachableError
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, MissingFiles, Page, UnreachableError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inputs import complete, fetch, fetch_each
+from imagegen.plan.lock import indexes, with_indexes
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
+from imagegen.plan.matrix.model import Index
 from tests.interpreters import LOCKED
 from tests.loopback import Loopback
 from tests.timing import within

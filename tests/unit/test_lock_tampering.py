@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from imagegen import lock, matrix
 from imagegen.cli.app import App
-from imagegen.data import shipped
-from imagegen.errors import LockError
-from imagegen.layers.codec import CODEC
-from imagegen.layers.plan import LAYER_FORMAT
-from imagegen.lock.file import _render, loads
-from imagegen.lock.model import URL, File, Lock, LockedSdist, LockedWheel, Record
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError
+from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.plan import LAYER_FORMAT
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock.file import _render, loads
+from imagegen.plan.lock.model import URL, File, Lock, LockedSdist, LockedWheel, Record
 from tests.project import Project
 from tests.unit.shipped_locks import shipped_lock
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import LockError
-from imagegen.lock.resolve import Question, resolve
-from imagegen.lock.unmet import Excluded, excluded, told, undated
+from imagegen.core.config import Settings
+from imagegen.core.errors import LockError
+from imagegen.plan.lock.resolve import Question, resolve
+from imagegen.plan.lock.unmet import Excluded, excluded, told, undated
 from tests.unit.test_lock_resolve import TARGET, Shelf
 
 AS_OF = "2026-11-20T00:00:00Z"

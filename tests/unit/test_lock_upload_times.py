@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import FetchError, LockError
-from imagegen.lock.model import Lock
-from imagegen.matrix.model import Component, Index, Requirement
+from imagegen.core.errors import FetchError, LockError
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Component, Index, Requirement
 from tests.canaries import PASSWORD, USER, Guarded, address
 from tests.loopback import Folder
 from tests.nightly_week import LONG_AGO, Week, day, versions
@@ -48,7 +48,7 @@ class Private(House):
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Private]:
     project = Private(tmp_path)
-    monkeypatch.setattr("imagegen.base.resolve", lambda *_: project.first.base)
+    monkeypatch.setattr("imagegen.image.base.resolve", lambda *_: project.first.base)
     yield project
     project.server.close()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.markers import Marker
 
-from imagegen.errors import LockError
-from imagegen.lock.uv_lock import DistributionFile, GitCommit, Package, Root, Source, parse, select, sha256_of
+from imagegen.core.errors import LockError
+from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Package, Root, Source, parse, select, sha256_of
 
 HEAD = 'version = 1\nrevision = 3\nrequires-python = ">=3.10"\n'
 X86 = "platform_machine == 'x86_64'"

@@ -10,15 +10,16 @@ import pytest
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, LockError
-from imagegen.lock import contradictions, dumps, make, stale
-from imagegen.lock import sdist as sdists
-from imagegen.lock.file import LockErrors, loads
-from imagegen.lock.model import URL, File, Lock, LockedSdist
-from imagegen.matrix.model import Cell
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.lock import contradictions, dumps, stale
+from imagegen.plan.lock import sdist as sdists
+from imagegen.plan.lock.file import LockErrors, loads
+from imagegen.plan.lock.model import URL, File, Lock, LockedSdist
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels.resolve import make
 from tests.gitserver import SUBMODULE, Bare
 from tests.unit.matrix_samples import SMALL, complaint, load
 from tests.unit.test_lock_make import Chooser

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from imagegen.app.nightly.releases import _is_of
 from imagegen.audit import known
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.cli.wheels_find import _asked_about
-from imagegen.compare.difference import goes_back
-from imagegen.errors import MatrixErrors, UsageError, WheelError
-from imagegen.harvest import releases as harvested
-from imagegen.harvest import torch_exports, wheel_metadata
-from imagegen.layers.wheel import Wheel
-from imagegen.lock import forms, indexes, parts
-from imagegen.lock.distribution_schema import _release
-from imagegen.lock.sdist import _check
-from imagegen.matrix import fields, recipes
-from imagegen.net.answer import size_of
-from imagegen.net.page import Page
-from imagegen.nightly.releases import _is_of
-from imagegen.trust import debversion
+from imagegen.core.errors import MatrixErrors, UsageError, WheelError
+from imagegen.core.net.answer import size_of
+from imagegen.core.net.page import Page
+from imagegen.image.layers.wheel import Wheel
+from imagegen.plan.harvest import releases as harvested
+from imagegen.plan.harvest import torch_exports, wheel_metadata
+from imagegen.plan.lock import forms, indexes, parts
+from imagegen.plan.lock.distribution_schema import _release
+from imagegen.plan.lock.sdist import _check
+from imagegen.plan.matrix import fields, recipes
+from imagegen.supply.compare.difference import goes_back
+from imagegen.supply.trust import debversion
 from imagegen.wheels import artifacts, naming
 from tests.unit.matrix_samples import SMALL, load
 from tests.wheels import FILENAME, make_wheel

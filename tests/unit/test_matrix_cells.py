@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import Location, MatrixErrors, UsageError
-from imagegen.matrix.cells import cell_id
+from imagegen.core.errors import Location, MatrixErrors, UsageError
+from imagegen.plan.matrix.cells import cell_id
 from tests.unit.matrix_samples import SMALL, complaint, load
 
 WIDE = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cu130, cpu], platform: [linux/arm64, linux/amd64]}")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.cli.app import App
-from imagegen.compat import Fact, Facts
-from imagegen.errors import IncompatibleError
-from imagegen.matrix import Cell
+from imagegen.core.errors import IncompatibleError
+from imagegen.plan.matrix import Cell
+from imagegen.plan.rules import Fact, Facts
 from tests.unit.matrix_samples import SMALL, complaint, load
 
 STACKS = """\

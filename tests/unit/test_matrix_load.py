@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen import matrix
-from imagegen.data import HAND_WRITTEN
-from imagegen.errors import MOST, MatrixErrors
-from imagegen.matrix import document as documents
-from imagegen.matrix.fields import EnvValue, Text
-from imagegen.matrix.schema import json_schema
+from imagegen.core.data import HAND_WRITTEN
+from imagegen.core.errors import MOST, MatrixErrors
+from imagegen.plan import matrix
+from imagegen.plan.matrix import document as documents
+from imagegen.plan.matrix.fields import EnvValue, Text
+from imagegen.plan.matrix.schema import json_schema
 from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 
@@ -65,7 +65,7 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
 
 def test_the_shipped_schema_is_fresh_and_every_file_names_it() -> None:
     shipped = json.loads((SHIPPED / "schema.json").read_text(encoding="utf-8"))
-    assert shipped == json_schema(), "write imagegen.matrix.schema.json_schema() to matrices/schema.json"
+    assert shipped == json_schema(), "write imagegen.plan.matrix.schema.json_schema() to matrices/schema.json"
     files = sorted([*SHIPPED.rglob("*.yaml"), *(SHIPPED.parent / "wheels").glob("*.yaml")])
     for file in files:
         head = file.read_text(encoding="utf-8").splitlines()[0]
@@ -252,8 +252,8 @@ _MEASURE = """\
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))  # seconds; not of the clock, which goes on while others work
 from pathlib import Path
-from imagegen import matrix
-from imagegen.errors import MatrixErrors
+from imagegen.plan import matrix
+from imagegen.core.errors import MatrixErrors
 try:
     matrix.load([Path(sys.argv[1])])
 except MatrixErrors as errors:

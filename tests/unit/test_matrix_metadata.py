@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.data import shipped
-from imagegen.errors import MatrixError
-from imagegen.matrix import metadata
-from imagegen.matrix.metadata import Package, Release, dumps, load, parse
+from imagegen.core.data import shipped
+from imagegen.core.errors import MatrixError
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.metadata import Package, Release, dumps, load, parse
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)
 VERSIONS = st.builds(

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from imagegen import matrix
-from imagegen.data import shipped
-from imagegen.errors import MatrixErrors
-from imagegen.matrix.model import EnvVar
-from imagegen.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile, Submodule
+from imagegen.core.data import shipped
+from imagegen.core.errors import MatrixErrors
+from imagegen.plan import matrix
+from imagegen.plan.matrix.model import EnvVar
+from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile, Submodule
 from tests.unit.matrix_samples import SMALL
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import mirror
-from imagegen.base import fetch
-from imagegen.config import Settings
-from imagegen.errors import FetchError, GoneError, StoreError, UsageError
-from imagegen.lock.model import URL, File, Lock, LockedWheel
-from imagegen.lock.sources import Finder, Wanted
-from imagegen.net import Client, MissingFiles
-from imagegen.progress import Quiet
-from imagegen.registry.mirror import Mirror, place
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, GoneError, StoreError, UsageError
+from imagegen.core.net import Client, MissingFiles
+from imagegen.core.progress import Quiet
+from imagegen.core.registry.mirror import Mirror, place
+from imagegen.core.store import Store
+from imagegen.image.base import fetch
+from imagegen.plan.lock.model import URL, File, Lock, LockedWheel
+from imagegen.plan.lock.sources import Finder, Wanted
+from imagegen.supply import mirror
 from tests.registry_writes import Writable
 from tests.unit.test_base_build import deb
 from tests.unit.test_recipe import LOCK

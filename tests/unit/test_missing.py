@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import matrix, missing
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.interpreter import InterpreterArchive, LockedInterpreter
-from imagegen.lock.model import URL, File, Lock
-from imagegen.matrix.model import Cell
-from imagegen.store import Store
+from imagegen.app import missing
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.store import Store
+from imagegen.plan import matrix
+from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.model import URL, File, Lock
+from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import catalogue
 from tests.unit.shipped_locks import shipped_lock
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.cli.commands import cli
-from imagegen.compat import models as model_types
-from imagegen.config import Settings
-from imagegen.data import shipped
-from imagegen.errors import FetchError, MatrixError, UsageError
-from imagegen.harvest import model_types as harvested
-from imagegen.matrix import models
-from imagegen.matrix.metadata import Package, Release
-from imagegen.matrix.models import Models
+from imagegen.core.config import Settings
+from imagegen.core.data import shipped
+from imagegen.core.errors import FetchError, MatrixError, UsageError
+from imagegen.plan.harvest import model_types as harvested
+from imagegen.plan.matrix import models
+from imagegen.plan.matrix.metadata import Package, Release
+from imagegen.plan.matrix.models import Models
+from imagegen.plan.rules import models as model_types
 from tests.wheel_index import Index, Offer
 
 TABLE = Models(

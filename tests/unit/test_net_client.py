@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.net import Client, NotFoundError, UnreachableError
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, NotFoundError, UnreachableError
+from imagegen.core.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, ranged, raw, stall, status, whole
 
 SHA = hashlib.sha256(DATA).hexdigest()

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
-from imagegen.net.reason import distrust
-from imagegen.progress import Quiet
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
+from imagegen.core.net.reason import distrust
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 

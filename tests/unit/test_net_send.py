@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.net import Client, UnreachableError
-from imagegen.net.exchange import CHUNK, Body
-from imagegen.net.send import Sender, small
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, UnreachableError
+from imagegen.core.net.exchange import CHUNK, Body
+from imagegen.core.net.send import Sender, small
 from tests.loopback import Loopback
 from tests.tls import Authority, SecureLoopback
 

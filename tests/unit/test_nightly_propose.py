@@ -11,12 +11,12 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.errors import BaseError, LockError
-from imagegen.lock.model import File, Lock, LockedWheel, Record
-from imagegen.matrix.model import Cell, Requirement
-from imagegen.nightly.propose import Proposal, propose
-from imagegen.nightly.releases import Release, Shelf
-from imagegen.progress import Quiet
+from imagegen.app.nightly.propose import Proposal, propose
+from imagegen.app.nightly.releases import Release, Shelf
+from imagegen.core.errors import BaseError, LockError
+from imagegen.core.progress import Quiet
+from imagegen.plan.lock.model import File, Lock, LockedWheel, Record
+from imagegen.plan.matrix.model import Cell, Requirement
 from tests.interpreters import LOCKED
 from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.unit.test_lock_make import UV, Chooser
@@ -167,7 +167,7 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     week.wheel("peft", "3.0", tag="cp311-cp311-win_amd64")
     week.wheel("pefter", "9.0")
     (asked,) = week.cell.requirements
-    from imagegen.lock.target import Target
+    from imagegen.plan.lock.target import Target
 
     target = Target("3.11.2", "x86_64", 36)
     found = Shelf(day(3), week.settings, Chooser(), Quiet()).of(asked, week.cell, target)
@@ -182,7 +182,7 @@ def test_an_index_that_does_not_answer_is_told(tmp_path: Path) -> None:
     class Told(Quiet):
         say = staticmethod(said.append)
 
-    from imagegen.lock.target import Target
+    from imagegen.plan.lock.target import Target
 
     (asked,) = week.cell.requirements
     assert Shelf(day(3), week.settings, Chooser(), Told()).of(asked, week.cell, Target("3.11.2", "x86_64", 36)) == ()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import lock
-from imagegen.errors import LockError, SmokeError
-from imagegen.lock.model import Lock, Record
-from imagegen.matrix.model import Cell
-from imagegen.nightly import changes, words
-from imagegen.nightly.changes import Section
-from imagegen.nightly.propose import Held, Proposal
-from imagegen.nightly.run import Desk, Outcome, Steps, run
+from imagegen.app.nightly import changes, words
+from imagegen.app.nightly.changes import Section
+from imagegen.app.nightly.propose import Held, Proposal
+from imagegen.app.nightly.run import Desk, Outcome, Steps, run
+from imagegen.core.errors import LockError, SmokeError
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock, Record
+from imagegen.plan.matrix.model import Cell
 from tests.unit.test_nightly_propose import RECORD, Toy
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen.nightly.search import Refusal, Unit, largest
+from imagegen.app.nightly.search import Refusal, Unit, largest
 
 NAMES = "abcdef"
 UNITS = [Unit(name, index, ("newest",)) for index, name in enumerate(NAMES)]

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from imagegen import smoke
 from imagegen.cli import numerics_table
 from imagegen.cli.report import print_lines
-from imagegen.compare import numerics as comparison
-from imagegen.smoke import numerics
-from imagegen.smoke.numerics import Fingerprint, Result
-from imagegen.store import Store
+from imagegen.core.store import Store
+from imagegen.run import smoke
+from imagegen.run.smoke import numerics
+from imagegen.run.smoke.numerics import Fingerprint, Result
+from imagegen.supply.compare import numerics as comparison
 
 CUDNN = ("attention", "sdpa cudnn_attention", "bfloat16")
 SAMPLE = st.none() | st.floats(-1e6, 1e6)

@@ -13,24 +13,25 @@ from typing import cast
 
 import pytest
 
-from imagegen import layers, pipeline
+from imagegen.app import pipeline
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import Report
-from imagegen.base import BaseLayer
-from imagegen.config import Settings
-from imagegen.engine import Engine
-from imagegen.errors import AuditError, ReproducibilityError
-from imagegen.layers import bytecode
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel, Record
-from imagegen.matrix.model import Cell, Declarations
-from imagegen.progress import Progress, Quiet
-from imagegen.store import Store, refs
+from imagegen.core.config import Settings
+from imagegen.core.errors import AuditError, ReproducibilityError
+from imagegen.core.progress import Progress, Quiet
+from imagegen.core.store import Store, refs
+from imagegen.image import layers
+from imagegen.image.base import BaseLayer
+from imagegen.image.layers import bytecode
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Record
+from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.run.engine import Engine
 from tests.interpreters import LOCKED
 from tests.unit.builds_samples import BUILD
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
 
-assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 
 class Names:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.preflight.suite import words
-from imagegen.preflight.suite.checks import driver
-from imagegen.preflight.suite.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
-from imagegen.preflight.suite.table import CHECKS, Check, Row, examine
+from imagegen.incontainer.preflight import words
+from imagegen.incontainer.preflight.checks import driver
+from imagegen.incontainer.preflight.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
+from imagegen.incontainer.preflight.table import CHECKS, Check, Row, examine
 
 H200 = Gpu("NVIDIA H200", "9.0", 143771, 143156)  # idle, as nvidia-smi showed it on 2026-11-21
 RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", "12.0", 32607, 32110)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.layers import support
+from imagegen.image.layers import support
 from tests.unit.test_layers_support import CUDA
 from tests.unit.test_recipe import LOCK
 

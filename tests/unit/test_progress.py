@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from imagegen import progress
-from imagegen.progress import Terminal
+from imagegen.core import progress
+from imagegen.core.progress import Terminal
 
 
 def test_bytes_on_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

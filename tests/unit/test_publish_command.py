@@ -19,16 +19,16 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from imagegen.app.publish import Published
 from imagegen.cli import publish_command
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes, destination
-from imagegen.errors import TrustError, UsageError
-from imagegen.lock import read
-from imagegen.matrix import Matrix
-from imagegen.matrix.model import Cell, Declarations
-from imagegen.publish.road import Published
-from imagegen.registry.push import Amount, Moved
-from imagegen.trust.project import FILE
+from imagegen.core.errors import TrustError, UsageError
+from imagegen.core.registry.push import Amount, Moved
+from imagegen.plan.lock import read
+from imagegen.plan.matrix import Matrix
+from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.supply.trust.project import FILE
 from tests.environment import environment
 from tests.registry_writes import Writable
 

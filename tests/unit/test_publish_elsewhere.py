@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.layers import Image, Layer, describe, foundation, image
-from imagegen.layers.codec import GZIP_TYPE
-from imagegen.layers.plan import plan
-from imagegen.progress import Quiet
-from imagegen.publish.elsewhere import Elsewhere, find
-from imagegen.publish.journal import Place
-from imagegen.publish.tags import Compression, Tags
-from imagegen.store import Store, digest_of
-from imagegen.trust.documents import LAYERS, Attached, Document
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of
+from imagegen.image.layers import Image, Layer, describe, foundation, image
+from imagegen.image.layers.codec import GZIP_TYPE
+from imagegen.image.layers.plan import plan
+from imagegen.supply.publish.elsewhere import Elsewhere, find
+from imagegen.supply.publish.journal import Place
+from imagegen.supply.publish.tags import Compression, Tags
+from imagegen.supply.trust.documents import LAYERS, Attached, Document
 from tests.unit.test_layers_assemble import lock_of
 
 LOCK = lock_of()

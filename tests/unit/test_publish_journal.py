@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import PublishError
-from imagegen.net import Client
-from imagegen.publish import journal
-from imagegen.publish.journal import Manifest, Place
-from imagegen.registry import Repository, Target, parse
-from imagegen.store import Store
-from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.core.config import Settings
+from imagegen.core.errors import PublishError
+from imagegen.core.net import Client
+from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.store import Store
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.supply.publish import journal
+from imagegen.supply.publish.journal import Manifest, Place
 from tests.environment import environment
 from tests.registry_writes import Writable, answering
 

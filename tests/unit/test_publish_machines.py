@@ -19,30 +19,30 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen import smoke
-from imagegen.base import BaseLayer
+from imagegen.app.publish import Published
 from imagegen.cli import publishing
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes
-from imagegen.errors import TrustError
-from imagegen.inventory import carried
-from imagegen.layers import bytecode, watch
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
-from imagegen.matrix.model import Cell, Declarations
-from imagegen.net import Client
-from imagegen.progress import Progress, Quiet
-from imagegen.publish.road import Published
-from imagegen.store import Store, digest_of
-from imagegen.trust.attach import attached
-from imagegen.trust.project import FILE
-from imagegen.trust.signers import Trust
+from imagegen.core.errors import TrustError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, Quiet
+from imagegen.core.store import Store, digest_of
+from imagegen.image.base import BaseLayer
+from imagegen.image.inventory import carried
+from imagegen.image.layers import bytecode, watch
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.run import smoke
+from imagegen.supply.trust.attach import attached
+from imagegen.supply.trust.project import FILE
+from imagegen.supply.trust.signers import Trust
 from tests.environment import environment
 from tests.interpreters import LOCKED
 from tests.registry_writes import Writable
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
 
-assembling = importlib.import_module("imagegen.layers.assemble")  # the package's own `assemble` is the function
+assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
 CELL = cast(

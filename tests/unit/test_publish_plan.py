@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagegen.publish.plan import Plan, Seen, Wanted, lines, plan
-from imagegen.publish.tags import Tags
+from imagegen.supply.publish.plan import Plan, Seen, Wanted, lines, plan
+from imagegen.supply.publish.tags import Tags
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "publish-plan.txt"
 TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))

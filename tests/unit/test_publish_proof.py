@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.lock import read
-from imagegen.matrix.model import Declarations
-from imagegen.publish import proof
-from imagegen.publish.proof import Proof, Wanted
-from imagegen.smoke import Report, Result
-from imagegen.smoke.run import parts
-from imagegen.smoke.suite.table import applicable
-from imagegen.store import Store
-from imagegen.trust.documents import AUDIT, SMOKE, Attached, Document
+from imagegen.core.store import Store
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.lock import read
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke.run import parts
+from imagegen.supply.publish import proof
+from imagegen.supply.publish.proof import Proof, Wanted
+from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
 
 LOCKS = Path(__file__).parents[2] / "locks"
 GPU, CPU = read(LOCKS / "blackwell-vllm-cu130-py311.toml"), read(LOCKS / "cpu-grpo-cpu-py311.toml")

@@ -13,25 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import ImagegenError, PublishError
-from imagegen.layers import Image, Layer
-from imagegen.lock.model import File, Lock, LockedBase, LockedWheel
-from imagegen.matrix.model import Declarations
-from imagegen.net import Client
-from imagegen.pipeline import SmokeFailed
-from imagegen.progress import Progress, Quiet
-from imagegen.publish import proof, road
-from imagegen.publish.elsewhere import Elsewhere
-from imagegen.publish.journal import Place
-from imagegen.publish.road import Hands, Job, Made, Published
-from imagegen.publish.tags import Tags
-from imagegen.registry import Repository, Target, parse
-from imagegen.registry.image import Descriptor
-from imagegen.smoke import Report, Result
-from imagegen.store import Store, digest_of
-from imagegen.store.layout import MANIFEST_TYPE
-from imagegen.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
+from imagegen.app import publish as road
+from imagegen.app.pipeline import SmokeFailed
+from imagegen.app.publish import Hands, Job, Made, Published
+from imagegen.core.config import Settings
+from imagegen.core.errors import ImagegenError, PublishError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, Quiet
+from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store, digest_of
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.image.layers import Image, Layer
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.smoke import Report, Result
+from imagegen.supply.publish import proof
+from imagegen.supply.publish.elsewhere import Elsewhere
+from imagegen.supply.publish.journal import Place
+from imagegen.supply.publish.tags import Tags
+from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.environment import environment
 from tests.interpreters import LOCKED
 from tests.registry import send

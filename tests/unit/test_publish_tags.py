@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen import lock
-from imagegen.data import shipped
-from imagegen.errors import PublishError
-from imagegen.matrix.cells import cell_id
-from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Subject, akin, tags
+from imagegen.core.data import shipped
+from imagegen.core.errors import PublishError
+from imagegen.plan import lock
+from imagegen.plan.matrix.cells import cell_id
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Subject, akin, tags
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
 VALUE = st.from_regex(r"[a-z0-9]{1,4}([./-][a-z0-9]{1,4}){0,2}", fullmatch=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
-from imagegen import compat, matrix
 from imagegen.cli.commands import cli
-from imagegen.compat import Standing
-from imagegen.data import shipped
-from imagegen.matrix import metadata
-from imagegen.state import MEANINGS, cell_state
+from imagegen.core.data import shipped
+from imagegen.plan import matrix
+from imagegen.plan import rules as compat
+from imagegen.plan.matrix import metadata
+from imagegen.plan.rules import Standing
+from imagegen.plan.state import MEANINGS, cell_state
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.shipped_locks import NAMES, shipped_lock
 

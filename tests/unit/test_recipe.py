@@ -18,16 +18,18 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen import matrix, pipeline, recipe
-from imagegen.errors import LockError, MatrixErrors
-from imagegen.layers import environment
-from imagegen.layers.image import image, labels
-from imagegen.lock import dumps
-from imagegen.lock.file import _render, _value, loads
-from imagegen.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
-from imagegen.lock.schema import to_table
-from imagegen.registry.image import Config
-from imagegen.registry.image import Image as RegistryImage
+from imagegen.app import pipeline
+from imagegen.core.errors import LockError, MatrixErrors
+from imagegen.core.registry.image import Config
+from imagegen.core.registry.image import Image as RegistryImage
+from imagegen.image import dockerfile as recipe
+from imagegen.image.layers import environment
+from imagegen.image.layers.image import image, labels
+from imagegen.plan import matrix
+from imagegen.plan.lock import dumps
+from imagegen.plan.lock.file import _render, _value, loads
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
+from imagegen.plan.lock.schema import to_table
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL

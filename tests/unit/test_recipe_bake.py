@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen import recipe
-from imagegen.errors import StoreError
-from imagegen.recipe.bake import bake
+from imagegen.core.errors import StoreError
+from imagegen.image import dockerfile as recipe
+from imagegen.image.dockerfile.bake import bake
 from tests.unit.test_recipe import LOCK, TAG
 
 RENDERED = recipe.render(LOCK, TAG)

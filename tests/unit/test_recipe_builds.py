@@ -13,18 +13,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from imagegen import git, layers, recipe
-from imagegen.config import Settings
-from imagegen.errors import FetchError, LockError, StoreError
-from imagegen.layers import support
-from imagegen.layers.image import Image
-from imagegen.lock.file import _render, loads
-from imagegen.lock.model import LOCAL, File, LockedPatch
-from imagegen.lock.schema import to_table
-from imagegen.matrix.recipe import LocalSource
-from imagegen.progress import Quiet
-from imagegen.recipe import folder
-from imagegen.store import Store
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError, StoreError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image import dockerfile as recipe
+from imagegen.image import layers
+from imagegen.image.dockerfile import folder
+from imagegen.image.layers import support
+from imagegen.image.layers.image import Image
+from imagegen.plan.lock.file import _render, loads
+from imagegen.plan.lock.model import LOCAL, File, LockedPatch
+from imagegen.plan.lock.schema import to_table
+from imagegen.plan.matrix.recipe import LocalSource
 from tests.dockerfile import Instruction, instructions
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD
 from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
@@ -39,7 +41,7 @@ def test_the_wheel_that_was_built_meanwhile_changes_nothing() -> None:
     """The recipe stands alone: whoever has no wheelhouse compiles."""
     there = replace(WITH_BUILD, wheels=tuple(sorted((*WITH_BUILD.wheels, BUILT_WHEEL), key=lambda each: each.name)))
     text = recipe.render(WITH_BUILD, TAG).dockerfile
-    strip = "dev.imagegen.inputs"  # imagegen.lock sees to that line
+    strip = "dev.imagegen.inputs"  # imagegen.plan.lock sees to that line
     assert [line for line in recipe.render(there, TAG).dockerfile.splitlines() if strip not in line][2:] == [
         line for line in text.splitlines() if strip not in line
     ][2:]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.engine import pull as pulling
-from imagegen.errors import EngineError, PublishError
-from imagegen.net import Client
-from imagegen.registry import Target, parse
-from imagegen.registry.image import Descriptor
-from imagegen.registry.reference import engine_name
-from imagegen.store import digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError, PublishError
+from imagegen.core.net import Client
+from imagegen.core.registry import Target, parse
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.reference import engine_name
+from imagegen.core.store import digest_of
+from imagegen.run.engine import pull as pulling
 from tests.environment import environment
 from tests.registry import LAYER
 from tests.registry_writes import Writable, answering

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.net import Client
-from imagegen.registry import Image, Platform, Repository, parse, resolve
-from imagegen.registry.credentials import credentials_for, parse_challenges
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client
+from imagegen.core.registry import Image, Platform, Repository, parse, resolve
+from imagegen.core.registry.credentials import credentials_for, parse_challenges
+from imagegen.core.store import Store
 from tests.registry import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
 from tests.unit.test_net_client import Meter
 

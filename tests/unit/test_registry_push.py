@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, PublishError, StoreError
-from imagegen.net import Client
-from imagegen.net.send import Reply, Sender
-from imagegen.registry import Amount, Moved, Repository, Target, parse, upload
-from imagegen.registry.image import Descriptor
-from imagegen.store import Store, digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, PublishError, StoreError
+from imagegen.core.net import Client
+from imagegen.core.net.send import Reply, Sender
+from imagegen.core.registry import Amount, Moved, Repository, Target, parse, upload
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store, digest_of
 from tests.loopback import DATA
 from tests.registry import LAYER, MANIFEST, StandIn, basic
 from tests.registry_writes import Writable, answering, dropping, error, every, received

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError
-from imagegen.registry.reference import endpoint, parse, variable
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.registry.reference import endpoint, parse, variable
 
 DIGEST = "sha256:" + "a" * 64
 part = st.from_regex(r"[a-z0-9]{1,5}(?:(?:\.|_|__|-{1,2})[a-z0-9]{1,5}){0,2}", fullmatch=True)

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, PublishError
-from imagegen.net import Client
-from imagegen.registry import Content, Referrer, Repository, Target, pages, parse, upload
-from imagegen.registry.image import Descriptor
-from imagegen.registry.pages import next_page
-from imagegen.registry.referrers import extended, fallback_tag, listed, referring
-from imagegen.store import digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, PublishError
+from imagegen.core.net import Client
+from imagegen.core.registry import Content, Referrer, Repository, Target, pages, parse, upload
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.pages import next_page
+from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
+from imagegen.core.store import digest_of
 from tests.loopback import DATA
 from tests.registry import INDEX, MANIFEST, send
 from tests.registry_writes import Writable, answering, dropping, every, received

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen import site
-from imagegen.data import shipped
+from imagegen.app import site
+from imagegen.core.data import shipped
 from tests.unit import report_samples
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&lt;{{ 7 * 7 }}{% raw %}'

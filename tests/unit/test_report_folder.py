@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import lock, site
-from imagegen.errors import StoreError
-from imagegen.lock.model import Lock
-from imagegen.nightly import changes
-from imagegen.nightly.changes import Section
-from imagegen.site import folder, history
+from imagegen.app import site
+from imagegen.app.nightly import changes
+from imagegen.app.nightly.changes import Section
+from imagegen.app.site import folder, history
+from imagegen.core.errors import StoreError
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
 from tests.unit.test_recipe import LOCK
 
 ONE = {"index.html": b"one", "cells/a.html": b"a"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen import seccomp
-from imagegen.errors import SandboxError
+from imagegen.core import seccomp
+from imagegen.core.errors import SandboxError
 
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen import lock
-from imagegen.errors import FetchError
-from imagegen.net.address import netrc_auth, parse
+from imagegen.core.errors import FetchError
+from imagegen.core.net.address import netrc_auth, parse
+from imagegen.plan import lock
 from tests.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.project import Project
 

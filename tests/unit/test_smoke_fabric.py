@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import imagegen.smoke
+import imagegen.incontainer
 
-sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where the folder is copied to
+sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
 
 from suite import fabric
 from suite.fabric import Surroundings

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import imagegen.smoke
+import imagegen.incontainer
 
-HOME = Path(imagegen.smoke.__file__).parent
+HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from suite import elf, stub  # noqa: E402

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import imagegen.smoke
+import imagegen.incontainer
 
-sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where the folder is copied to
+sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
 
 from suite import elf, forks, stub
 from suite.checks import loading

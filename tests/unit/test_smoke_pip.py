@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import imagegen.smoke
+import imagegen.incontainer
 
-sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))
+sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))
 
 from suite import stub
 from suite.checks import pip

@@ -18,15 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from imagegen import smoke
 from imagegen.audit import shipped
 from imagegen.cli.report import print_report
-from imagegen.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
-from imagegen.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
-from imagegen.matrix.model import Declarations
-from imagegen.progress import Quiet
-from imagegen.smoke.run import GRACE, ROOT, files, judged, parse, spec
-from imagegen.smoke.suite.table import CHECKS, applicable
+from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
+from imagegen.core.progress import Quiet
+from imagegen.incontainer import SUITE
+from imagegen.incontainer.suite.table import CHECKS, applicable
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run import smoke
+from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from tests.interpreters import LOCKED
 
 FILE = File("x.whl", "0" * 64, 1, "pypi")
@@ -193,7 +194,7 @@ def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has
 
 def test_the_suite_travels_whole_and_alone() -> None:
     copied = files(spec(lock_of({"torch": "2"}), Declarations({"torch": ("torch",)}, {}, {"apex": "It is on GitHub."})))
-    home = Path(smoke.__file__).parent / "suite"
+    home = SUITE
     assert set(copied) == {
         f"{ROOT}/spec.json",
         *(f"{ROOT}/suite/{path.relative_to(home)}" for path in home.rglob("*.py")),

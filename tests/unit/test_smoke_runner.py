@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import imagegen.smoke
-from imagegen.smoke import numerics
+import imagegen.incontainer
+from imagegen.run.smoke import numerics
 
-HOME = Path(imagegen.smoke.__file__).parent
+HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from suite import runner  # noqa: E402

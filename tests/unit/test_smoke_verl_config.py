@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import imagegen.smoke
+import imagegen.incontainer
 
-HOME = Path(imagegen.smoke.__file__).parent
+HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from suite.checks import verl_config  # noqa: E402

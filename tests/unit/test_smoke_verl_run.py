@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import imagegen.smoke
+import imagegen.incontainer
 
-sys.path.insert(0, str(Path(imagegen.smoke.__file__).parent))  # as in a container, where `suite` is copied to
+sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `suite` is copied to
 
 from suite import program, verl_run
 from suite.table import CHECKS

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import lock
-from imagegen.compat import Standing
-from imagegen.errors import LockError
-from imagegen.lock.model import Lock
-from imagegen.state import MEANINGS, CellState, cell_state
+from imagegen.core.errors import LockError
+from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.rules import Standing
+from imagegen.plan.state import MEANINGS, CellState, cell_state
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.shipped_locks import shipped_lock
 

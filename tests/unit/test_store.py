@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.errors import StoreError
-from imagegen.progress import Quiet
-from imagegen.store import Store, digest_of, refs, upkeep
+from imagegen.core.errors import StoreError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store, digest_of, refs, upkeep
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(store: 
     program = """
 import os, signal, sys
 from pathlib import Path
-from imagegen.store import Store
+from imagegen.core.store import Store
 store = Store(Path(sys.argv[1]))
 with store.writer() as writer, store.room("rootfs") as room:
     writer.write(b"half")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.builds.hearing import Ear
-from imagegen.errors import SHOWN, ErrorGroup, FetchError, Location, MatrixError
-from imagegen.matrix import metadata
-from imagegen.net.reason import reason_of
-from imagegen.text import nearest, redact, shown
+from imagegen.core.errors import SHOWN, ErrorGroup, FetchError, Location, MatrixError
+from imagegen.core.net.reason import reason_of
+from imagegen.core.text import nearest, redact, shown
+from imagegen.plan.matrix import metadata
+from imagegen.wheels.builds.hearing import Ear
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_looking_for_credentials_takes_linear_time() -> None:
     program = """if True:
         import resource, sys
         resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
-        from imagegen.text import redact
+        from imagegen.core.text import redact
         for each in sys.argv[1:]:
             redact(each * ((1 << 20) // len(each)))
     """

@@ -9,10 +9,10 @@ import pytest
 
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Release, System
-from imagegen.lock.model import Deb, Lock, LockedBase
-from imagegen.trust.advisories import Package, packages, vulnerabilities
-from imagegen.trust.osv import Advisory, Affected
-from imagegen.trust.project import Exemption
+from imagegen.plan.lock.model import Deb, Lock, LockedBase
+from imagegen.supply.trust.advisories import Package, packages, vulnerabilities
+from imagegen.supply.trust.osv import Advisory, Affected
+from imagegen.supply.trust.project import Exemption
 from tests.unit.builds_samples import WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 from tests.unit.test_lock_file import LOCK

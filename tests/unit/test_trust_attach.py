@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.errors import FetchError, StrangerError, TrustError
-from imagegen.net import UnreachableError
-from imagegen.registry import Content, Referrer, Target
-from imagegen.registry.image import Descriptor
-from imagegen.registry.referrers import referring
-from imagegen.store.layout import digest_of
-from imagegen.trust import attach, bundle, statement
-from imagegen.trust.bundle import Bundle
-from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
-from imagegen.trust.project import Project
-from imagegen.trust.signers import Trust
+from imagegen.core.errors import FetchError, StrangerError, TrustError
+from imagegen.core.net import UnreachableError
+from imagegen.core.registry import Content, Referrer, Target
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.referrers import referring
+from imagegen.core.store.layout import digest_of
+from imagegen.supply.trust import attach, bundle, statement
+from imagegen.supply.trust.bundle import Bundle
+from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
+from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.signers import Trust
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)
 OTHER = Descriptor(IMAGE.media_type, "sha256:" + "b2" * 32, 400)

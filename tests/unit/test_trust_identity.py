@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import StrangerError, TrustError
-from imagegen.trust import statement
-from imagegen.trust.identity import Identities
-from imagegen.trust.project import Identity, Project
-from imagegen.trust.signers import Trust
+from imagegen.core.errors import StrangerError, TrustError
+from imagegen.supply.trust import statement
+from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.project import Identity, Project
+from imagegen.supply.trust.signers import Trust
 from tests.sigstore_parts import b64
 from tests.sigstore_standin import ISSUER, STATEMENT, SUBJECT, Sigstore
 

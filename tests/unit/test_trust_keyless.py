@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from imagegen.config import Settings
-from imagegen.errors import TrustError
-from imagegen.net.client import Client
-from imagegen.trust.identity import Identities
-from imagegen.trust.keyless import Keyless, keyless
-from imagegen.trust.project import Identity, Project
+from imagegen.core.config import Settings
+from imagegen.core.errors import TrustError
+from imagegen.core.net.client import Client
+from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.keyless import Keyless, keyless
+from imagegen.supply.trust.project import Identity, Project
 from tests.sigstore_standin import (
     CERTIFICATE,
     ENTRIES,

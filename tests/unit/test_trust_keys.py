@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from nacl.secret import SecretBox
 
-from imagegen.errors import StrangerError, TrustError
-from imagegen.progress import Quiet
-from imagegen.trust import bundle, keys, statement
-from imagegen.trust.documents import SIGNATURE
-from imagegen.trust.project import Identity, Key, Project
-from imagegen.trust.signers import Trust
+from imagegen.core.errors import StrangerError, TrustError
+from imagegen.core.progress import Quiet
+from imagegen.supply.trust import bundle, keys, statement
+from imagegen.supply.trust.documents import SIGNATURE
+from imagegen.supply.trust.project import Identity, Key, Project
+from imagegen.supply.trust.signers import Trust
 
 IMAGE = "sha256:" + "a1" * 32
 SAID = statement.write(IMAGE, SIGNATURE)

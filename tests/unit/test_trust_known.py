@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import Licence
-from imagegen.config import Settings
-from imagegen.layers import watch
-from imagegen.lock.model import Lock, LockedSdist, LockedWheel
-from imagegen.progress import Quiet
-from imagegen.store import Store
-from imagegen.trust.known import known
+from imagegen.core.config import Settings
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.layers import watch
+from imagegen.plan.lock.model import Lock, LockedSdist, LockedWheel
+from imagegen.supply.trust.known import known
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
 from tests.unit.test_lock_file import wheel

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen import registry
 from imagegen.audit.model import Licence
-from imagegen.base.model import LockedBase
-from imagegen.lock.model import Lock
-from imagegen.trust.licences import restricted
-from imagegen.trust.sbom import Known
-from imagegen.trust.shipped import data
+from imagegen.core import registry
+from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.trust.licences import restricted
+from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.shipped import data
 from tests.unit.shipped_locks import shipped_lock
 from tests.unit.test_lock_file import LOCK, wheel
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.errors import UsageError
-from imagegen.trust import osv
-from imagegen.trust.osv import Affected, Event, fixed_in, is_affected, read, told
+from imagegen.core.errors import UsageError
+from imagegen.supply.trust import osv
+from imagegen.supply.trust.osv import Affected, Event, fixed_in, is_affected, read, told
 
 
 def record(id_: str, *ranges: list[dict[str, str]], versions: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import MOST, MatrixError, MatrixErrors
-from imagegen.trust.project import Exemption, Identity, Key, Project, load
+from imagegen.core.errors import MOST, MatrixError, MatrixErrors
+from imagegen.supply.trust.project import Exemption, Identity, Key, Project, load
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen import __version__
-from imagegen.lock.model import Lock, LockedGit, LockedPatch, LockedSubmodule
-from imagegen.store import digest_of
-from imagegen.trust import origin
-from imagegen.trust.origin import Source
-from imagegen.trust.provenance import Builder, builder, provenance
+from imagegen.core.store import digest_of
+from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch, LockedSubmodule
+from imagegen.supply.trust import origin
+from imagegen.supply.trust.origin import Source
+from imagegen.supply.trust.provenance import Builder, builder, provenance
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 

@@ -13,12 +13,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from packageurl import PackageURL
 
-from imagegen import registry
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence, Release
-from imagegen.base.model import LockedBase
-from imagegen.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
-from imagegen.trust.sbom import Known, sbom
+from imagegen.core import registry
+from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
+from imagegen.supply.trust.sbom import Known, sbom
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 from tests.unit.test_lock_file import locks as any_lock

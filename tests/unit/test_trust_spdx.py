@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from packaging.licenses import canonicalize_license_expression
 
 from imagegen.audit.model import Licence
-from imagegen.trust import spdx
-from imagegen.trust.shipped import data
-from imagegen.trust.spdx import Terms
+from imagegen.supply.trust import spdx
+from imagegen.supply.trust.shipped import data
+from imagegen.supply.trust.spdx import Terms
 
 MIT, APACHE, BSD = (f"OSI Approved :: {each} License" for each in ("MIT", "Apache Software", "BSD"))
 MIT_TEXT = """\

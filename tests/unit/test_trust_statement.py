@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.errors import TrustError
-from imagegen.trust import statement, strict
-from imagegen.trust.documents import SBOM, SIGNATURE
-from imagegen.trust.statement import Statement
+from imagegen.core.errors import TrustError
+from imagegen.supply.trust import statement, strict
+from imagegen.supply.trust.documents import SBOM, SIGNATURE
+from imagegen.supply.trust.statement import Statement
 
 IMAGE = "sha256:" + "a1" * 32
 OTHER = "sha256:" + "b2" * 32

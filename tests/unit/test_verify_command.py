@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.lock import inputs_hash
-from imagegen.lock.model import Lock
-from imagegen.publish.tags import foreign
-from imagegen.store.layout import MANIFEST_TYPE
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.publish.tags import foreign
 from tests.registry import StandIn
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture

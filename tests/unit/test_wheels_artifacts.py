@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.config import Settings
-from imagegen.errors import FetchError, PublishError, UsageError
-from imagegen.net import Client
-from imagegen.progress import Quiet
-from imagegen.registry import parse
-from imagegen.store import Store, digest_of
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import parse
+from imagegen.core.store import Store, digest_of
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.artifacts import Team
-from imagegen.wheels.model import BuiltWheel
 from tests.registry import send
 from tests.registry_writes import Writable, answering
 from tests.unit.test_wheels_wheelhouse import DATA, KEY, LOG, built

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.data import shipped
-from imagegen.errors import MatrixErrors
-from imagegen.lock.target import Target
+from imagegen.core.data import shipped
+from imagegen.core.errors import MatrixErrors
+from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.model import Candidate, Offer
 from imagegen.wheels.naming import Told, mismatch, read

@@ -15,18 +15,19 @@ import pytest
 
 from imagegen.audit import torch_exports
 from imagegen.audit.model import Finding, Severity
-from imagegen.config import Settings
-from imagegen.errors import FetchError, WheelError
-from imagegen.inventory import loose
-from imagegen.lock import candidates
-from imagegen.net import Client, UnreachableError
-from imagegen.progress import Quiet
-from imagegen.registry import parse
-from imagegen.store import Store
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, WheelError
+from imagegen.core.net import Client, UnreachableError
+from imagegen.core.progress import Quiet
+from imagegen.core.registry import parse
+from imagegen.core.store import Store
+from imagegen.image.inventory import loose
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels.artifacts import Team
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Listing, Offer, Places, find
-from imagegen.wheels.model import BuiltWheel, Place
+from imagegen.wheels.model import Place
+from imagegen.wheels.resolve import candidates
 from tests.elf_samples import make_elf
 from tests.loopback import Loopback
 from tests.registry_writes import Writable

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import torch_exports
-from imagegen.lock.target import Target
+from imagegen.plan.lock.target import Target
 from imagegen.wheels.naming import Need, mismatch, read
 
 TARGET = Target("3.11", "x86_64", 36)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.errors import StoreError
-from imagegen.store import Store, digest_of, upkeep
+from imagegen.core.errors import StoreError
+from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.model import BuiltWheel
 
 KEY = digest_of(b"all that decides it")
 DATA = b"the bytes of a wheel"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.wheels.suite import units
-from imagegen.wheels.suite.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
-from imagegen.wheels.suite.memory import family, machine, own_group
-from imagegen.wheels.suite.units import Count
+from imagegen.incontainer.worker import units
+from imagegen.incontainer.worker.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
+from imagegen.incontainer.worker.memory import family, machine, own_group
+from imagegen.incontainer.worker.units import Count
 
 MB = 1 << 20
 MEMINFO = (

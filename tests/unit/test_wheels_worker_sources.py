@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.wheels.suite import patching, requires, source
-from imagegen.wheels.suite.fail import Refused
-from imagegen.wheels.suite.hook import LEGACY, declared
-from imagegen.wheels.suite.repack import finish
+from imagegen.incontainer.worker import patching, requires, source
+from imagegen.incontainer.worker.fail import Refused
+from imagegen.incontainer.worker.hook import LEGACY, declared
+from imagegen.incontainer.worker.repack import finish
 
 EPOCH = 1_700_000_000
 

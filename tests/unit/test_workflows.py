@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
+from imagegen.app.nightly import changes
+from imagegen.app.nightly.changes import Section
 from imagegen.cli.commands import cli
-from imagegen.nightly import changes
-from imagegen.nightly.changes import Section
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]

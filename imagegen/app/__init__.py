@@ -1,0 +1,1 @@
+"""Use cases: each reads as a list of steps."""

@@ -1,0 +1,132 @@
+"""What a build of a cell needs and cannot have here: neither the store nor a place that the environment names has it.
+
+No host is asked. The default package index and Debian's archive count as reachable; any other host does only where the
+environment names a mirror of it, a find-links directory has the file, or the store has it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from packaging.specifiers import SpecifierSet
+
+from imagegen.core.config import Settings, mirror_name
+from imagegen.core.store import Store
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter, lock_interpreter
+from imagegen.plan.lock.interpreters import MIRROR
+from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.matrix.recipe import Commit
+from imagegen.wheels.catalogue import Catalogue
+
+_SERVED = {indexes.DEFAULT, LOCAL}  # the default index; a path that the user names
+
+
+def of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, ...]:
+    """Return the addresses of all that a build of `lock` lacks here, each once, in the order of the build."""
+    if settings.mirror:  # which has all that locks name
+        return ()
+    return tuple(dict.fromkeys(_Here(store, settings).of_lock(lock)))
+
+
+def of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:
+    """Return the addresses of all that locking and building `cell` lack here, as far as its matrix names them.
+
+    `wheels` knows the addresses of compiled wheels, for components that nothing in the cell can compile.
+    """
+    return tuple(dict.fromkeys(_Here(store, settings).of_cell(cell, wheels)))
+
+
+class _Here:
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store, self.settings = store, settings
+
+    def of_lock(self, lock: Lock) -> Iterator[str]:
+        base = lock.base
+        if base.image and base.content and not all(self.store.has(each.digest) for each in base.content.layers):
+            yield from self._image(base.image)
+        yield from self._interpreter(lock.interpreter)
+        for wheel in lock.wheels:
+            yield from self._wheel(wheel)
+        for build in lock.builds:
+            yield from self._build(build)
+
+    def of_cell(self, cell: Cell, wheels: Catalogue) -> Iterator[str]:
+        if cell.base.image:
+            yield from self._image(cell.base.image)
+        yield from self._interpreter(lock_interpreter(cell.interpreter, cell.platform, ()))
+        target = Target.of(cell.platform, cell.base, cell.python)
+        for each in cell.requirements:
+            yield from self._requirement(each, cell, target, wheels)
+
+    def _requirement(self, each: Requirement, cell: Cell, target: Target, wheels: Catalogue) -> Iterator[str]:
+        package = each.component.package
+        if each.git:
+            yield from self._repository(each.git.url)
+        elif recipe := cell.recipes.get(package):
+            commits = [source for source in recipe.releases.values() if isinstance(source, Commit)]
+            if recipe.architectures and not any(variable.name == "CUDA_HOME" for variable in cell.env):
+                allowed = SpecifierSet(each.specifier, prereleases=True)
+                known = [one.url for one in wheels.releases if one.package == package and one.version in allowed]
+                yield _root(known[0]) if known else f"a wheel of {package}"  # nvcc is not there to compile one
+            elif len(commits) == len(recipe.releases):
+                yield from (address for each in commits for address in self._repository(each.url))
+        elif not self._is_served(each.index) and not self._replaced(each, target):
+            yield cell.indexes[each.index].url or f"index {each.index}"
+
+    def _replaced(self, each: Requirement, target: Target) -> bool:
+        """Return whether find-links directories can replace the index of an exact version."""
+        version = each.specifier.removeprefix("==")
+        if each.label is None or version == each.specifier or "*" in version:
+            return False
+        return indexes.stand_in(self.settings, each.component.package, f"{version}+{each.label}", target) is not None
+
+    def _image(self, image: str) -> Iterator[str]:
+        if mirror_name(image.partition("/")[0]) not in self.settings.registry_mirrors:
+            yield image
+
+    def _interpreter(self, locked: LockedInterpreter) -> Iterator[str]:
+        file = locked.file
+        if file and MIRROR not in self.settings.env and not self._has(file):
+            yield file.url
+
+    def _wheel(self, wheel: LockedWheel) -> Iterator[str]:
+        if self.store.has(wheel.file.digest):
+            return
+        if wheel.sdist:
+            yield from self._source(wheel.sdist)
+        elif not self._is_served(wheel.file.index) and not self._linked(wheel.file.filename):
+            yield wheel.file.url or f"index {wheel.file.index}: {wheel.file.filename}"
+
+    def _source(self, sdist: LockedSdist | LockedBuild) -> Iterator[str]:
+        file = sdist.source if isinstance(sdist, LockedBuild) else sdist.file
+        if sdist.git and not self.store.has(file.digest):
+            yield from self._repository(sdist.git.url)
+
+    def _build(self, build: LockedBuild) -> Iterator[str]:
+        yield from self._source(build)
+        if not self.store.has(build.source.digest):
+            yield from (found for each in build.submodules for found in self._repository(each.url))
+
+    def _repository(self, url: str) -> Iterator[str]:
+        named = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors
+        if not named and not self.settings.git_mirror:
+            yield url
+
+    def _is_served(self, index: str) -> bool:
+        return index in _SERVED or (index != URL and index in self.settings.index_urls)
+
+    def _has(self, file: InterpreterArchive) -> bool:
+        return self.store.has(file.digest) or self._linked(file.filename)
+
+    def _linked(self, filename: str) -> bool:
+        directories = filter(None, map(indexes.local_directory, self.settings.find_links))
+        return any((directory / filename).exists() for directory in directories)
+
+
+def _root(url: str) -> str:
+    """Return the part of a pattern of addresses before its first placeholder, up to a slash."""
+    return url.partition("{")[0].rpartition("/")[0]

@@ -1,0 +1,137 @@
+"""What moved in the locks and what did not, in plain words: `locks/CHANGES.md`, and the same as data.
+
+A section is about one cell on one day. It says from which inputs to which it leads, so that another run of the day
+knows whether it tells the same step again, or a further one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from imagegen.app.nightly.propose import Held, Proposal
+from imagegen.core import data
+from imagegen.core.errors import Location, LockError
+from imagegen.core.text import shown
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.model import Lock
+
+FILE = "CHANGES.md"
+_HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
+_TITLE = re.compile(r"## (\d{4}-\d\d-\d\d) (\S+)")
+_STEP = re.compile(r"<!-- (\S+) to (\S+) -->")
+_MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
+
+
+@dataclass(frozen=True)
+class Section:
+    """`start` and `end` are inputs, 8 hex digits; without a lock before, "nothing". `lines` are Markdown."""
+
+    date: str
+    cell: str
+    start: str
+    end: str
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = [f"## {self.date} {self.cell}", "", f"<!-- {self.start} to {self.end} -->", ""]
+        return "\n".join([*head, *(f"- {line}" for line in self.lines)]) + "\n"
+
+    @property
+    def text(self) -> str:
+        """For a terminal, without markup."""
+        return "\n".join([f"{self.date} {self.cell}", *(f"  {plain(line)}" for line in self.lines)]) + "\n"
+
+
+def section(proposal: Proposal, moved: Sequence[str]) -> Section:
+    """`moved` are sentences about what is otherwise than before."""
+    start = _name(proposal.before) if proposal.before else "nothing"
+    lines = [*moved, *(told(held) for held in proposal.held)]
+    escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
+    return Section(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
+
+
+def plain(line: str) -> str:
+    """A line of a section as it was before it became Markdown."""
+    return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
+
+
+def told(held: Held) -> str:
+    """Why a release is not taken."""
+    newer = f", not {held.newer}" if held.newer else ""
+    return f"{held.name} stays {held.stays}{newer}: {held.reason}"
+
+
+def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "cell": proposal.cell.id,
+        "as_of": proposal.as_of,
+        "changed": proposal.changed,
+        "moved": list(moved),
+        "held": [asdict(held) for held in proposal.held],
+    }
+
+
+def add(path: Path, new: Section) -> None:
+    """Put the section into the file, at once or not at all.
+
+    It takes the place of what this day's earlier run told of the same step; after a further step, it tells both. Raises
+    LockError for a file that is not as this module writes it.
+    """
+    try:
+        sections = list(read(data.read(path, path.parent.parent).decode(), path))
+    except FileNotFoundError:
+        sections = []
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError("the changes cannot be read", where=str(path), why=str(error)) from error
+    olds = [each for each in sections if (each.date, each.cell) == (new.date, new.cell)]
+    for old in olds:
+        if old.end == new.start:
+            earlier = [line for line in old.lines if line not in new.lines and " stays " not in line]
+            new = Section(new.date, new.cell, old.start, new.end, (*new.lines, *earlier))
+    kept = [each for each in sections if each not in olds]
+    data.write(path, dumps([new, *kept]).encode())
+
+
+def dumps(sections: Iterable[Section]) -> str:
+    """Newest first, the cells of a day by name."""
+    by_cell = sorted(sections, key=lambda each: each.cell)
+    return "\n".join([_HEAD, *map(str, sorted(by_cell, key=lambda each: each.date, reverse=True))])
+
+
+def read(text: str, path: Path | str = FILE) -> tuple[Section, ...]:
+    """The sections of a file. Raises LockError for another form."""
+    found: list[Section] = []
+    title: re.Match[str] | None = None
+    body: list[str] = []
+    step: re.Match[str] | None = None
+
+    def end() -> None:
+        if title and step:
+            found.append(Section(title[1], title[2], step[1], step[2], tuple(body)))
+
+    for number, line in enumerate(text.removeprefix(_HEAD).splitlines(), 1 + _HEAD.count("\n")):
+        if head := _TITLE.fullmatch(line):
+            end()
+            title, step, body = head, None, []
+        elif title and (said := _STEP.fullmatch(line)):
+            step = said
+        elif step and line.startswith("- "):
+            body.append(line.removeprefix("- "))
+        elif line:
+            raise LockError(
+                "the changes are not as imagegen writes them",
+                where=Location(path, number),
+                why=f"{line[:60]!r} stands where a section, its step or a point of it should",
+                fix="restore the file from version control, or delete it: it is written anew",
+            )
+    end()
+    return tuple(found)
+
+
+def _name(lock: Lock) -> str:
+    return inputs_hash(lock).removeprefix("sha256:")[:8]

@@ -1,0 +1,266 @@
+"""The newest versions that a cell's ranges, the rules and package metadata accept, and why they are not newer.
+
+Nothing is written, and nothing goes back: a component is as new as it was, or newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.app.nightly import refusals
+from imagegen.app.nightly.releases import Release
+from imagegen.app.nightly.search import Refusal, Unit, largest
+from imagegen.core.errors import BuildError, LockError
+from imagegen.plan import lock
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.matrix.rule import Rule
+
+_TORCH = ("torch", "torchvision", "torchaudio", "triton")
+_ENGINES = ("vllm", "sglang")
+_REST = "what the components need"  # all packages that are no components, as one unit
+_RANKS = 3  # of components: torch's family, engines, others; then the rest, and what of the rest is refused
+_STEPS = 4  # releases of a component that are tried, the newest first
+
+
+@dataclass(frozen=True)
+class Held:
+    """A release that there is, and that is not taken."""
+
+    name: str
+    stays: str  # the version that the lock has
+    newer: str  # empty: not known which
+    reason: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """`after` is `before` where nothing moves: an as-of time alone is no reason for another image."""
+
+    cell: Cell
+    as_of: str
+    before: Lock | None
+    after: Lock
+    held: tuple[Held, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not self.before
+
+
+class Resolve(Protocol):
+    """Makes a lock as of the time: of `previous` all stays but the `upgraded`, within `bounds`, if it can."""
+
+    def __call__(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock: ...
+
+
+Releases = Callable[[Requirement, Cell, Target], Sequence[Release]]  # newest first
+
+
+def propose(
+    cell: Cell,
+    before: Lock | None,
+    as_of: str,
+    rules: Sequence[Rule],
+    resolve: Resolve,
+    base: Callable[[], LockedBase],
+    releases: Releases,
+) -> Proposal:
+    """Move all that can move; `base` resolves the cell's base as it is now.
+
+    Where not all together are accepted, components move one by one: torch and its family, then the engines, then the
+    others by name, then what these need. Raises LockError and IncompatibleError where even what is locked cannot stay,
+    and what `base` and an index that fails raise.
+    """
+
+    def search(previous: Lock | None) -> _Search:
+        return _Search(cell, previous, rules, resolve, releases)
+
+    if before is None:
+        return Proposal(cell, as_of, None, search(None).floor())
+    with ThreadPoolExecutor(1, thread_name_prefix="search") as side:
+        ahead = side.submit(lambda: search(before).run())  # on the base that seldom moves, while that is asked for
+        previous = _on(before, base(), cell)
+    after, held = ahead.result() if previous is before else search(previous).run()
+    return Proposal(cell, as_of, before, before if _same(before, after) else after, held)
+
+
+def rank(package: str) -> int:
+    """In the order in which components are told, and move where not all can."""
+    return 0 if package in _TORCH else 1 if package in _ENGINES else 2
+
+
+def _on(before: Lock, base: LockedBase, cell: Cell) -> Lock:
+    """The lock on a base of today. Archives are signed anew several times a day: that alone changes nothing."""
+    if replace(base, archives=before.base.archives) == before.base:
+        return before
+    return replace(before, base=base, inputs={**before.inputs, "base": cell.inputs["base"]}, record=None)
+
+
+def _same(before: Lock, after: Lock) -> bool:
+    base = replace(after.base, archives=before.base.archives)
+    return replace(after, as_of=before.as_of, base=base, record=before.record) == before
+
+
+class _Search:
+    def __init__(
+        self, cell: Cell, previous: Lock | None, rules: Sequence[Rule], resolve: Resolve, releases: Releases
+    ) -> None:
+        self.cell, self.previous, self.rules, self.resolve = cell, previous, rules, resolve
+        self.target = Target.of(cell.platform, cell.base, previous.interpreter.version if previous else cell.python)
+        self.asked = {each.component.package: each for each in cell.requirements if not each.git}
+        self.locked = {each.name: each.version for each in previous.packages} if previous else {}
+        self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.asked.items()}
+        self.others: set[str] = set()  # no components, and named by a refusal
+        self.made: dict[object, Lock | Refusal] = {}
+
+    def floor(self) -> Lock:
+        """What is locked, as it is where it still answers the cell."""
+        previous = self.previous
+        if previous and not lock.stale(previous, self.cell) and not lock.contradictions(previous, self.cell):
+            return previous
+        found = self._made((), self._bounds({})) if previous else self._made((), {})
+        if isinstance(found, Refusal):
+            raise LockError(f"{self.cell.id} cannot be locked", why=found.reason, fix=f"`imagegen why {self.cell.id}`")
+        return found
+
+    def run(self) -> tuple[Lock, tuple[Held, ...]]:
+        self._find_others()
+        answer = largest(self._units(), self._attempt)
+        best, untaken = self._stretch(answer.value or self.floor(), answer.taken, answer.held)
+        return best, tuple(sorted([*self._refused(best, answer.held), *untaken], key=_place))
+
+    def _find_others(self) -> None:
+        """What is no component can be held as soon as it is known to be the matter."""
+        components = self.asked.keys() | {each.component.package for each in self.cell.requirements}
+        for _ in range(_STEPS):
+            found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
+            new = found.names & self.locked.keys() - components - self.others if isinstance(found, Refusal) else set()
+            if not new:
+                return
+            self.others |= new
+
+    def _units(self) -> list[Unit]:
+        units = [Unit(name, rank(name), moves) for name in self.asked if (moves := self._moves(name))]
+        return [*units, Unit(_REST, _RANKS, ("",)), *(Unit(name, _RANKS + 1, ("",)) for name in self.others)]
+
+    def _moves(self, name: str) -> tuple[str, ...]:
+        """To the newest, and short of each of the newest few as long as that is newer than what is locked."""
+        if not self._may_stay(name):
+            return ()
+        newer = [each.version for each in self._newer(name, self.locked[name]) if self._comes_in(name, each)]
+        return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
+
+    def _newer(self, name: str, version: str) -> list[Release]:
+        return [each for each in self.releases[name] if Version(each.version) > Version(Version(version).public)]
+
+    def _in_range(self, name: str, version: str) -> bool:
+        return SpecifierSet(self.asked[name].specifier).contains(Version(version).public, prereleases=True)
+
+    def _comes_in(self, name: str, release: Release) -> bool:
+        return release.lacks is None and self._in_range(name, release.version)
+
+    def _may_stay(self, name: str) -> bool:
+        """Whether it is locked, and in a version that the matrix still asks for."""
+        return name in self.locked and self._in_range(name, self.locked[name])
+
+    def _bounds(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        bounds = {}
+        for name in filter(self._may_stay, self.asked):
+            version = Version(self.locked[name]).public
+            move = wanted.get(name)
+            bounds[name] = f"=={version}" if move is None else ",".join(filter(None, [f">={version}", move]))
+        held = {name: f"=={Version(self.locked[name]).public}" for name in self.others - wanted.keys()}
+        return bounds | held
+
+    def _attempt(self, wanted: Mapping[str, str]) -> Lock | Refusal:
+        return self._made(self._upgraded(wanted), self._bounds(wanted))
+
+    def _upgraded(self, wanted: Mapping[str, str]) -> tuple[str, ...]:
+        loose = {name for name in self.asked if not self._may_stay(name)}
+        rest = self.locked.keys() - self.asked.keys() - self.others if _REST in wanted else set()
+        return tuple(sorted((loose | rest | wanted.keys()) & self.locked.keys()))
+
+    def _made(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Refusal:
+        key = (tuple(upgraded), frozenset(bounds.items()))
+        if key not in self.made:
+            self.made[key] = self._make(upgraded, bounds)
+        return self.made[key]
+
+    def _make(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Refusal:
+        try:
+            made = self.resolve(self.previous, upgraded, bounds)
+        except (LockError, BuildError) as error:
+            return refusals.by_error(error, self.locked.keys() | self.asked.keys())
+        return refusals.by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
+
+    def _stretch(self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]) -> tuple[Lock, list[Held]]:
+        """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
+        untaken: list[Held] = []
+        versions = {each.name: each.version for each in best.packages}
+        for name in sorted(self.asked.keys() & versions.keys(), key=lambda each: (rank(each), each)):
+            for newer in self._worth_telling(name, versions[name]):
+                found = self._tried(name, newer, versions, taken, refused.get(name))
+                if not isinstance(found, Refusal):
+                    return self._stretch(found, taken, refused)
+                untaken.append(Held(name, versions[name], newer.version, found.reason))
+        return best, untaken
+
+    def _worth_telling(self, name: str, version: str) -> Iterator[Release]:
+        """The newest in the matrix's range, and the newest of all, if that is another."""
+        newer = [each for each in self._newer(name, version) if not each.today]
+        within = [each for each in newer if self._comes_in(name, each)]
+        yield from within[:1]
+        if newer and newer[0] not in within[:1]:
+            yield newer[0]
+
+    def _tried(
+        self,
+        name: str,
+        newer: Release,
+        versions: Mapping[str, str],
+        taken: Mapping[str, str],
+        refused: Refusal | None,
+    ) -> Lock | Refusal:
+        asked = self.asked[name]
+        if not self._in_range(name, newer.version):
+            return Refusal(f"the matrix asks for {name}{asked.specifier}: {asked.because}")
+        if newer.lacks:
+            return Refusal(newer.lacks)
+        fixed = [*self.asked, *(self.others - taken.keys())]
+        bounds = {each: f"=={Version(versions[each]).public}" for each in fixed if each in versions}
+        if refused:  # along with others: perhaps it can move alone
+            found = self._made(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
+            return refused if isinstance(found, Refusal) else found
+        exactly = replace(asked, specifier=f"=={newer.version}")
+        requirements = tuple(exactly if each is asked else each for each in self.cell.requirements)
+        facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
+        if by_rules := refusals.by_rules(self.rules, facts, self.cell.gpus):
+            return by_rules
+        loose = {
+            each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
+            for each in bounds.keys() & taken.keys()
+        }
+        return self._made(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
+
+    def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[Held]:
+        """Of those that are no components."""
+        versions = {each.name: each.version for each in best.packages}
+        for name, refusal in held.items():
+            if name == _REST:
+                yield Held(name, "as it is", "", refusal.reason)
+            elif name in self.others and name in versions:
+                yield Held(name, versions[name], "", refusal.reason)
+
+
+def _place(held: Held) -> tuple[int, str, str]:
+    return rank(held.name), held.name, held.newer

@@ -1,0 +1,47 @@
+"""Why a set of versions is not taken, in one line: the rule with its source, or what uv says, shortened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from packaging.utils import canonicalize_name
+
+from imagegen.app.nightly.search import Refusal
+from imagegen.core.errors import ErrorGroup, ImagegenError
+from imagegen.core.gpu import Gpu
+from imagegen.plan import rules as compat
+from imagegen.plan.matrix.rule import Rule
+
+_REASONS = 4  # of uv's, in one line
+# A name with a version, or with bounds: that alone is about a package, and not a word of the sentence.
+_NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
+
+
+def by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) -> Refusal | None:
+    """The refusal where a rule leaves no choice, else None."""
+    verdict = compat.judge_on(gpus, rules, facts)
+    if verdict.answer != "incompatible":
+        return None
+    errors = [each for each in verdict.conflicts if each.weight == "error"]
+    said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for each in errors for rule in each.rules]
+    facts_known = ", ".join(f"{name} {text}" for each in errors for name, text in sorted(each.facts.items()))
+    names = frozenset(name for each in errors for name in each.facts)
+    return Refusal(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
+
+
+def by_error(error: ImagegenError, known: Collection[str]) -> Refusal:
+    """What the error says; of packages, it names those among the `known`."""
+    parts = error.errors if isinstance(error, ErrorGroup) else [error]
+    names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
+    return Refusal("; ".join(_line(part) for part in parts), names & set(known))
+
+
+def _line(error: ImagegenError) -> str:
+    why = error.why or ""
+    if not why.startswith("error: "):  # as lock.unmet tells it
+        return ": ".join(filter(None, [error.what, " ".join(why.split())]))
+    asked = why.splitlines()[0].removeprefix("error: ")
+    reasons = re.findall(r"^  because: (.*)$", why, re.MULTILINE)
+    more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
+    return f"{asked} cannot all be met: {'; '.join([*reasons[:_REASONS], *more])}" if reasons else asked

@@ -1,0 +1,121 @@
+"""What an index has of a component that is newer than what a cell takes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.wheels.resolve.choosing import Chooser
+
+_THREADS = 8  # pages at once
+
+
+@dataclass(frozen=True)
+class Release:
+    """`version` is public. `lacks` is what keeps it out of the cell whatever else moves, None: nothing.
+
+    Indexes tell the day of an upload: whether what came `today` came before the time, the resolver alone can see.
+    """
+
+    version: str
+    lacks: str | None = None
+    today: bool = False
+
+
+class Shelf:
+    """The releases of components, newest first, as they were at a time; asks each index once."""
+
+    def __init__(self, as_of: str, settings: Settings, chooser: Chooser, progress: Progress) -> None:
+        self._until = dt.date.fromisoformat(as_of[:10])
+        self._settings = settings
+        self._chooser = chooser
+        self._progress = progress
+        self._links: dict[tuple[str, str], tuple[Link, ...]] = {}
+        self._fetched: set[str] = set()  # cells of which all is known
+
+    def _fetch(self, cell: Cell) -> None:
+        """Ask for all of the cell's components at once."""
+        self._fetched.add(cell.id)
+        asked = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda each: self._project(each.index, each.component.package), asked))
+
+    def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
+        """Of a commit none.
+
+        An index that does not answer is told, and has none: whether that is an error, the resolution knows.
+        """
+        package = asked.component.package
+        if asked.git:
+            return ()
+        if cell.id not in self._fetched:
+            self._fetch(cell)
+        if recipe := cell.recipes.get(package):
+            known = {*recipe.releases, *(() if asked.from_source else self._chooser.versions(package))}
+            return tuple(Release(version) for version in sorted(known, key=Version, reverse=True))
+        return tuple(_releases(self._project(asked.index, package), self._until, target))
+
+    def _project(self, alias: str, package: str) -> tuple[Link, ...]:
+        if (alias, package) not in self._links:
+            self._links[alias, package] = self._ask(alias, package)
+        return self._links[alias, package]
+
+    def _ask(self, alias: str, package: str) -> tuple[Link, ...]:
+        url = indexes.url_of(alias, self._settings)
+        try:
+            with Client(self._settings) as client:
+                links = indexes.project(client.impatient(), url, package) if url else []
+        except FetchError as error:
+            self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
+            return ()
+        return tuple(each for each in links if _is_of(each.filename, package))
+
+
+def _releases(links: Iterable[Link], until: dt.date, target: Target) -> Iterator[Release]:
+    found: dict[Version, list[Link]] = {}
+    for link in links:
+        if not link.yanked and (link.uploaded is None or link.uploaded <= until):
+            found.setdefault(_version(link.filename), []).append(link)
+    for version in sorted(found, reverse=True):
+        if not version.is_prerelease:
+            today = min(filter(None, (link.uploaded for link in found[version])), default=None) == until
+            yield Release(version.public, _lacks(found[version], target), today)
+
+
+def _lacks(links: list[Link], target: Target) -> str | None:
+    python = next((link.python for link in links if link.python), "")
+    try:
+        if not SpecifierSet(python).contains(target.python):
+            return f"it is for Python {python}"
+    except ValueError:  # uv reads some that packaging does not
+        pass
+    wheels = [link.filename for link in links if link.filename.endswith(".whl")]
+    if wheels and target.best((name, name) for name in wheels) is None:
+        return f"it has no wheel for Python {target.python} on {target.uv_platform}"
+    return None
+
+
+def _is_of(filename: str, package: str) -> bool:
+    try:
+        name = parse_wheel_filename(filename)[0] if filename.endswith(".whl") else parse_sdist_filename(filename)[0]
+    except ValueError:
+        return False
+    return name == package
+
+
+def _version(filename: str) -> Version:
+    return parse_wheel_filename(filename)[1] if filename.endswith(".whl") else parse_sdist_filename(filename)[1]

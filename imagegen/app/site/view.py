@@ -1,0 +1,257 @@
+"""A report as its pages show it: every number counted, every word chosen. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.app.site.history import Step
+from imagegen.app.site.model import Audit, Report, Sheet, Smoke
+from imagegen.core.text import counted
+from imagegen.image.dockerfile import reason
+from imagegen.image.layers import shared
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.title import MAIN, main_versions
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import Row
+from imagegen.plan.state import MEANINGS, CellState, StateName
+
+_ON_CARDS = 4  # main components
+_WORST_FIRST = ("error", "warning")  # severities that are told; notes are only counted
+
+
+@dataclass(frozen=True)
+class RowView:
+    cell: str
+    href: str | None
+    state: CellState
+    fit: str
+    of: str
+    engine: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells of an image."""
+
+    image: str
+    description: str
+    rows: tuple[RowView, ...]
+
+
+@dataclass(frozen=True)
+class Pin:
+    name: str
+    version: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LayerView:
+    name: str
+    packed: int | None
+    unpacked: int | None
+    others: int  # images that have it too
+
+
+@dataclass(frozen=True)
+class Common:
+    cell: str
+    href: str | None
+    count: int
+    packed: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a tool said of an image, in one sentence and then one by one."""
+
+    summary: str
+    findings: tuple[Mapping[str, str], ...] = ()
+    checks: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class SheetView:
+    cell: Cell
+    lock: Lock
+    href: str
+    state: CellState
+    stale: tuple[str, ...]
+    families: tuple[str, ...]
+    main: Mapping[str, str]
+    commands: tuple[tuple[str, str], ...]  # what it does, and the shell text
+    chosen: tuple[Pin, ...]
+    needed: tuple[Pin, ...]
+    layers: tuple[LayerView, ...]
+    packed: int | None
+    unpacked: int | None
+    sized: bool  # of some layer it is known what it takes on a disk
+    heaviest: int
+    common: tuple[Common, ...]
+    audit: Told | None
+    smoke: Told | None
+    history: tuple[Step, ...]
+    older: bool
+
+
+@dataclass(frozen=True)
+class Index:
+    counts: Mapping[StateName, int]  # of cells
+    groups: tuple[Group, ...]
+    sheets: tuple[SheetView, ...]
+
+
+def href(cell: str) -> str:
+    """Of a cell's page, from the index."""
+    return f"cells/{cell}.html"
+
+
+def index(report: Report) -> Index:
+    """The whole report as it is shown."""
+    counts = Counter(state.name for state in report.states.values())
+    locked = {sheet.cell.id for sheet in report.sheets}
+    groups = [
+        Group(image, report.descriptions.get(image, ""), tuple(_row(row, report, locked) for row in rows))
+        for image, rows in itertools.groupby(report.rows, key=lambda row: row.cell.image)
+    ]
+    return Index({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
+
+
+def _row(row: Row, report: Report, locked: set[str]) -> RowView:
+    cell, fits = row.cell.id, row.fits
+    return RowView(
+        cell=cell,
+        href=href(cell) if cell in locked else None,
+        state=report.states[cell],
+        fit=f"{fits.count:,}" if fits.names else "",
+        of=f"{fits.among:,}" if fits.names else "",
+        engine=_engine(row),
+    )
+
+
+def _engine(row: Row) -> str:
+    name = row.fits.engine
+    if name is None:
+        return ""
+    versions = row.fits.versions[name]
+    if not versions:
+        return f"no {name}"
+    return f"{name} {versions[0]}" if len(versions) == 1 else f"{name} {versions[0]} to {versions[-1]}"
+
+
+def _sheets(report: Report) -> Iterable[SheetView]:
+    locks = (*(sheet.lock for sheet in report.sheets), *report.others)
+    pages = {sheet.cell.id for sheet in report.sheets}
+    for sheet in report.sheets:
+        others = [each for each in locks if each.cell != sheet.lock.cell]
+        pins = {each.name: Pin(each.name, each.release, reason(each)) for each in sheet.lock.packages}
+        chosen = sorted((each.name for each in sheet.lock.packages if each.because), key=_rank)
+        yield SheetView(
+            cell=sheet.cell,
+            lock=sheet.lock,
+            href=href(sheet.cell.id),
+            state=report.states[sheet.cell.id],
+            stale=sheet.stale,
+            families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
+            main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
+            commands=_commands(sheet),
+            chosen=tuple(pins.pop(name) for name in chosen),
+            needed=tuple(pins.values()),
+            layers=_layers(sheet, others),
+            packed=_total(size.packed for size in sheet.layers),
+            unpacked=_total(size.unpacked for size in sheet.layers),
+            sized=any(size.unpacked is not None for size in sheet.layers),
+            heaviest=max((size.packed or 0 for size in sheet.layers), default=0),
+            common=_common(sheet.lock, others, pages),
+            audit=None if sheet.audit is None else _audit(sheet.audit),
+            smoke=None if sheet.smoke is None else _smoke(sheet.smoke),
+            history=sheet.history.steps,
+            older=sheet.history.older,
+        )
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The components by which people choose an image come first."""
+    return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
+
+
+def _commands(sheet: Sheet) -> tuple[tuple[str, str], ...]:
+    options = ["--gpus", "all", "--ipc=host"] if sheet.cell.gpus else []
+    run = "A shell in it, with all GPUs and the host's shared memory:" if options else "A shell in it:"
+    if sheet.remote:
+        texts = ("From the registry, the newest:", "Exactly the image of this page, today and later:")
+        first = [(text, shlex.join(["docker", "pull", name])) for text, name in zip(texts, sheet.remote, strict=True)]
+    else:
+        first = [("Build it, prove it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))]
+    name = sheet.remote[0] if sheet.remote else sheet.tag
+    return *first, (run, shlex.join(["docker", "run", "--rm", "-it", *options, name, "bash"]))
+
+
+def _layers(sheet: Sheet, others: Sequence[Lock]) -> tuple[LayerView, ...]:
+    """With how many other images have each, by what the locks record."""
+    recorded = {layer.name: layer.digest for layer in sheet.lock.record.layers} if sheet.lock.record else {}
+    theirs = Counter(digest for other in others if other.record for digest in {x.digest for x in other.record.layers})
+    return tuple(
+        LayerView(size.name, size.packed, size.unpacked, theirs[recorded.get(size.name, "")]) for size in sheet.layers
+    )
+
+
+def _total(sizes: Iterable[int | None]) -> int | None:
+    every = list(sizes)
+    return None if None in every or not every else sum(size or 0 for size in every)
+
+
+def _common(lock: Lock, others: Sequence[Lock], pages: set[str]) -> tuple[Common, ...]:
+    """The images with most in common first."""
+    found = [
+        Common(cell, f"{cell}.html" if cell in pages else None, count, packed)
+        for cell, (count, packed) in shared(lock, others).items()
+        if count
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.packed, each.cell)))
+
+
+def _audit(report: Audit) -> Told:
+    counts: dict[str, int] = {name: report["counts"].get(name, 0) for name in ("error", "warning", "info")}
+    named = [counted(counts[severity], severity) for severity in _WORST_FIRST if counts[severity]]
+    summary = f"It found {' and '.join(named)}" if named else "It found no errors and no warnings"
+    notes = f", and {counted(counts['info'], 'note')}" if counts["info"] else ""
+    told = [each for each in report["findings"] if each["severity"] in _WORST_FIRST]
+    return Told(f"{summary}{notes}.", findings=tuple(map(_finding, told)))
+
+
+def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
+    where = ": ".join(part for part in (each["package"], each["path"]) if part)
+    return {"id": each["id"], "severity": each["severity"], "where": where, "what": each["evidence"]}
+
+
+def _smoke(report: Smoke) -> Told:
+    counts = ", ".join(f"{number} {status}" for status, number in report["counts"].items() if number)
+    verdict = "They passed" if report["passed"] else "They did not pass"
+    checks = tuple(
+        {"name": each["check"], "status": each["status"], "told": each["reason"] or _note(each)}
+        for each in report["checks"]
+    )
+    return Told(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)
+
+
+def _gpus(report: Smoke) -> str:
+    """Return " on NVIDIA H200, driver 580.159.04" where the check of the GPU passed, else ""."""
+    details: Mapping[str, Any] = next((each["details"] for each in report["checks"] if each["check"] == "cuda"), {})
+    names = [str(device["name"]) for device in details.get("devices", ())]
+    if not names:
+        return ""
+    named = ", ".join(
+        f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )
+    return f" on {named}, driver {details['driver']}" if details.get("driver") else f" on {named}"
+
+
+def _note(check: Mapping[str, Any]) -> str:
+    note = check["details"].get("note")
+    return note if isinstance(note, str) else ""

@@ -1,7 +1,0 @@
-"""Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
-
-from imagegen.builds.bench import Bench
-from imagegen.builds.compile import compile_all
-from imagegen.builds.realise import Compiling, here, pulled, realise, unbuilt
-
-__all__ = ["Bench", "Compiling", "compile_all", "here", "pulled", "realise", "unbuilt"]

@@ -1,0 +1,73 @@
+"""Data in files: where the shipped lies (in the wheel, or beside the package), and how people's is read and written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
+_LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
+HAND_WRITTEN = 1 << 20  # bytes of a file that no program writes; the longest of the shipped ones has 11 kB
+
+
+def shipped(name: str) -> Path:
+    """The folder of shipped data called `name`: "matrices", "wheels", "dockerfiles", "locks" or "pages"."""
+    package = Path(__file__).parents[1]
+    installed = package / "_data" / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def is_source_tree(directory: Path) -> bool:
+    """Whether `directory` holds imagegen's own sources: a clone of its repository."""
+    return (directory / "imagegen" / "core" / "data.py").is_file()
+
+
+def project_of(directory: Path) -> Path | None:
+    """Return the project that holds a directory of matrices or recipes.
+
+    None for the shipped ones: installers may link them from a cache.
+    """
+    return None if directory == shipped(directory.name) else directory.parent
+
+
+def require_within(path: Path, project: Path) -> None:
+    """Raise OSError where symbolic links lead out of the project: its author may not name files of this machine."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(project)):
+        raise OSError(errno.EXDEV, OUTSIDE, str(path))
+
+
+def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> bytes:
+    """Return the contents of a file that people write.
+
+    Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies
+    outside of its `project`.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if project:
+            require_within(path, project)
+        content = file.read(longest + 1)
+    if content is None:  # a file of the kernel's that has nothing to say now
+        raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))
+    if len(content) > longest:
+        raise OSError(errno.EFBIG, f"it is longer than {longest >> 20} MiB", str(path))
+    return content
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file at once, or leave it as it was. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,257 @@
+"""Every error that imagegen raises on purpose: what happened, where, why, and how to fix it.
+
+Each class has its own exit code, so that scripts can tell the classes apart. Codes 0, 1 and 2 are answers
+(success, "no", "unknown"); 64 is a usage error as in sysexits(3). Anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self, TypeVar
+
+from imagegen.core.text import counted, cut, redact, shown
+
+SHOWN = 10_000  # characters of what happened, why and how to fix it, each
+MOST = 100  # errors of one pass that are explained
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a text file; line and column count from 1."""
+
+    file: Path | str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        parts = [str(self.file), *(str(n) for n in (self.line, self.column) if n is not None)]
+        return ":".join(parts)
+
+
+class ImagegenError(Exception):
+    """Base class. `what` is one sentence; `why` and `fix` are shown below it; `where` names file and line."""
+
+    exit_code: ClassVar[int] = 70
+    title: ClassVar[str] = "error"
+
+    def __init__(
+        self, what: str, *, where: Location | str | None = None, why: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [_bounded(f"{self.where}: {self.what}" if self.where else self.what)]
+        if self.why:
+            lines.append(f"  why: {_bounded(self.why)}")
+        if self.fix:
+            lines.append(f"  fix: {_bounded(self.fix)}")
+        return shown("\n".join(lines))
+
+
+def _bounded(text: str) -> str:
+    """Return `text` redacted and at most SHOWN characters long."""
+    return cut(redact(text), SHOWN)
+
+
+_Error = TypeVar("_Error", bound=ImagegenError)
+
+
+class ErrorList(list[_Error]):
+    """The errors of one pass: the first MOST are kept, the others are counted in `omitted`.
+
+    Where the list `is_full`, what an error costs besides (a search for similar names) is not worth its time.
+    """
+
+    omitted = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= MOST
+
+    def append(self, error: _Error) -> None:
+        if self.is_full:
+            self.omitted += 1
+        else:
+            super().append(error)
+
+    def extend(self, errors: Iterable[_Error]) -> None:
+        for error in errors:
+            self.append(error)
+        self.omitted += getattr(errors, "omitted", 0)
+
+    def __iadd__(self, errors: Iterable[_Error]) -> Self:  # type: ignore[override, misc]
+        self.extend(errors)
+        return self
+
+
+class ErrorGroup(ImagegenError):
+    """Several errors of one class found in one pass, so that a user fixes a file in one go.
+
+    `omitted` is how many more were found than `errors` holds.
+    """
+
+    def __init__(self, errors: Sequence[ImagegenError]) -> None:
+        self.errors = list(errors)
+        self.omitted: int = getattr(errors, "omitted", 0)
+        super().__init__(counted(len(errors) + self.omitted, "error"))
+
+    def __str__(self) -> str:
+        more = [f"{self.omitted} more"] if self.omitted else []
+        return "\n".join([*(str(error) for error in self.errors), *more, f"{self.what} found"])
+
+
+class UsageError(ImagegenError):
+    """The command line asks for something that does not exist."""
+
+    exit_code = 64
+    title = "usage"
+
+
+class MatrixError(ImagegenError):
+    """A file under matrices/ or wheels/ is malformed or contradicts itself."""
+
+    exit_code = 65
+    title = "matrix"
+
+
+class MatrixErrors(ErrorGroup, MatrixError):
+    """All that is wrong with the matrices, at once."""
+
+
+class IncompatibleError(ImagegenError):
+    """A compatibility rule refuses this cell."""
+
+    exit_code = 66
+    title = "incompatible"
+
+
+class LockError(ImagegenError):
+    """A lock is missing, stale, malformed, or cannot be made."""
+
+    exit_code = 67
+    title = "lock"
+
+
+class FetchError(ImagegenError):
+    """A file named by a lock cannot be had, or is not what the lock says it is."""
+
+    exit_code = 68
+    title = "fetch"
+
+
+class StoreError(ImagegenError):
+    """The store is damaged, read-only or full."""
+
+    exit_code = 69
+    title = "store"
+
+
+class WheelError(ImagegenError):
+    """A wheel is malformed or hostile; `where` names the wheel and the member."""
+
+    exit_code = 71
+    title = "wheel"
+
+
+class BaseError(ImagegenError):
+    """A base cannot be resolved or made."""
+
+    exit_code = 72
+    title = "base"
+
+
+class GoneError(BaseError):
+    """Packages of a locked base have left the archive: only another base can be made."""
+
+
+class EngineError(ImagegenError):
+    """No usable container engine, or it failed."""
+
+    exit_code = 73
+    title = "engine"
+
+
+class NoGpuError(EngineError):
+    """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
+
+
+class LostEngineError(EngineError):
+    """The engine no longer answers: nothing more can be asked of it, not even to tidy up."""
+
+
+class ContainerError(EngineError):
+    """A container ended under the programs that ran in it, and the engine goes on."""
+
+
+class OutputLimitError(ContainerError):
+    """A program in a container printed more than is read, and its container was killed. `why` is the output's end."""
+
+
+class ReproducibilityError(ImagegenError):
+    """What was built is not what the lock recorded."""
+
+    exit_code = 74
+    title = "not reproducible"
+
+
+class SandboxError(ImagegenError):
+    """The container for untrusted code (byte-compiling, sdists) cannot start, or its program failed."""
+
+    exit_code = 75
+    title = "sandbox"
+
+
+class AuditError(ImagegenError):
+    """The audit found errors in what would become an image, so none is made."""
+
+    exit_code = 77
+    title = "audit"
+
+
+class OutputError(ImagegenError):
+    """stdout or stderr cannot be written."""
+
+    exit_code = 76
+    title = "output"
+
+
+class SmokeError(ImagegenError):
+    """A smoke check failed or crashed: the answer is no."""
+
+    exit_code = 1
+    title = "smoke"
+
+
+class BuildError(ImagegenError):
+    """A source build cannot start, failed, or made something that is not what was asked for."""
+
+    exit_code = 78
+    title = "source build"
+
+
+class PublishError(ImagegenError):
+    """Something cannot be written to a registry, or is not there as it was written."""
+
+    exit_code = 79
+    title = "publish"
+
+
+class TrustError(ImagegenError):
+    """Something is not what its lock says, was tampered with, or is signed by nobody whom the project trusts."""
+
+    exit_code = 80
+    title = "trust"
+
+
+class TrustErrors(ErrorGroup, TrustError):
+    """All that is wrong with a project's keys, at once."""
+
+
+class StrangerError(TrustError):
+    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""

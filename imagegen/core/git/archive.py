@@ -1,0 +1,194 @@
+"""A commit's tree as a source archive in the store: equal trees give equal bytes, whatever git made of them.
+
+Not by `git archive`: what that writes depends on its version, and on attributes inside the tree (export-subst).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+
+from imagegen.core.config import Settings
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import FetchError
+from imagegen.core.git import tree as trees
+from imagegen.core.git.repository import check_ref, fetched
+from imagegen.core.git.tree import Entry
+from imagegen.core.net import UnreachableError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store, digest_of
+
+_FORMAT = 1  # of the archive; raise it whenever its bytes change for the same tree
+_RECORD = "git"
+_LFS = b"version https://git-lfs.github.com/spec/v1\n"  # how a pointer begins, in place of a large file
+LARGEST_POINTER = 1024  # bytes (Git LFS specification)
+
+
+Read = Callable[[str], bytes]  # gives a blob by its name
+
+
+@dataclass(frozen=True)
+class Submodule:
+    """What must be at `path` of a commit's tree: a commit of another repository, and its tree."""
+
+    path: str
+    url: str
+    commit: str
+    tree: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
+
+    With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
+    in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
+    """
+
+    url: str
+    commit: str
+    tree: str | None
+    ref: str | None = None
+    submodules: tuple[Submodule, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return f"{self.url} at {self.commit}"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths.
+
+    `tree` and `commits` are a commit's: its tree, and the commit that it records of each of `submodules`, by path.
+    """
+
+    digest: str
+    size: int
+    submodules: tuple[str, ...] = ()  # empty folders
+    pointers: tuple[str, ...] = ()  # files that stand for large ones, which Git LFS keeps elsewhere
+    tree: str = ""
+    commits: Mapping[str, str] = field(default_factory=dict)
+
+
+def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
+    """The tree below one folder, as an sdist has it; from the store where it was made before.
+
+    Raises FetchError: the commit cannot be had, has another tree or other submodules, is no longer what `ref` leads to,
+    or holds what no archive should. Where nobody can be asked for `ref` and the commit is here, that is said.
+    """
+    decides = [_FORMAT, source.commit, source.tree, folder]
+    if source.submodules:
+        decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
+    key = digest_of(json.dumps(decides).encode())
+    with store.lock(f"git-{key}"):
+        record = store.recall(_RECORD, key)
+        # An older imagegen remembered neither tree nor commits.
+        known = record if record and "commits" in record and store.intact(record["digest"], record["size"]) else None
+        if source.ref:
+            try:
+                check_ref(source.url, source.ref, source.commit, store, settings)
+            except UnreachableError as error:
+                if not known:
+                    raise
+                progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
+        if known:
+            return Archive(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
+        with ExitStack() as rooms:
+            tree, found = _gathered(source, rooms, store, settings, progress)
+            made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
+        store.remember(_RECORD, key, asdict(made))
+    return made
+
+
+def is_pointer(data: bytes) -> bool:
+    """Whether a file is a Git LFS pointer rather than what it should be."""
+    return len(data) <= LARGEST_POINTER and data.startswith(_LFS)
+
+
+def _gathered(
+    source: Source, rooms: ExitStack, store: Store, settings: Settings, progress: Progress
+) -> tuple[str, dict[str, tuple[Entry, Read]]]:
+    """The commit's tree, and all that goes into the archive, by path, with where its bytes are.
+
+    They are readable as long as `rooms` is open.
+    """
+
+    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[Entry], Read]:
+        with timed(progress, f"fetching {url} at {commit[:12]}"):
+            repository = rooms.enter_context(fetched(url, commit, tree, store, settings))
+        where = f"{url} at {commit}"
+        entries = trees.checked(trees.listed(repository.listing(repository.tree), where), where)
+        return repository.tree, entries, rooms.enter_context(repository.blobs())
+
+    tree, entries, read = one(source.url, source.commit, source.tree)
+    found = {entry.path: (entry, read) for entry in entries}
+    for each in sorted(source.submodules, key=lambda submodule: submodule.path):
+        _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)
+        try:
+            _, inside, read = one(each.url, each.commit, each.tree)
+        except FetchError as error:
+            what = f"submodule {each.path} of {source.url}: {error.what}"
+            raise type(error)(what, why=error.why, fix=error.fix) from error
+        del found[each.path]
+        for entry in inside:
+            path = f"{each.path}/{entry.path}"
+            found[path] = replace(entry, path=path), read
+    return tree, found
+
+
+def _recorded(found: Mapping[str, tuple[Entry, Read]]) -> dict[str, str]:
+    return {path: entry.object for path, (entry, _) in sorted(found.items()) if entry.is_submodule}
+
+
+def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> None:
+    """Raise FetchError unless this submodule stands where it should, at its commit."""
+    commits = {entry.path: entry.object for entry in recorded}
+    commit = commits.get(wanted.path)
+    if commit is None:
+        raise FetchError(
+            f"{where} has no submodule {wanted.path}",
+            why=f"its submodules: {', '.join(sorted(commits))}" if commits else "it has none at all",
+            fix="correct the path, or leave it out",
+        )
+    if commit != wanted.commit:
+        raise FetchError(
+            f"submodule {wanted.path} is not what {where} records",
+            why=f"the tree records commit {commit}, the matrix names {wanted.commit}",
+            fix="name the commit that the tree records, and that commit's own tree",
+        )
+
+
+def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, store: Store) -> Archive:
+    """A tar of the entries, each read as it says, below one folder. Raises FetchError for links that lead out."""
+    submodules, pointers = [], []
+    with store.writer() as blob:
+        for path in sorted(found, key=str.encode):
+            entry, read = found[path]
+            data = b"" if entry.is_submodule else read(entry.object)
+            if entry.is_submodule:
+                submodules.append(path)
+            elif entry.is_link:
+                trees.check_target(entry, data, where)
+            elif is_pointer(data):
+                pointers.append(path)
+            _write(entry, data, folder, blob.write)
+        blob.write(bytes(tarfile.BLOCKSIZE * 2))
+        return Archive(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
+
+
+def _write(entry: Entry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:
+    info = tarfile.TarInfo(f"{folder}/{entry.path}")
+    info.mtime = EPOCH
+    if entry.is_submodule:
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+    elif entry.is_link:
+        info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, data.decode()
+    else:
+        info.mode, info.size = (0o755 if entry.is_executable else 0o644), len(data)
+    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+    if info.size:
+        write(data + bytes(-len(data) % tarfile.BLOCKSIZE))

@@ -1,0 +1,164 @@
+"""A directory of the user's as a source archive, of the same form as a commit's: equal files give equal bytes.
+
+What counts is the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules that
+are checked out along with it); without git all but version control and caches, which say so themselves. What Python
+leaves behind when sources are imported or installed counts only where git tracks it.
+Sources: git-ls-files(1), git 2.39; the Cache Directory Tagging Specification 0.6.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.git import command, worktree
+from imagegen.core.git import tree as trees
+from imagegen.core.git.archive import Archive, Read, tarred
+from imagegen.core.git.tree import Entry
+from imagegen.core.git.worktree import Worktree
+from imagegen.core.store import Store, digest_of
+from imagegen.core.text import counted
+
+_CONTROL = (".git", ".hg", ".svn")
+_LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag
+_LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+_LIST += [f"--exclude={pattern}" for pattern in _LEFT]  # of --others alone
+_TAG, _TAGGED = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55"
+_SDIST = ".tar.gz"  # PEP 625
+_NAMED = 5  # files in a message
+_CHUNK = 1 << 20  # bytes
+
+
+def pack(path: Path, folder: str, store: Store) -> Archive:
+    """Pack a directory's files below one folder; an sdist as it is.
+
+    Raises FetchError: absent, no source, or in a repository of another user.
+    """
+    where = str(path)
+    if path.is_file():
+        if not path.name.endswith(_SDIST):
+            raise FetchError(f"{where} is no source", why=f"it is neither a directory nor an sdist (*{_SDIST})")
+        return _copied(path, store)
+    if not path.is_dir():
+        raise FetchError(
+            f"{path.resolve()} is not there",
+            fix="correct the recipe's `path`, a directory or an sdist: it begins where the project's wheels/ is",
+        )
+    root = path.resolve()
+    left_out: list[str] = []
+    try:
+        names = list(_names(root, b"", left_out.append))
+        if not names:
+            raise FetchError(f"{where} holds no source", why="it is empty, or git ignores all that is in it")
+        entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]
+        read = _reader(root)
+        found: dict[str, tuple[Entry, Read]] = {each.path: (each, read) for each in trees.checked(entries, where)}
+        return tarred(found, where, folder, store)
+    except OSError as error:
+        raise FetchError(f"{where} cannot be read", where=error.filename, why=error.strerror) from error
+
+
+def unchanged(path: Path, folder: str, digest: str, store: Store) -> Archive:
+    """The archive again, as the lock pins it; on another machine, the one that the store has. Raises LockError."""
+    if not path.exists() and store.has(digest):
+        store.verify(digest)
+        return Archive(digest, store.path(digest).stat().st_size)
+    made = pack(path, folder, store)
+    if made.digest != digest:
+        raise LockError(
+            f"{path} is no longer what the lock was made of",
+            why=_difference(digest, made.digest, store),
+            fix="lock again",
+        )
+    return made
+
+
+def _copied(path: Path, store: Store) -> Archive:
+    with path.open("rb") as file, store.writer() as blob:
+        while data := file.read(_CHUNK):
+            blob.write(data)
+        return Archive(blob.commit(), blob.size)
+
+
+def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterator[bytes]:
+    """Paths from `root` of all that counts in one of its folders; submodules that are not checked out are left out."""
+    folder = root / os.fsdecode(below)
+    tree = worktree.find(folder, os.environ)
+    for name in _of_git(tree, folder) if tree else _walked(folder):
+        path = below + name.rstrip(b"/")
+        full = root / os.fsdecode(path)
+        if full.is_symlink() or full.is_file():
+            yield path
+        elif (full / ".git").exists():
+            yield from _names(root, path + b"/", leave_out)
+        elif full.is_dir():
+            leave_out(os.fsdecode(path))
+        elif full.exists():
+            yield path  # neither: whoever takes it says so
+        # else it is tracked, and was removed
+
+
+def _of_git(tree: Worktree, folder: Path) -> Iterator[bytes]:
+    # Without the user's own list of ignored files: a colleague's archive has to be the same.
+    try:
+        listed = tree.run(folder, _LIST)
+    except command.FailedError as error:
+        raise FetchError(f"git cannot read {folder}", why=str(error).strip()) from error
+    yield from (os.fsencode(name) for name in listed.split("\0") if name)
+
+
+def _walked(folder: Path) -> Iterator[bytes]:
+    for each in os.scandir(folder):
+        if any(fnmatchcase(each.name, pattern) for pattern in (*_CONTROL, *_LEFT)):
+            continue
+        name = os.fsencode(each.name)
+        if not each.is_dir(follow_symlinks=False):
+            yield name
+        elif not _is_cache(Path(each.path)):
+            yield from (name + b"/" + inside for inside in _walked(Path(each.path)))
+
+
+def _is_cache(folder: Path) -> bool:
+    tag = folder / _TAG
+    return tag.is_file() and tag.read_bytes()[: len(_TAGGED)] == _TAGGED
+
+
+def _reader(root: Path) -> Read:
+    def read(name: str) -> bytes:
+        path = root / name
+        return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+
+    return read
+
+
+def _difference(old: str, new: str, store: Store) -> str:
+    """What changed, counted and named, where the store still has what the lock was made of."""
+    if not store.has(old):
+        return f"its archive is {new}, the lock names {old}"
+    before, after = _members(old, store), _members(new, store)
+    kinds = {
+        "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        "added": sorted(after.keys() - before.keys()),
+        "gone": sorted(before.keys() - after.keys()),
+    }
+    said = [f"{counted(len(names), 'file')} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
+    return ", ".join(said) or "the files are the same, packed in another way"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+
+
+def _members(digest: str, store: Store) -> dict[str, tuple[int, str, str]]:
+    """Path below the folder -> mode, target of a link, hash of what it holds."""
+    found = {}
+    with store.open(digest) as blob, tarfile.open(fileobj=blob, mode="r|*") as archive:  # type: ignore[call-overload]
+        for member in archive:
+            file = archive.extractfile(member) if member.isreg() else None
+            data = file.read() if file else b""
+            found[member.name.partition("/")[2]] = (member.mode, member.linkname, digest_of(data))
+    return found

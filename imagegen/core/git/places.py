@@ -1,0 +1,81 @@
+"""Where a repository is asked for: at its own address, or where the user says that a copy of it is.
+
+A copy may be behind, or hostile: commit and tree decide what is built, wherever they come from. So what the user names
+may be a directory or speak plain http, which an address of the matrix may not.
+Sources: git-config(1), url.<base>.insteadOf, and git(1), GIT_CONFIG_*, git 2.39; how mirrors lay repositories out:
+git-cache-http-server and ghq by host and path, Gitea and GitLab as organisation and name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from imagegen.core.config import GIT_MIRROR_VARIABLE, GIT_VARIABLE, Settings, mirror_name
+from imagegen.core.errors import FetchError
+from imagegen.core.git import command
+from imagegen.core.net import file_path, is_file
+from imagegen.core.net.address import Address, parse
+from imagegen.core.text import redact
+
+_USABLE = ("https://", "http://", "file:///", "/")  # others need the user's keys and programs
+
+
+@dataclass(frozen=True)
+class Place:
+    """A repository as git is told it: on a server (`address`), or a directory."""
+
+    url: str  # without credentials
+    address: Address | None  # None: `url` is a path
+    by: str | None  # what of the user's names it; None: the matrix does
+
+
+def places(url: str, settings: Settings) -> list[Place]:
+    """Where to ask for the repository at `url`, in order; a mirror has it where the first one that knows it says.
+
+    Raises FetchError for what is no address.
+    """
+    address = parse(url)
+    path, own = urlsplit(address.url).path, mirror_name(address.host)
+    if mirror := settings.git_mirrors.get(own):
+        return [_named(mirror, path, GIT_VARIABLE + own)]
+    if mirror := settings.git_mirror:
+        return [_named(mirror, below, GIT_MIRROR_VARIABLE) for below in (f"/{address.host}{path}", path)]
+    rules = [(base, start) for base, start in _rules(settings) if address.url.startswith(start)]
+    if rules:
+        base, start = max(rules, key=lambda rule: len(rule[1]))  # the first of the longest, as git does
+        rest = address.url.removeprefix(start)
+        return [_named(base + rest, "", "`url.<base>.insteadOf` in git's configuration")]
+    return [Place(address.url, address, None)]
+
+
+def hint(url: str) -> str:
+    """What helps where a repository cannot be had from the place that was asked."""
+    host = parse(url).host
+    return (
+        f"set {GIT_VARIABLE}{mirror_name(host)} to an address or directory below which {host}'s repositories are "
+        f"mirrored, or {GIT_MIRROR_VARIABLE} to one for all hosts"
+    )
+
+
+def _named(base: str, path: str, by: str) -> Place:
+    try:
+        if base.startswith("/") or is_file(base):
+            folder = Path(base) if base.startswith("/") else file_path(base)
+            return Place(f"{folder}".rstrip("/") + (os.path.normpath(path) if path else ""), None, by)  # never above it
+        address = parse(f"{base.rstrip('/')}{path}" if path else base)
+    except FetchError as error:
+        fix = "an https or http address, file:///directory, or an absolute path"
+        raise FetchError(f"{by} names nothing to fetch from: {redact(base)}", why=error.why, fix=fix) from error
+    return Place(address.url, address, by)
+
+
+def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
+    """(base, what it stands in for), in git's order; of the user's and the system's configuration, nothing else."""
+    for name, start in command.user_configuration(settings.env, r"^url\..*\.insteadof$"):
+        base = name.removeprefix("url.").removesuffix(".insteadof")
+        if start and base.startswith(_USABLE):
+            yield base, start

@@ -1,0 +1,249 @@
+"""One commit of a repository, without its history: fetched by the system's git, in a room of its own.
+
+git runs with no configuration, hooks, prompts, credential helpers or submodules, over https alone (plain http to this
+machine, and to what the user names; directories that the user names), and is held to a size and a time. It checks that
+objects are what their hashes say; we check that the commit has the tree that the matrix names, so that a lock says in
+two ways what was read.
+Sources: git(1) and git-config(1), git 2.39; gitprotocol-v2(5) for fetching one commit by its hash; gitrevisions(7) for
+what a short name means.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.git import command
+from imagegen.core.git.places import Place, hint, places
+from imagegen.core.net import Client, UnreachableError
+from imagegen.core.net.address import netrc_auth
+from imagegen.core.store import Store
+from imagegen.core.text import redact
+
+_SAID = 4  # lines of git's own words
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_CONFIGURATION = {
+    "fetch.recurseSubmodules": "false",
+    "transfer.bundleURI": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "http.lowSpeedLimit": "1000",  # bytes a second, for
+    "http.lowSpeedTime": "60",  # so many seconds
+}
+_ABSENT = ("not our ref", "unadvertised object", "couldn't find remote ref", "no such remote ref")
+_CLOSED = ("could not read Username", "Authentication failed", "not found", "returned error: 40", "not appear to be a")
+_MOVED = "returned error: 30"
+
+_SUFFIXES = ("", "/.git", ".git", ".git/.git")  # git-upload-pack(1): where a repository is, below a name
+
+T = TypeVar("T")
+
+
+class NoRepositoryError(FetchError):
+    """Whoever was asked has no such repository, or does not show it."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A bare repository that holds one commit, of this tree; `env` is the user's."""
+
+    path: Path
+    env: Mapping[str, str]
+    tree: str
+
+    def listing(self, tree: str) -> Iterator[bytes]:
+        """Rows of `git ls-tree -r -l -z`, as they come: a small tree can name more files than memory holds."""
+        with command.started(self.path, self.env, ["ls-tree", "-r", "-l", "-z", "--full-tree", tree]) as process:
+            assert process.stdout  # noqa: S101 - asked for a pipe
+            rest = b""
+            try:
+                while chunk := process.stdout.read(1 << 16):
+                    *rows, rest = (rest + chunk).split(b"\0")
+                    yield from rows
+            except GeneratorExit:
+                process.kill()
+                raise
+        if process.returncode or rest:
+            raise FetchError(f"git cannot list tree {tree}", why=f"exit status {process.returncode}")
+
+    @contextmanager
+    def blobs(self) -> Iterator[Callable[[str], bytes]]:
+        """A function that gives a blob's bytes by its name."""
+        with command.started(self.path, self.env, ["cat-file", "--batch"]) as process:
+            stdin, stdout = process.stdin, process.stdout
+            assert stdin and stdout  # noqa: S101 - asked for pipes
+
+            def read(name: str) -> bytes:
+                stdin.write(name.encode() + b"\n")
+                stdin.flush()
+                _, kind, size = [*stdout.readline().split(), b"", b""][:3]
+                data = stdout.read(int(size) + 1)[:-1] if kind == b"blob" else None
+                if data is None or len(data) != int(size):
+                    raise FetchError(f"git cannot read object {name}")
+                return data
+
+            try:
+                yield read
+            finally:
+                process.kill()
+
+
+@contextmanager
+def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Settings) -> Iterator[Repository]:
+    """Yield a repository of the commit, which is removed at the end; with `tree`, the commit must have that one.
+
+    Raises FetchError: out of reach, absent, with another tree.
+    """
+    fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+    with store.room("git") as room:
+        repository = room / "repository"
+
+        def ask(place: Place, env: dict[str, str]) -> str:
+            create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
+            command.run(room, env, create)
+            here = {**env, "GIT_DIR": str(repository)}
+            command.run(repository, here, [*fetch, "--", place.url, commit])
+            found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
+            if tree not in (None, found):
+                raise FetchError(
+                    f"{place.url} at {commit} is not what the matrix says",
+                    why=f"expected tree {tree}, got {found}",
+                    fix="a commit has one tree: correct whichever of the two was written down wrongly",
+                )
+            return found
+
+        found = _from_one(url, f"commit {commit}", ask, room, store, settings)
+        yield Repository(repository, settings.env, found)
+
+
+def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:
+    """Raise FetchError unless the tag or branch leads to the commit, now; a tag goes before a branch of its name."""
+    full = ref.startswith("refs/")
+    names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
+
+    def ask(place: Place, env: dict[str, str]) -> None:
+        rows = command.run(room, env, ["ls-remote", "--", place.url, *names, *(f"{name}^{{}}" for name in names)])
+        found = {name: at for at, _, name in (row.partition("\t") for row in rows.splitlines())}
+        name = next((name for name in names if name in found), None)
+        if name is None:
+            raise FetchError(
+                f"{place.url} has no tag or branch {ref}",
+                why=f"the matrix says that it leads to {commit}",
+                fix="correct `ref`, or leave it out: commit and tree say all that is built",
+            )
+        now = found.get(f"{name}^{{}}", found[name])  # an annotated tag is an object of its own
+        if now != commit:
+            raise _moved(place.url, name, ref, commit, now)
+
+    with store.room("git") as room:
+        _from_one(url, ref, ask, room, store, settings)
+
+
+def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
+    if name.startswith("refs/tags/"):
+        kind = "tag"
+        fix = "see what changed; then write down the new commit and tree, or leave `ref` out to stay with the old ones"
+    else:
+        kind = "branch"
+        fix = "branches move: name a tag, or leave `ref` out, since commit and tree say all that is built"
+    return FetchError(
+        f"{kind} {ref} of {url} has moved", why=f"from {commit}, which the matrix names, to {now}", fix=fix
+    )
+
+
+def _from_one(
+    url: str, wanted: str, ask: Callable[[Place, dict[str, str]], T], room: Path, store: Store, settings: Settings
+) -> T:
+    """What the first place gives that has the repository. Raises FetchError."""
+    refused: list[NoRepositoryError] = []
+    for place in places(url, settings):
+        _reach(place, url, settings)
+        try:
+            return ask(place, _environment(room, place, settings))
+        except command.FailedError as error:
+            store.blame_disk(str(error))
+            explained = _explained(place, wanted, str(error))
+            if not isinstance(explained, NoRepositoryError):
+                raise explained from error
+            refused.append(explained)
+    if len(refused) == 1:
+        raise refused[0]
+    why = "\n       ".join(f"{error.what}: {error.why}" for error in refused)
+    raise NoRepositoryError(f"no mirror of {url} is to be found", why=why, fix=hint(url))
+
+
+def _reach(place: Place, url: str, settings: Settings) -> None:
+    """Raise FetchError, soon, where nobody answers: git itself waits for minutes."""
+    if place.address is None:
+        return
+    try:
+        with Client(settings).impatient() as client:
+            client.size(f"{place.url}/info/refs?service=git-upload-pack")
+    except UnreachableError as error:
+        fix = f"{hint(url)}, or run this where it can be reached"
+        if place.by:
+            fix = f"{place.by} names it: correct that, or run this where it can be reached"
+        raise UnreachableError(f"{place.url} cannot be reached", why=error.why, fix=fix) from error
+    except FetchError:
+        pass  # somebody answers: git hears what they have to say
+
+
+def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]:
+    """Nothing of the user's but the way to the network, and the credentials for this host."""
+    configuration, address, protocols = dict(_CONFIGURATION), place.address, ["https"]
+    if address is None:
+        protocols = ["file"]
+    elif address.scheme == "http" and (place.by or address.host == "127.0.0.1"):
+        protocols.append("http")
+    if address and (auth := address.auth or netrc_auth(address, settings.env)):
+        token = base64.b64encode(":".join(auth).encode()).decode()
+        # Through the environment: others may read the arguments of a process.
+        configuration[f"http.{address.scheme}://{address.host}:{address.port}/.extraHeader"] = (
+            f"Authorization: Basic {token}"
+        )
+        configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
+    env = command.environment(settings.env, room, configuration, protocols)
+    if address is None:
+        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(room, place.url))
+    for name in _PROXIES:
+        if proxy := settings.env.get(name) or settings.env.get(name.upper()):
+            env[name] = proxy
+    if bundle := settings.ca_bundle:
+        env["GIT_SSL_CAPATH" if bundle.is_dir() else "GIT_SSL_CAINFO"] = str(bundle)
+    return env
+
+
+def _write_trust(folder: Path, directory: str) -> Path:
+    """Write a configuration into a folder, with which git serves the repository at `directory` of any owner.
+
+    The user names it, and the git that serves it runs nothing that it names. Only a file reaches that git.
+    """
+    path = os.path.realpath(directory).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    file = folder / "gitconfig"
+    file.write_text("[safe]\n" + "".join(f'\tdirectory = "{path}{suffix}"\n' for suffix in _SUFFIXES))
+    return file
+
+
+def _explained(place: Place, wanted: str, said: str) -> FetchError:
+    url = place.url
+    lines = [redact(line.strip()) for line in said.splitlines() if line.strip()]
+    why = "\n       ".join(lines[:_SAID]) or None
+    if any(sign in said for sign in _ABSENT):
+        fix = f"bring what {place.by} names up to date" if place.by else None
+        return FetchError(f"{url} has no {wanted}, or does not give it by its hash", why=why, fix=fix)
+    if any(sign in said for sign in _CLOSED):
+        fix = f"correct {place.by}"
+        if place.address:
+            fix = f"if it is private, give credentials for {place.address.host} in ~/.netrc"
+        return NoRepositoryError(f"{url} does not exist, or may not be read", why=why, fix=fix)
+    if _MOVED in said:
+        fix = "write the address that it leads to: credentials do not follow a redirect"
+        return FetchError(f"{url} redirects", why=why, fix=fix)
+    return FetchError(f"git cannot fetch {wanted} from {url}", why=why, fix="check network and proxy")

@@ -1,0 +1,120 @@
+"""What an answer's status and headers mean: RFC 9110."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from http import HTTPStatus
+from urllib.parse import urljoin
+
+import requests
+
+from imagegen.core.errors import FetchError
+from imagegen.core.net.address import Address, parse
+from imagegen.core.text import redact
+
+MAX_WAIT = 60.0  # seconds that a server may make us wait before the next try
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_BUSY = frozenset({429, 503})  # said of the whole server, not of one file
+
+
+class UnreadError(FetchError):
+    """Nothing came that could be judged: nobody answers, or who answers does not let us read."""
+
+
+class NotFoundError(FetchError):
+    """The source answered, and does not have the file."""
+
+
+class DeniedError(UnreadError):
+    """The source answered, and asks for credentials or refuses those it got.
+
+    `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
+    `ahead` is how many seconds this machine's clock is ahead of theirs, as far as they say; negative: behind.
+    """
+
+    def __init__(self, address: Address, status: int, challenge: str, ahead: float = 0.0) -> None:
+        super().__init__(
+            f"{address.url} may not be read",
+            why=f"HTTP status {status}",
+            fix=f"give credentials for {address.host} in ~/.netrc or in the index URL",
+        )
+        self.url, self.challenge, self.ahead = address.url, challenge, ahead
+
+
+class TryAgainError(Exception):
+    """A fault that may pass; `wait` is how many seconds the server asks for, `local` if only this file has it."""
+
+    def __init__(self, why: str, wait: float | None = None, *, local: bool = False) -> None:
+        super().__init__(why)
+        self.wait, self.local = wait, local
+
+
+def redirected(address: Address, location: str) -> Address:
+    try:
+        target = parse(urljoin(address.url, location))
+    except (FetchError, ValueError) as error:
+        raise FetchError(f"{address.url} redirects to what cannot be fetched", why=redact(str(error))) from error
+    if address.scheme == "https" and target.scheme == "http":
+        raise FetchError(f"{address.url} redirects to plain http", why=f"to {target.url}")
+    return target
+
+
+def check_status(response: requests.Response, address: Address) -> None:
+    """Raises for an answer that is no part of the file. NotFoundError, DeniedError, TryAgainError and UnreadError."""
+    status = response.status_code
+    check_willing(response, address)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
+    ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
+    if not 200 <= status < 300 and not ranged:
+        raise UnreadError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
+
+
+def check_willing(response: requests.Response, address: Address) -> None:
+    """Raises TryAgainError for a server that is busy or broken, DeniedError for one that wants other credentials."""
+    status = response.status_code
+    if status in _RETRIED:
+        asked = _retry_after(response.headers.get("Retry-After", ""))
+        waiting = f"; it asks to wait {asked:.0f} s" if asked and asked > MAX_WAIT else ""
+        raise TryAgainError(f"HTTP status {status}{waiting}", asked, local=status not in _BUSY)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
+        ahead = -(_until(response.headers.get("Date", "")) or 0.0)
+        raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""), ahead)
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, 10.2.3)."""
+    if value.strip().isdecimal():
+        return float(value)
+    until = _until(value)
+    return None if until is None else max(0.0, until)
+
+
+def _until(date: str) -> float | None:
+    """Seconds from now until an HTTP date (RFC 9110, 5.6.7)."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole_size(response: requests.Response) -> int | None:
+    """Bytes of the whole file as far as the answer tells: Content-Length, or the end of Content-Range."""
+    if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+        told = response.headers.get("Content-Range", "").rpartition("/")[2]
+    else:
+        told = response.headers.get("Content-Length", "")
+    return size_of(told)
+
+
+def size_of(header: str) -> int | None:
+    """Return the number of bytes that a header gives; None where it is none. A real size has far fewer digits."""
+    return int(header) if re.fullmatch("[0-9]{1,18}", header) else None
+
+
+def continues(response: requests.Response, start: int) -> bool:
+    """Whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
+    content_range = response.headers.get("Content-Range", "")
+    return response.status_code == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {start}-")

@@ -1,0 +1,251 @@
+"""The client that reads: documents, pieces, and downloads that are resumed and verified."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Protocol
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net.address import file_path, is_file
+from imagegen.core.net.answer import TryAgainError, continues, size_of, whole_size
+from imagegen.core.net.exchange import CHUNK, Exchange, authorized
+from imagegen.core.net.local import opened
+from imagegen.core.net.page import MAX_PAGE, Page, first_bytes, read_page
+from imagegen.core.net.partial import Partial, partial
+from imagegen.core.progress import Meter
+from imagegen.core.store import Store
+from imagegen.core.text import redact
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a file is asked for; `headers` are the source's own."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+class Growing(Protocol):
+    """Where bytes go to that are not kept in the store; `size` is how many came."""
+
+    size: int
+
+    def write(self, data: bytes, /) -> None: ...
+
+
+class Client:
+    """One per run; thread-safe. Proxies, netrc and CA bundle come from `settings`, never from os.environ.
+
+    `timeout` is (seconds to connect, seconds without a byte), `patience` the seconds for all headers, and again for
+    every 256 KiB of a body; `attempts` counts tries in a row without headway; `backoff` is the pause in seconds before
+    the second try, and doubles. A host that gave nothing at all in its tries is not asked again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        attempts: int = 5,
+        timeout: tuple[float, float] = (15.0, 30.0),
+        backoff: float = 0.5,
+        patience: float = 60.0,
+    ) -> None:
+        self._settings = settings
+        self.exchange = Exchange(settings, attempts=attempts, timeout=timeout, backoff=backoff, patience=patience)
+
+    def impatient(self) -> Client:
+        """A client that tries once and gives up soon: to ask whether a source can be reached at all."""
+        return Client(self._settings, attempts=1, timeout=(5.0, 10.0), patience=20.0)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Make downloads in other threads stop, wherever they wait."""
+        self.exchange.close()
+
+    def get(self, url: str, *, accept: str | None = None) -> bytes:
+        """A small document, whole. Raises FetchError (NotFoundError and UnreachableError among its kinds)."""
+        return self.page(url, accept=accept).body
+
+    def page(
+        self, url: str, *, accept: str | None = None, authorization: str | None = None, limit: int = MAX_PAGE
+    ) -> Page:
+        """As `get`, with the address after redirects and the headers. A file:// directory gives its index.html.
+
+        `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
+        `limit` is in bytes.
+        """
+        if is_file(url):
+            path = file_path(url)
+            with opened(path / "index.html" if path.is_dir() else path) as file:
+                return read_page(iter(lambda: file.read(CHUNK), b""), "", url, limit)
+
+        def once() -> Page:
+            headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {}) | authorized(authorization)
+            with self.exchange.answer("GET", url, headers) as answer:
+                encoding = answer.response.headers.get("Content-Encoding", "")
+                page = read_page(self.exchange.chunks(answer), encoding, answer.url, limit)
+                return replace(page, headers=answer.response.headers)
+
+        return self.exchange.retry(url, once)
+
+    def size(self, url: str, *, authorization: str | None = None) -> int:
+        """The size in bytes of the file at `url`, without fetching it; `authorization` as for `page`.
+
+        Raises FetchError.
+        """
+        if is_file(url):
+            with opened(file_path(url)) as file:
+                return os.fstat(file.fileno()).st_size
+
+        headers = {"Accept-Encoding": "identity"} | authorized(authorization)
+
+        def once() -> int:
+            with self.exchange.answer("HEAD", url, headers) as answer:
+                length = size_of(answer.response.headers.get("Content-Length", ""))
+            if length is None:
+                raise FetchError(f"{answer.url} does not say its size", why="the answer has no Content-Length")
+            return length
+
+        return self.exchange.retry(url, once)
+
+    def piece(self, url: str, start: int, length: int) -> bytes:
+        """`length` bytes of the file at `url`, from byte `start` on. Raises FetchError, also for fewer bytes."""
+
+        def once() -> bytes:
+            headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + length - 1}"}
+            with self.exchange.answer("GET", url, headers) as answer:
+                # Another answer may be the whole file, gigabytes long.
+                if not continues(answer.response, start):
+                    raise FetchError(f"{answer.url} cannot be read in part", why="the server does not give ranges")
+                return first_bytes(self.exchange.chunks(answer), length)
+
+        if is_file(url):
+            with opened(file_path(url)) as file:
+                file.seek(start)
+                found = file.read(length)
+        else:
+            found = self.exchange.retry(url, once)
+        if len(found) < length:
+            raise _unexpected(url, f"{length} bytes from byte {start} on", f"{len(found)}")
+        return found
+
+    def download(
+        self,
+        url: str,
+        store: Store,
+        *,
+        sha256: str,
+        size: int,
+        meter: Meter,
+        anew: bool = False,
+        authorization: str | None = None,
+    ) -> str:
+        """Bring the file at `url` into the store and return its digest; resumes what an earlier run left.
+
+        `size` is in bytes, `authorization` as for `page`. With `anew`, the source itself must give every byte, whatever
+        the store has. Raises FetchError when the file cannot be had or is not the one with this hash and size,
+        StoreError when the store cannot take it.
+        """
+        digest = f"sha256:{sha256}"
+        if anew or not store.has(digest, size):
+            with partial(store, sha256, size) as part:
+                if anew:
+                    part.clear()
+                if anew or not store.has(digest, size):  # else another process fetched it while we waited
+                    source = _Source(url, authorized(authorization))
+                    return self._fill(part, source, store, sha256=sha256, size=size, meter=meter)
+        meter.advance(size)
+        return digest
+
+    def stream(self, url: str, into: Growing, *, size: int, authorization: str | None = None) -> None:
+        """Write to `into` what it lacks of the file of `size` bytes at `url`; goes on where an answer broke off.
+
+        Nothing is verified. Raises FetchError, also for more bytes, and what `into` raises.
+        """
+
+        def once() -> None:
+            start = into.size
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+            with self.exchange.answer("GET", url, headers | authorized(authorization)) as answer:
+                if start and not continues(answer.response, start):
+                    raise FetchError(f"{answer.url} broke off", why="the server does not give the rest by itself")
+                for chunk in self.exchange.chunks(answer):
+                    self.exchange.check_stopped(url)
+                    if into.size + len(chunk) > size:
+                        raise _unexpected(url, f"{size} bytes", "more")
+                    into.write(chunk)
+            if into.size < size:
+                raise TryAgainError(f"the answer ended after {into.size} of {size} bytes")
+
+        self.exchange.retry(url, once, headway=lambda: into.size)
+
+    def _fill(self, part: Partial, source: _Source, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
+        meter.advance(part.size)
+        again = False
+        while True:
+            if part.size < size:
+                self.exchange.retry(
+                    source.url, lambda: self._receive(part, source, size, meter), headway=lambda: part.size
+                )
+            if part.sha256 == sha256:
+                return part.commit(store)
+            wrong, pieced = part.sha256, part.pieces > 1
+            _restart(part, meter)
+            if again or not pieced:
+                raise _unexpected(source.url, f"sha256 {sha256}", wrong)
+            again = True  # an earlier run or another server may have given a piece: once more, from the first byte
+
+    def _receive(self, part: Partial, source: _Source, size: int, meter: Meter) -> None:
+        url = source.url
+        if is_file(url):
+            with opened(file_path(url)) as file:
+                file.seek(part.size)
+                self._append(part, iter(lambda: file.read(CHUNK), b""), url, size, meter)
+            return
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={part.size}-"} if part.size else {})
+        headers |= source.headers
+        with self.exchange.answer("GET", url, headers) as answer:
+            if part.size and not continues(answer.response, part.size):
+                _restart(part, meter)
+                if answer.response.status_code != HTTPStatus.OK:
+                    raise TryAgainError("the server does not give the range that was asked for", wait=0, local=True)
+            if (told := whole_size(answer.response)) not in (None, size):
+                raise _unexpected(answer.url, f"{size} bytes", f"{told} bytes")
+            part.pieces += 1
+            self._append(part, self.exchange.chunks(answer), answer.url, size, meter)
+        if part.size < size:
+            raise TryAgainError(f"the answer ended after {part.size} of {size} bytes")
+
+    def _append(self, part: Partial, chunks: Iterator[bytes], url: str, size: int, meter: Meter) -> None:
+        for chunk in chunks:
+            self.exchange.check_stopped(url)
+            part.append(chunk)
+            meter.advance(len(chunk))
+            if part.size > size:
+                break
+        if part.size > size or (part.size < size and is_file(url)):
+            got = f"{part.size} bytes" if part.size < size else "more"
+            _restart(part, meter)
+            raise _unexpected(url, f"{size} bytes", got)
+
+
+def _restart(part: Partial, meter: Meter) -> None:
+    meter.advance(-part.size)
+    part.clear()
+
+
+def _unexpected(url: str, expected: str, got: str) -> FetchError:
+    return FetchError(
+        f"{redact(url)} is not the expected file",
+        why=f"expected {expected}, got {got}",
+        fix="do not trust this source; if the file was replaced on purpose, lock again",
+    )

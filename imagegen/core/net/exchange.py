@@ -1,0 +1,256 @@
+"""One request with its redirects, and trying again with back-off: what reading and sending share."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeVar
+
+import requests
+import urllib3.exceptions
+
+from imagegen import __version__
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net.address import Address, Origin, is_file, netrc_auth, parse, proxy_for
+from imagegen.core.net.answer import MAX_WAIT, TryAgainError, UnreadError, check_status, redirected
+from imagegen.core.net.lifeline import HeldAdapter, Lifeline
+from imagegen.core.net.local import bundle
+from imagegen.core.net.page import DamagedError
+from imagegen.core.net.reason import distrust, innermost, reason_of
+from imagegen.core.text import redact
+
+CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
+_MAX_REDIRECTS = 8
+_CHECK = "check network and proxy"
+_AUTHORIZATION = "Authorization"
+_BODILY = ("POST", "PUT", "PATCH")  # which a redirect may only repeat, never turn into something else
+_REPEATED = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
+
+T = TypeVar("T")
+
+
+class UnreachableError(UnreadError):
+    """No usable answer from the source: no route, no name, refused, or failing after every retry."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`origin` is whom we asked; `url` who answered after redirects, without credentials."""
+
+    origin: Origin
+    url: str
+    response: requests.Response
+    line: Lifeline
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a request carries: `pieces` gives its `size` bytes from the first one on, each time that it is called."""
+
+    size: int
+    pieces: Callable[[], Iterator[bytes]]
+
+
+class Exchange:
+    """Thread-safe; its numbers are those of Client."""
+
+    def __init__(
+        self, settings: Settings, *, attempts: int, timeout: tuple[float, float], backoff: float, patience: float
+    ) -> None:
+        self._settings = settings
+        self._attempts, self._timeout, self._backoff, self._patience = attempts, timeout, backoff, patience
+        self._known = _credentials(settings)
+        self._dead: dict[Origin, str] = {}  # why it is not asked again
+        self._alive: dict[Origin, float] = {}  # when it last gave something, by the monotonic clock
+        self._lines: set[Lifeline] = set()
+        self._local = threading.local()
+        self._stopped = threading.Event()
+
+    def close(self) -> None:
+        """Make exchanges in other threads stop, wherever they wait."""
+        self._stopped.set()
+        for line in tuple(self._lines):
+            line.cut()
+
+    def check_stopped(self, url: str) -> None:
+        """Raises FetchError after `close`."""
+        if self._stopped.is_set():
+            raise FetchError(f"the exchange with {redact(url)} was stopped")
+
+    def retry(
+        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be fetched"
+    ) -> T:
+        """Call `once` until it gives something; tries that leave `headway` where it was are counted.
+
+        `aim` is what could not be done, in errors. Raises UnreachableError, and what `once` raises on purpose.
+        """
+        origin = None if is_file(url) else parse(url).origin
+        failures, best, start = 0, headway(), time.monotonic()
+        while True:
+            self.check_stopped(url)
+            if origin in self._dead:
+                raise UnreachableError(f"{redact(url)} cannot {aim}", why=self._dead[origin], fix=_CHECK)
+            try:
+                return once()
+            except ValueError as error:  # of requests and of urllib: an address that is none, ours or a redirect's
+                raise FetchError(f"{redact(url)} cannot be asked for", why=reason_of(error)) from error
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
+                self.check_stopped(url)
+                if isinstance(cause := innermost(error), ssl.SSLCertVerificationError):
+                    raise UnreachableError(
+                        f"{redact(url)} has no certificate that this machine trusts", why=distrust(cause)
+                    ) from error
+                came = headway()
+                # Less than a chunk is no headway, or a server that drips would be asked for ever.
+                failures, best = (0, came) if came >= best + CHUNK else (failures + 1, best)
+                asked = error.wait if isinstance(error, TryAgainError) else None
+                if failures >= self._attempts or (asked or 0.0) > MAX_WAIT:
+                    local = isinstance(error, TryAgainError) and error.local
+                    if origin and not local and self._alive.get(origin, 0.0) < start:
+                        self._dead[origin] = f"{origin[1]}:{origin[2]} was given up: {reason_of(error)}"
+                    tries = f" ({failures} tries)" if failures > 1 else ""
+                    raise UnreachableError(
+                        f"{redact(url)} cannot {aim}{tries}", why=reason_of(error), fix=_CHECK
+                    ) from error
+                self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
+
+    @contextmanager
+    def answer(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Body | None = None,
+        *,
+        check: Callable[[requests.Response, Address], None] = check_status,
+        silence: float | None = None,
+        follow: bool = True,
+    ) -> Iterator[Answer]:
+        """The final answer to a request, redirects followed; `check` raises for one that is no use.
+
+        Without `follow`, a redirect is an answer like others.
+        `silence` is for how many seconds the server may say nothing, where that is not the client's own.
+        """
+        patience = self._patience if silence is None else silence
+        with Lifeline(patience) as line:
+            self._lines.add(line)
+            try:
+                with self._followed(method, parse(url), headers, body, line, silence, follow) as (final, response):
+                    check(response, final)
+                    yield Answer(parse(url).origin, final.url, response, line)
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError):
+                if not line.was_cut:
+                    raise
+            finally:
+                self._lines.discard(line)
+        if line.was_cut:
+            raise TryAgainError(f"less than {CHUNK >> 10} KiB came in {patience:.0f} s")
+
+    def chunks(self, answer: Answer) -> Iterator[bytes]:
+        """The answer's body as it comes."""
+        for chunk in answer.response.raw.stream(CHUNK, decode_content=False):
+            answer.line.renew()
+            self.alive(answer)
+            yield chunk
+
+    def alive(self, answer: Answer) -> None:
+        """Who was asked gave something just now."""
+        self._alive[answer.origin] = time.monotonic()
+
+    @contextmanager
+    def _followed(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        body: Body | None,
+        line: Lifeline,
+        silence: float | None,
+        follow: bool,
+    ) -> Iterator[tuple[Address, requests.Response]]:
+        first = address
+        for _ in range(_MAX_REDIRECTS + 1):
+            # Credentials stay with the origin that they were given for.
+            own = address.origin == first.origin
+            told = headers if own else {name: value for name, value in headers.items() if name != _AUTHORIZATION}
+            auth = address.auth or (first.auth if own else None) or self._known.get(address.origin)
+            data = _Outgoing(body, self, line, first.url) if body and body.size else None
+            with self._send(method, address, told, auth, data, silence) as response:
+                if "Location" not in response.headers or not response.is_redirect or not follow:
+                    yield address, response
+                    return
+                if method in _BODILY and response.status_code not in _REPEATED:
+                    what = f"{address.url} redirects what was sent to it"
+                    raise FetchError(what, why=f"with HTTP status {response.status_code}, which says to read there")
+                address = redirected(address, response.headers["Location"])
+        raise FetchError(f"{first.url} redirects more than {_MAX_REDIRECTS} times", why=f"last to {address.url}")
+
+    def _send(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        auth: tuple[str, str] | None,
+        data: _Outgoing | None,
+        silence: float | None,
+    ) -> requests.Response:
+        proxy = proxy_for(address, self._settings.env)
+        given = _AUTHORIZATION in headers  # which requests would replace by what `auth` gives
+        return self._session().request(
+            method,
+            address.url,
+            headers=headers,
+            data=data,
+            auth=None if given else auth or netrc_auth(address, self._settings.env),
+            proxies={address.scheme: proxy} if proxy else {},
+            allow_redirects=False,
+            stream=True,
+            timeout=self._timeout if silence is None else (self._timeout[0], silence),
+        )
+
+    def _session(self) -> requests.Session:
+        """One per thread: requests does not promise that a session may be shared."""
+        session: requests.Session | None = getattr(self._local, "session", None)
+        if session is None:
+            session = requests.Session()
+            session.trust_env = False
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HeldAdapter())
+            session.verify = bundle(self._settings.ca_bundle) if self._settings.ca_bundle else True
+            session.headers["User-Agent"] = f"imagegen/{__version__}"
+            self._local.session = session
+        return session
+
+
+class _Outgoing:
+    """A body as requests takes one of known length: the lifeline is renewed by every piece that has left."""
+
+    def __init__(self, body: Body, exchange: Exchange, line: Lifeline, url: str) -> None:
+        self._body, self._exchange, self._line, self._url = body, exchange, line, url
+
+    def __len__(self) -> int:
+        return self._body.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._body.pieces():
+            self._exchange.check_stopped(self._url)
+            yield piece
+            self._line.renew()
+
+
+def authorized(authorization: str | None) -> dict[str, str]:
+    """The header, for whoever is asked first and for nobody whom a redirect names on another origin."""
+    return {_AUTHORIZATION: authorization} if authorization else {}
+
+
+def _credentials(settings: Settings) -> dict[Origin, tuple[str, str]]:
+    """Those in the addresses of the settings, by origin: an index's pages link to files without repeating them."""
+    urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
+    addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
+    return {address.origin: address.auth for address in addresses if address.auth}

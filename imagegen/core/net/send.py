@@ -1,0 +1,87 @@
+"""Sending over HTTP: requests that may carry a body, streamed, with the same care as for what is fetched.
+
+Credentials reach no redirect's target; certificates, proxies, time limits and the stop of a run are the client's. What
+was sent half may have arrived: whoever sends something that must not arrive twice asks before the next try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from imagegen.core.net.answer import check_willing
+from imagegen.core.net.client import Client
+from imagegen.core.net.exchange import Body, authorized
+
+_SILENCE = 300.0  # seconds: a registry moves gigabytes before it answers the request that ends an upload
+_MAX_SAID = 1 << 16  # bytes that are read of what a server says
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Whatever a server answered, 404 and 405 as well as 201; `url` is who did, without credentials."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]  # names in any case
+    body: bytes  # its beginning
+
+
+def small(data: bytes) -> Body:
+    """A body that is in memory already."""
+    return Body(len(data), lambda: iter((data,)))
+
+
+class Sender:
+    """Thread-safe. `silence` is for how many seconds a server may say nothing after what was sent."""
+
+    def __init__(self, client: Client, *, silence: float = _SILENCE) -> None:
+        self._exchange, self._silence = client.exchange, silence
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        authorization: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+    ) -> Reply:
+        """As `once`, tried again where that may help: for what may arrive twice. Raises FetchError."""
+        return self.retry(url, lambda: self.once(method, url, authorization=authorization, headers=headers, body=body))
+
+    def once(
+        self,
+        method: str,
+        url: str,
+        *,
+        authorization: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        limit: int = _MAX_SAID,
+        follow: bool = True,
+    ) -> Reply:
+        """One try, to be called inside `retry`. Raises DeniedError, and what `retry` takes for a fault that may pass.
+
+        `limit` is how many bytes of the answer are read; without `follow`, a redirect is an answer like others.
+        `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
+        """
+        told = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
+        exchange, silence = self._exchange, self._silence if method in ("PUT", "PATCH") else None
+        with exchange.answer(method, url, told, body, check=check_willing, silence=silence, follow=follow) as answer:
+            exchange.alive(answer)
+            said = b""
+            for chunk in exchange.chunks(answer):
+                said += chunk
+                if len(said) >= limit:
+                    break
+            return Reply(answer.url, answer.response.status_code, answer.response.headers, said[:limit])
+
+    def retry(
+        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be written to"
+    ) -> T:
+        """Call `once` until it gives something; tries that leave `headway`, in bytes, where it was are counted."""
+        return self._exchange.retry(url, once, headway=headway, aim=aim)

@@ -1,0 +1,153 @@
+"""A user's credentials for a registry, as `docker login` keeps them; and what a registry asks for, in its own words.
+
+Sources: Docker's documentation of config.json (auths, credHelpers, credsStore) and the docker-credential-helpers
+protocol; RFC 9110, 11.6.1, for challenges. Nothing read here may reach a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagegen.core.errors import FetchError
+from imagegen.core.registry.reference import HUB
+
+_HUB_KEY = "https://index.docker.io/v1/"  # what `docker login` without a server writes
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_TIMEOUT = 30  # seconds; it may ask a key ring, never a person
+_PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME")
+_MAX_CHALLENGE = 8192  # characters
+_WORD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PARAMETER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s,\"]+))\s*(?:,|$)")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    user: str
+    secret: str
+
+    def basic(self) -> str:
+        """The header's value (RFC 7617)."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.secret}".encode()).decode()
+
+    def __repr__(self) -> str:
+        return "Credentials(***)"
+
+
+def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
+    """What Docker's configuration has for the registry `host`, its helpers asked; None where it has nothing.
+
+    Raises FetchError when the file or a helper's answer cannot be read, or holds what only a browser login can use.
+    """
+    place = env.get("DOCKER_CONFIG") or (f"{env['HOME']}/.docker" if env.get("HOME") else None)
+    if place is None:
+        return None
+    path = Path(place, "config.json")
+    config = _read(path)
+    keys = (_HUB_KEY, HUB, "index.docker.io") if host == HUB else (host, f"https://{host}", f"https://{host}/v1/")
+    helpers = _table(config, "credHelpers")
+    for key in keys:
+        helper = helpers.get(key) or config.get("credsStore")
+        if helper and (found := _ask(str(helper), key, env)):
+            return found
+    auths = _table(config, "auths")
+    entry = next((auths[key] for key in keys if isinstance(auths.get(key), dict) and auths[key]), None)
+    return _entry(entry, path, host) if entry else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise FetchError("Docker's configuration cannot be read", where=str(path), why=error.strerror) from error
+    except (ValueError, RecursionError):  # whose message quotes the file
+        raise FetchError("Docker's configuration cannot be read", where=str(path), why="it is not JSON") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
+    if entry.get("identitytoken"):
+        raise _unusable(host, "Docker's configuration holds an identity token for it")
+    if entry.get("username") and isinstance(entry.get("password"), str):
+        return Credentials(str(entry["username"]), entry["password"])
+    try:
+        user, colon, secret = base64.b64decode(str(entry.get("auth", "")), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        user = colon = secret = ""
+    if not colon:
+        raise FetchError(
+            f"the credentials for {host} cannot be read",
+            where=str(path),
+            why="`auth` is not the base64 of user:password",
+            fix=f"`docker login {host}` writes it anew",
+        )
+    return Credentials(user, secret.rstrip("\0"))
+
+
+def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
+    """What the credential helper has for `key`. One that is absent or knows nothing has nothing."""
+    if not _HELPER.fullmatch(helper):
+        raise FetchError("Docker's configuration names a credential helper that cannot be one", why=repr(helper))
+    try:
+        done = subprocess.run(
+            [f"docker-credential-{helper}", "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=False,
+            timeout=_HELPER_TIMEOUT,
+            env={name: env[name] for name in _PASSED_ON if name in env},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    try:
+        answer = json.loads(done.stdout)
+        user, secret = answer["Username"], answer["Secret"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        what = f"docker-credential-{helper} answers in an unknown form"
+        raise FetchError(what, why="it should print an object with Username and Secret") from None
+    if user == "<token>":
+        raise _unusable(key, f"docker-credential-{helper} gives an identity token for it")
+    return Credentials(str(user), str(secret)) if user or secret else None
+
+
+def _unusable(host: str, why: str) -> FetchError:
+    fix = f"`docker login {host}` with a user name and an access token"
+    return FetchError(f"the credentials for {host} cannot be used", why=why, fix=fix)
+
+
+def parse_challenges(header: str) -> dict[str, dict[str, str]]:
+    """WWW-Authenticate as scheme -> parameters, names in lower case; of a scheme that comes twice, the first.
+
+    What cannot be read is left out: a server that speaks so gets no credentials.
+    """
+    found: dict[str, dict[str, str]] = {}
+    rest = header[:_MAX_CHALLENGE].strip()
+    while rest:
+        word = _WORD.match(rest)
+        if word is None:
+            break
+        rest = rest[word.end() :]
+        parameters: dict[str, str] = {}
+        while (parameter := _PARAMETER.match(rest)) is not None:
+            name, quoted, plain = parameter.groups()
+            parameters.setdefault(name.lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+            rest = rest[parameter.end() :]
+        found.setdefault(word[0].lower(), parameters)
+        rest = rest.lstrip(" \t,")
+    return found

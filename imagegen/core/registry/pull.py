@@ -1,0 +1,251 @@
+"""One repository of a registry: documents and blobs, verified by digest and size.
+
+Source: OCI distribution-spec v1.1 (the pull half).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Protocol, TypeVar
+from urllib.parse import quote
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError, UnreadError
+from imagegen.core.net.send import Reply, Sender
+from imagegen.core.progress import Meter
+from imagegen.core.registry.image import (
+    ACCEPT,
+    MAX_CONFIG,
+    MAX_DOCUMENT,
+    Artifact,
+    Descriptor,
+    Image,
+    Manifest,
+    Platform,
+    read_artifact,
+    read_config,
+    read_document,
+)
+from imagegen.core.registry.pages import pages
+from imagegen.core.registry.reference import Reference, endpoint, is_tag, variable
+from imagegen.core.registry.referrers import INDEX_TYPE, Content, Referrer, fallback_tag, listed
+from imagegen.core.registry.session import Session
+from imagegen.core.store import Store, digest_of
+
+# Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for people.
+_NO_REFERRERS = (
+    *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
+    *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
+)
+_MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
+
+T = TypeVar("T")
+
+
+def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> Image:
+    """What the name stands for now, for one platform. Raises FetchError."""
+    if reference.tag is None and reference.digest is None:
+        raise FetchError(f"{reference} names no tag and no digest", fix="say which image: its `latest` moves")
+    repository = Repository(reference, client, settings)
+    repository.reach()
+    return repository.image(platform)
+
+
+class Manifests(Protocol):
+    """Gives digest, bytes and media type of the manifest under a tag or digest, of `size` bytes where that is known."""
+
+    def __call__(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+
+
+def manifest_for(manifests: Manifests, asked: str, platform: Platform, where: str) -> tuple[str, Manifest]:
+    """The manifest under a tag or digest, and its digest; of an index, the platform's. Raises FetchError."""
+    digest, data, kind = manifests(asked)
+    found = read_document(data, kind, platform, where)
+    if isinstance(found, Descriptor):
+        digest, data, _ = manifests(found.digest, found.size)
+        found = read_document(data, found.media_type, platform, where)
+        if not isinstance(found, Manifest):
+            raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+    return digest, found
+
+
+class Repository:
+    """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials.
+
+    `what` is what errors call it.
+    """
+
+    def __init__(self, reference: Reference, client: Client, settings: Settings, *, what: str = "image") -> None:
+        self._reference, self._client, self._name = reference, client, f"{what} {reference}"
+        self._endpoint = endpoint(reference, settings)
+        self._session = Session(self._endpoint, client, settings, actions="pull")
+        self._sender = Sender(client)
+
+    def reach(self) -> None:
+        """Raise FetchError, soon, when nobody answers at the registry's address."""
+        try:
+            self._session.reach()
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"{self._name} cannot be reached",
+                why=f"{error.what}: {error.why}",
+                fix=f"set {variable(self._reference.registry)} to a mirror of {self._reference.registry}, "
+                "or run this where that registry can be reached",
+            ) from error
+
+    def image(self, platform: Platform) -> Image:
+        """The platform's image, its config read."""
+        where = self._name
+        asked = self._reference.digest or str(self._reference.tag)
+        digest, found = manifest_for(self.manifest, asked, platform, where)
+        config, layers = read_config(self.document(found.config), found, platform, where)
+        return Image(digest, found.config.digest, layers, config)
+
+    def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
+        """Bring a blob into the store, verified. `size` in bytes. Raises FetchError, StoreError."""
+        url = f"{self._endpoint.base}/blobs/{digest}"
+        sha256 = digest.removeprefix("sha256:")
+        self._asking(
+            lambda authorization: self._client.download(
+                url, store, sha256=sha256, size=size, meter=meter, authorization=authorization
+            )
+        )
+
+    def size(self, digest: str) -> int:
+        """Return the size of a blob in bytes. Raises FetchError: NotFoundError where the registry has none."""
+        url = f"{self._endpoint.base}/blobs/{digest}"
+        return self._asking(lambda authorization: self._client.size(url, authorization=authorization))
+
+    def stream(self, digest: str, size: int, into: Growing) -> None:
+        """Write a blob to `into`, unverified, and nothing to the disk. `size` in bytes. Raises FetchError."""
+        url = f"{self._endpoint.base}/blobs/{digest}"
+        self._asking(lambda authorization: self._client.stream(url, into, size=size, authorization=authorization))
+
+    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]:
+        """Digest, bytes and media type of the manifest under a tag or digest, each held to the others.
+
+        Raises FetchError: NotFoundError where the registry has none.
+        """
+        url = f"{self._endpoint.base}/manifests/{asked}"
+        page = self._page(url, MAX_DOCUMENT, ACCEPT)
+        digest = digest_of(page.body)
+        told = page.headers.get("Docker-Content-Digest", digest)
+        for expected in (asked, told):
+            if expected.startswith("sha256:"):
+                self._check(url, "digest", expected, digest)
+        if size is not None:
+            self._check(url, "size", f"{size} bytes", f"{len(page.body)} bytes")
+        return digest, page.body, page.headers.get("Content-Type", "")
+
+    def document(self, blob: Descriptor, limit: int = MAX_CONFIG) -> bytes:
+        """A small blob, whole and verified, of at most `limit` bytes. Raises FetchError."""
+        url = f"{self._endpoint.base}/blobs/{blob.digest}"
+        body = self._page(url, min(blob.size, limit), None).body
+        self._check(url, "digest", blob.digest, digest_of(body))
+        return body
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
+        """The artifacts that refer to the manifest with this digest, of one type or of all; the registry's word alone.
+
+        A registry that keeps no such lists is asked for the one that clients keep. Raises FetchError.
+        """
+        query = f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else ""
+        url = f"{self._endpoint.base}/referrers/{digest}{query}"
+        found: dict[str, Referrer] = {}
+        for page in self._pages(url, INDEX_TYPE):
+            if not _is_list(page):
+                found = {each.digest: each for each in self._kept_by_clients(digest)}
+                break
+            found |= {each.digest: each for each in listed(page.body, digest, page.url)}
+        # Whether the registry has left out the others or not: it need not know the query.
+        return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
+
+    def artifact(self, referrer: Referrer) -> Artifact:
+        """The artifact's manifest, verified by digest, and seen to refer to whom the list says. Raises FetchError."""
+        where = f"{self._reference.name}@{referrer.digest}"
+        _, data, kind = self.manifest(referrer.digest, referrer.size)
+        artifact = read_artifact(data, kind, where)
+        if artifact.subject != referrer.subject:
+            raise FetchError(
+                f"{where} is listed for {referrer.subject}, and does not refer to it",
+                why=f"it refers to {artifact.subject or 'nothing'}",
+                fix="do not trust it: whoever may write there can have changed the list",
+            )
+        return artifact
+
+    def content(self, referrer: Referrer) -> Content:
+        """What the artifact carries, verified as `artifact` is. Raises FetchError."""
+        artifact = self.artifact(referrer)
+        if len(artifact.parts) != 1:
+            where = f"{self._reference.name}@{referrer.digest}"
+            raise FetchError(f"{where} is no single document", why=f"it has {len(artifact.parts)} parts")
+        ((_, blob),) = artifact.parts
+        return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
+
+    def tags(self) -> tuple[str, ...]:
+        """All tags, as the registry orders them; a repository that does not exist has none. Raises FetchError."""
+        found: dict[str, None] = {}
+        for page in self._pages(f"{self._endpoint.base}/tags/list?n=1000", "application/json"):
+            if page.status == HTTPStatus.NOT_FOUND:
+                return ()
+            try:
+                if page.status != HTTPStatus.OK:
+                    raise FetchError(f"the tags of {self._name} cannot be read", why=f"HTTP status {page.status}")
+                told = json.loads(page.body)["tags"] or []
+                found |= dict.fromkeys(tag for tag in told if isinstance(tag, str) and is_tag(tag))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise FetchError(f"the tags of {self._name} cannot be read", why="its list is none") from error
+        return tuple(found)
+
+    def _kept_by_clients(self, digest: str) -> tuple[Referrer, ...]:
+        try:
+            _, data, _ = self.manifest(fallback_tag(digest))
+        except NotFoundError:
+            return ()
+        return listed(data, digest, f"{self._reference.name}:{fallback_tag(digest)}")
+
+    def _pages(self, url: str, accept: str) -> Iterator[Reply]:
+        pages_ = pages(self._session, self._sender, url, accept)
+        while (page := self._explained(lambda: next(pages_, None))) is not None:
+            yield page
+
+    def _page(self, url: str, limit: int, accept: str | None) -> Page:
+        return self._asking(
+            lambda authorization: self._client.page(url, accept=accept, authorization=authorization, limit=limit)
+        )
+
+    def _check(self, url: str, what: str, expected: str, got: str) -> None:
+        if expected != got:
+            raise FetchError(
+                f"{url} is not what its registry says it is",
+                why=f"expected {what} {expected}, got {got}",
+                fix="do not trust this source",
+            )
+
+    def _asking(self, ask: Callable[[str | None], T]) -> T:
+        """`ask` with the registry's authorization."""
+        return self._explained(lambda: self._session.asking(ask))
+
+    def _explained(self, ask: Callable[[], T]) -> T:
+        """`ask`; the registry's refusals told as what they are for an image."""
+        try:
+            return ask()
+        except NotFoundError as error:
+            raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
+        except DeniedError as error:
+            fix = f"`docker login {self._session.host}` lets you in, if it is there"
+            what = f"{self._name} may not be read, or does not exist"
+            raise UnreadError(what, **self._session.told(error, fix)) from error
+
+
+def _is_list(page: Reply) -> bool:
+    """Whether it is a list of referrers. Raises FetchError for an answer that says neither yes nor no."""
+    kind = page.headers.get("Content-Type", "").partition(";")[0].strip()
+    if page.status == HTTPStatus.OK:
+        return kind == INDEX_TYPE
+    if page.status in _NO_REFERRERS or "Location" in page.headers:
+        return False
+    raise FetchError(f"{page.url} cannot be fetched", why=f"HTTP status {page.status}")

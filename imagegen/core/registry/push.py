@@ -1,0 +1,371 @@
+"""A repository of a registry as what is written to: blobs from the store, and last the manifest that names them.
+
+Source: OCI distribution-spec v1.1 (the push half; checking and resuming an upload too). Registries differ in what they
+keep of an upload that broke off: some all that came, some what they had acknowledged, distribution 2.8 nothing. So an
+upload goes on where the registry says, and begins anew where it has forgotten it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, PublishError
+from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
+from imagegen.core.net.address import parse as parse_address
+from imagegen.core.net.answer import TryAgainError, redirected
+from imagegen.core.net.send import Reply, Sender, small
+from imagegen.core.progress import Meter, Quiet, human
+from imagegen.core.registry.artifact import EMPTY, NOTHING
+from imagegen.core.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
+from imagegen.core.registry.mounts import Mounts
+from imagegen.core.registry.pull import Repository
+from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
+from imagegen.core.registry.referrers import INDEX_TYPE, extended, fallback_tag, referring
+from imagegen.core.registry.session import Session
+from imagegen.core.registry.upload import Upload
+from imagegen.core.store import Store, digest_of
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.text import counted, cut, redact
+
+_AT_ONCE = 4  # uploads
+_ASKED_AT_ONCE = 8
+_MAX_MOUNTS = 16  # repositories that are asked for each blob; a token names them all
+_MAX_REASONS = 3  # of a refusal, each of as many characters as the next line says
+_MAX_REASON = 200
+_DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
+_MEANINGS: dict[int, str] = {
+    HTTPStatus.NOT_FOUND: "it has no such repository, and makes none",
+    HTTPStatus.METHOD_NOT_ALLOWED: "it is read-only",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "it, or a proxy before it, takes nothing of this size",
+}
+
+
+T = TypeVar("T")
+Way = Literal["there", "mounted", "sent"]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many blobs, and their bytes."""
+
+    blobs: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of blobs: they were in the repository, were linked from another one, or had to be sent."""
+
+    there: Amount
+    mounted: Amount
+    sent: Amount
+
+    def __str__(self) -> str:
+        amounts = (self.there, self.mounted, self.sent)
+        blobs, size = sum(each.blobs for each in amounts), sum(each.size for each in amounts)
+        return f"{self.sent.blobs} of {counted(blobs, 'blob')} sent, {human(self.sent.size)} of {human(size)}"
+
+
+class Target:
+    """Thread-safe. A mirror that the environment names for the registry is written to in its place.
+
+    `mounts` are repositories that may have some of the blobs already: those of the same registry are asked in their
+    order, and what they have is linked, not sent.
+    """
+
+    def __init__(
+        self, reference: Reference, client: Client, settings: Settings, *, mounts: Sequence[Reference] = ()
+    ) -> None:
+        self._reference, self._client, self._sender = reference, client, Sender(client)
+        here = endpoint(reference, settings)
+        self._base = here.base
+        others = [endpoint(each, settings).base for each in mounts if each.registry == reference.registry]
+        self._others = {_path(base): base for base in others if base != here.base}
+        self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
+        self._mounts = Mounts(tuple(self._others))
+        self._session = Session(here, client, settings, actions="pull,push", also=tuple(self._others))
+        self._reader = Repository(reference, client, settings)
+        self._listing = threading.Lock()
+        self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
+
+    def reach(self) -> None:
+        """Raise PublishError, soon, when nobody answers at the registry's address."""
+        with self._explained():
+            self._session.reach()
+
+    def require_writable(self) -> None:
+        """Raise PublishError unless an upload may begin here: one is begun and cancelled, and leaves nothing."""
+        with self._explained():
+            reply = self._ask("POST", f"{self._base}/blobs/uploads/")
+            if reply.status != HTTPStatus.ACCEPTED:
+                raise self._refusal(reply, "anything")
+        self._cancel(reply)
+
+    def has(self, digest: str, size: int) -> bool:
+        """Whether the repository has the blob, as far as it says so. Raises PublishError."""
+        with self._explained():
+            return self._has(self._base, digest, size) is True
+
+    def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
+        """The digests of those that the repository has. Raises PublishError."""
+        asked = tuple(dict.fromkeys(blobs))
+        found = self._each(asked, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
+        return frozenset(blob.digest for blob in asked if found[blob])
+
+    def link(self, blob: Descriptor) -> bool:
+        """Whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
+        if self.has(blob.digest, blob.size):
+            return True
+        found = self._mounts.find(lambda other: self._other_has(other, blob))
+        if found is None:
+            return False
+        query = urlencode({"mount": blob.digest, "from": found[0]})
+        try:
+            with self._explained():
+                reply = self._ask("POST", f"{self._base}/blobs/uploads/?{query}")
+        except PublishError:  # that one may not be read
+            self._mounts.drop(found[0])
+            return False
+        if reply.status == HTTPStatus.ACCEPTED:
+            self._cancel(reply)
+            if found[1]:
+                self._mounts.give_up()
+        return reply.status == HTTPStatus.CREATED
+
+    def upload(self, blob: Descriptor, store: Store, meter: Meter) -> Way:
+        """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
+        if self.has(blob.digest, blob.size):
+            meter.advance(blob.size)
+            return "there"
+        found = self._mounts.find(lambda other: self._other_has(other, blob))
+        mount, sure = found or (None, False)
+        upload = Upload(blob, store, self._sender, f"{self._base}/blobs", mount, meter)
+        self._finish(upload, blob)
+        if mount and upload.mounted:
+            self._mounts.worked(mount)
+        elif sure:
+            self._mounts.give_up()
+        return "mounted" if upload.mounted else "sent"
+
+    def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> Moved:
+        """`upload` for each, several at once. The first error ends the rest and the client."""
+        ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
+
+        def amount(way: Way) -> Amount:
+            sizes = [blob.size for blob, went in ways.items() if went == way]
+            return Amount(len(sizes), sum(sizes))
+
+        return Moved(amount("there"), amount("mounted"), amount("sent"))
+
+    def manifest(self, asked: str) -> str | None:
+        """The digest of the manifest under a tag or digest, as far as the registry tells; None where it has none."""
+        with self._explained():
+            reply = self._ask("HEAD", f"{self._base}/manifests/{asked}", {"Accept": ACCEPT})
+        if reply.status == HTTPStatus.NOT_FOUND:
+            return None
+        if reply.status != HTTPStatus.OK:
+            raise self._refusal(reply, f"manifest {asked}")
+        return reply.headers.get("Docker-Content-Digest", "")
+
+    def put(self, manifest: bytes, media_type: str, tag: str | None = None) -> str:
+        """Write a manifest, whose blobs are there, and return its digest. Without a tag it is known by that alone.
+
+        Raises PublishError, also when the registry took it for another one.
+        """
+        self._put(manifest, media_type, tag)
+        return digest_of(manifest)
+
+    def refer(
+        self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
+    ) -> str:
+        """Attach a document to a manifest, which need not be there yet; the digest of what is attached.
+
+        The same again is the same artifact. A registry that keeps no lists of referrers gets one, as clients keep it.
+        Raises PublishError.
+        """
+        return self.refer_all(subject, artifact_type, {"": blob}, media_type, annotations)
+
+    def refer_all(
+        self,
+        subject: Descriptor,
+        artifact_type: str,
+        blobs: Mapping[str, bytes],
+        media_type: str,
+        annotations: Mapping[str, str],
+    ) -> str:
+        """As `refer`, of several documents by their titles, of which those are sent that are not there."""
+        named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
+        contents = {named[title]: blob for title, blob in blobs.items()}
+        self._send(EMPTY, NOTHING)
+        self._each(tuple(contents), _AT_ONCE, lambda part: self._send(part, contents[part]))
+        manifest, entry = referring(subject, artifact_type, named, annotations)
+        reply = self._put(manifest, MANIFEST_TYPE)
+        if reply.headers.get("OCI-Subject") != subject.digest:
+            with self._listing:
+                self._listed.setdefault(subject.digest, {})[digest_of(manifest)] = entry
+                self._list(subject.digest)
+        return digest_of(manifest)
+
+    def look_again(self) -> None:
+        """See that lists which clients keep still have all that was attached here: the last thing to do.
+
+        Somebody who read a list before it was written, and wrote theirs after, has taken away what was added. Raises
+        PublishError.
+        """
+        with self._listing:
+            for subject in self._listed:
+                self._list(subject)
+
+    def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
+        """`do` for each, `at_once` at a time. The first error ends the rest and the client."""
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="registry")
+        try:
+            tasks = {pool.submit(do, blob): blob for blob in blobs}
+            return {tasks[task]: task.result() for task in as_completed(tasks)}
+        except BaseException:
+            self._client.close()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _cancel(self, begun: Reply) -> None:
+        """End an upload that carries nothing; one that cannot be ended so ends by itself."""
+        with suppress(FetchError):
+            place = redirected(parse_address(begun.url), begun.headers.get("Location", ""))
+            if place.origin == parse_address(self._base).origin:  # our authorization is for nobody else
+                self._ask("DELETE", place.url)
+
+    def _send(self, blob: Descriptor, data: bytes) -> None:
+        """Bring a document here, where it is not; to look for it in repositories beside would take longer."""
+        if not self.has(blob.digest, blob.size):
+            self._finish(Upload(blob, data, self._sender, f"{self._base}/blobs", None, Quiet().meter("", 0)), blob)
+
+    def _finish(self, upload: Upload, blob: Descriptor) -> None:
+        with self._explained():
+            while not upload.done:
+                reply = self._session.asking(upload.advance)
+                if reply is not None:
+                    raise self._refusal(reply, f"blob {blob.digest}")
+
+    def _has(self, base: str, digest: str, size: int) -> bool | None:
+        """None: the registry does not say. Raises FetchError, PublishError."""
+        try:
+            reply = self._ask("HEAD", f"{base}/blobs/{digest}")
+        except DeniedError as error:
+            if parse_address(error.url).origin != parse_address(self._base).origin:
+                return None  # a store of files, to which the registry sends, may be asked for nothing but the file
+            raise
+        if reply.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise self._refusal(reply, f"blob {digest}")
+        return reply.status == HTTPStatus.OK and reply.headers.get("Content-Length") in (None, str(size))
+
+    def _other_has(self, other: str, blob: Descriptor) -> bool | None:
+        try:
+            return self._has(self._others[other], blob.digest, blob.size)
+        except (FetchError, PublishError):  # whoever it is, the blob can be sent
+            self._mounts.drop(other)
+            return False
+
+    def _put(self, manifest: bytes, media_type: str, tag: str | None = None) -> Reply:
+        digest = digest_of(manifest)
+        what = f"manifest {tag or digest}"
+        if len(manifest) > MAX_DOCUMENT:
+            why = f"it has {len(manifest)} bytes, and registries take {MAX_DOCUMENT}"
+            raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+        if tag and not is_tag(tag):
+            raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why_no_tag(tag))
+        with self._explained():
+            url, headers = f"{self._base}/manifests/{tag or digest}", {"Content-Type": media_type}
+            reply = self._session.asking(
+                lambda authorization: self._sender.ask(
+                    "PUT", url, authorization=authorization, headers=headers, body=small(manifest)
+                )
+            )
+        told = reply.headers.get("Docker-Content-Digest", digest)
+        if reply.status not in _DONE or told != digest:
+            raise self._refusal(reply, what, f"it says that it keeps {told}, and {digest} was sent")
+        return reply
+
+    def _list(self, subject: str) -> None:
+        """Put what was attached to the subject into the list that clients keep, where it is not there.
+
+        Nothing keeps two from writing at once, and then what the first one wrote is lost: so whoever wrote looks.
+        """
+        tag = fallback_tag(subject)
+        where, entries = f"{self._reference.name}:{tag}", self._listed[subject]
+
+        def lacking() -> bytes | None:
+            try:
+                _, index, _ = self._reader.manifest(tag)
+            except NotFoundError:
+                return extended(None, entries, where)
+            return extended(index, entries, where)
+
+        def once() -> None:
+            if (longer := lacking()) is not None:
+                self._put(longer, INDEX_TYPE, tag)
+                if lacking() is not None:
+                    raise TryAgainError("the list of referrers was changed by somebody else", local=True)
+
+        with self._explained():
+            self._sender.retry(f"{self._base}/manifests/{tag}", once)
+
+    def _ask(self, method: str, url: str, headers: dict[str, str] | None = None) -> Reply:
+        return self._session.asking(
+            lambda authorization: self._sender.ask(method, url, authorization=authorization, headers=headers)
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What went wrong on the way, as what it means for whoever wanted to write."""
+        name = self._reference.name
+        try:
+            yield
+        except DeniedError as error:
+            fix = f"`docker login {self._session.host}` as somebody who may push there"
+            raise PublishError(f"{name} may not be written to", **self._session.told(error, fix)) from error
+        except UnreachableError as error:
+            raise PublishError(
+                f"{name} cannot be written to", why=f"{error.what}: {error.why}", fix=error.fix
+            ) from error
+        except FetchError as error:
+            why = f"{error.what}: {error.why}" if error.why else error.what
+            where = str(error.where) if error.where else None
+            raise PublishError(f"{name} cannot be written to", where=where, why=why, fix=error.fix) from error
+
+    def _refusal(self, reply: Reply, what: str, otherwise: str = "") -> PublishError:
+        """`otherwise` is what is wrong where the status is fine."""
+        if reply.status in _DONE:
+            return PublishError(
+                f"{what} is not at {self._reference.name} as it is here",
+                why=otherwise,
+                fix="do not trust this registry",
+            )
+        said = [f"HTTP status {reply.status}", *_reasons(reply.body)]
+        meaning = _MEANINGS.get(reply.status)
+        why = ", ".join(said) + (f": {meaning}" if meaning else "")
+        return PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+
+
+def _path(base: str) -> str:
+    """A repository as its registry calls it."""
+    return urlsplit(base).path.removeprefix("/v2/")
+
+
+def _reasons(body: bytes) -> list[str]:
+    """The registry's own words, as far as they come in the form that the specification gives errors."""
+    try:
+        errors = json.loads(body)["errors"]
+        found = [f"{error['code']} ({error['message']})" if error.get("message") else error["code"] for error in errors]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    return [cut(redact(str(reason)), _MAX_REASON) for reason in found[:_MAX_REASONS]]

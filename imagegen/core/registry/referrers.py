@@ -1,0 +1,93 @@
+"""What refers to an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
+
+Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": a registry lists them itself, or
+whoever attaches one keeps the list, an index under a tag that is made of the subject's digest. OCI image-spec v1.1,
+manifest.md: subject, artifactType, and the empty config of an artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.core.errors import FetchError
+from imagegen.core.registry.artifact import artifact, described
+from imagegen.core.registry.image import MAX_LIST, Descriptor, entries_of, read_entry
+from imagegen.core.store import digest_of
+from imagegen.core.store.layout import MANIFEST_TYPE
+
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+
+
+@dataclass(frozen=True)
+class Referrer:
+    """An artifact as a list of referrers tells of it: nothing of it is verified before `Repository.content`.
+
+    `digest` and `size` (bytes) are of its manifest, `subject` is the digest of the manifest that it refers to.
+    """
+
+    digest: str
+    size: int
+    artifact_type: str
+    annotations: Mapping[str, str]
+    subject: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a referrer carries, verified by digest: its one blob."""
+
+    artifact_type: str
+    annotations: Mapping[str, str]
+    media_type: str
+    data: bytes
+
+
+def fallback_tag(subject: str) -> str:
+    """The tag of the list of referrers where the registry keeps none; `subject` is "sha256:...".
+
+    The specification would cut long algorithms and digests; those of sha256 are never cut.
+    """
+    return subject.replace(":", "-")
+
+
+def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
+    """The referrers in a list of them, in its order; what imagegen cannot ask for is left out. Raises FetchError."""
+    found: dict[str, Referrer] = {}
+    for entry in entries_of(index, where):
+        read = read_entry(entry)
+        if read is not None:
+            descriptor, artifact_type, annotations = read
+            referrer = Referrer(descriptor.digest, descriptor.size, artifact_type, annotations, subject)
+            found.setdefault(descriptor.digest, referrer)
+    return tuple(found.values())
+
+
+def referring(
+    subject: Descriptor, artifact_type: str, blobs: Mapping[str, Descriptor], annotations: Mapping[str, str]
+) -> tuple[bytes, dict[str, Any]]:
+    """The manifest of an artifact that refers to `subject`, and its entry in a list of referrers.
+
+    `blobs` are by their titles; "" is none.
+    """
+    data = artifact(artifact_type, blobs.items(), annotations, subject)
+    entry = described(Descriptor(MANIFEST_TYPE, digest_of(data), len(data)))
+    return data, entry | {"artifactType": artifact_type, "annotations": dict(annotations)}
+
+
+def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: str) -> bytes | None:
+    """The list with `entries` (by digest) that it lacks; None where it lacks none. `index` None: there is no list yet.
+
+    What others wrote stays as it is. Raises FetchError for a list that is none, or is full.
+    """
+    there = entries_of(index, where) if index is not None else []
+    known = {entry.get("digest") for entry in there if isinstance(entry, dict)}
+    added = [entry for digest, entry in entries.items() if digest not in known]
+    if not added:
+        return None
+    if len(there) + len(added) > MAX_LIST:
+        raise FetchError(f"{where} has no room for more", why=f"it lists {len(there)} artifacts already")
+    document = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*there, *added]}
+    return json.dumps(document, sort_keys=True).encode()

@@ -1,0 +1,59 @@
+"""What can be wrong with the disk under the store: full, read-only, somebody else's."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from imagegen.core.errors import StoreError
+from imagegen.core.progress import human
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EFBIG)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that there is no room left, on the disk or in the user's quota."""
+    return error.errno in FULL
+
+
+def free(place: Path) -> int:
+    """Bytes that this user may still write there; of the nearest directory that exists."""
+    while not place.exists():
+        place = place.parent
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+@contextmanager
+def explained(place: Path, what: str, fix: str | None, needed: int = 0) -> Iterator[None]:
+    """Turn the errors of a full or a closed disk into sentences about `what`, which lies at `place`.
+
+    `needed` is how many bytes the work under way asked for, as far as that is known. Raises StoreError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise full(place, what, fix, needed) from error
+        if error.errno in _CLOSED:
+            reason = os.strerror(error.errno)
+            raise StoreError(f"{what} cannot be written", where=str(place), why=reason, fix=fix) from error
+        raise
+
+
+def require(place: Path, what: str, fix: str | None, needed: int) -> None:
+    """Raise StoreError unless `needed` bytes are free there."""
+    if free(place) < needed:
+        raise full(place, what, fix, needed)
+
+
+def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
+    """The error for a disk that has too little room, or none any more."""
+    why = f"{human(free(place))} are free there"
+    if needed:
+        why += f", and this takes about {human(needed)} in all"
+    return StoreError(f"the disk of {what} is full", where=str(place), why=why, fix=fix)

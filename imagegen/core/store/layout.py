@@ -1,0 +1,354 @@
+"""The store: a content-addressed OCI image layout, shared by concurrent builds.
+
+Source: OCI image-spec v1.1, image-layout.md. Beside the layout's own entries live `records/` (what a key of inputs
+once gave), `rootfs/` (unpacked bases, remade when missing), `tmp/` and `locks/`.
+
+Writers write to a temporary name, fsync, and rename; a killed build leaves nothing that a later one would trust.
+Directories are not synced: a rename that a power failure undoes leaves something to be made again, and no more, since
+whoever follows a record or a name looks whether the blob is there.
+Readers verify: `open` checks the digest of every byte that it gives out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from imagegen.core.errors import StoreError
+from imagegen.core.store import disk, unfinished
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CHUNK = 1 << 20
+_REMEDY = "`imagegen store gc`, or set XDG_CACHE_HOME to a directory of yours on a larger disk"
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+LAYOUT_FILE = b'{"imageLayoutVersion":"1.0.0"}'  # what every layout's oci-layout holds
+
+
+def digest_of(data: bytes) -> str:
+    """The OCI digest of `data`: "sha256:" and 64 lower-case hex digits."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` has the form of an OCI digest, as `digest_of` writes it."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+class DamagedError(StoreError):
+    """A blob's bytes are not its digest's."""
+
+
+class Store:
+    """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store.
+
+    Opening it removes what killed builds left unfinished.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._needed = 0
+        self._written: set[str] = set()  # by this process, which hashed the bytes on their way
+        with self.explained():
+            for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
+                (root / name).mkdir(parents=True, exist_ok=True)
+            if not (root / "locks" / "gate").exists():
+                (root / "locks" / "gate").touch()
+            if not (root / "oci-layout").exists():
+                self.replace("oci-layout", LAYOUT_FILE)
+            if not (root / "index.json").exists():
+                with self.lock("index"):
+                    if not (root / "index.json").exists():  # else another build made it, and has names in it by now
+                        self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
+            unfinished.sweep(root / "tmp")
+
+    @property
+    def scratch(self) -> Path:
+        """Where temporary files without a name may be made: on the store's disk."""
+        return self.root / "tmp"
+
+    def path(self, digest: str) -> Path:
+        """Where the blob lies or would lie."""
+        if not is_digest(digest):
+            raise StoreError(f"not a digest: {digest!r}")
+        return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def has(self, digest: str, size: int | None = None) -> bool:
+        """Whether the blob is here, with the given size in bytes; says nothing of its content.
+
+        Whoever asks is going to use it: it counts as used now, and stays for a day.
+        """
+        found = self.use(self.path(digest))
+        return found is not None and (size is None or found == size)
+
+    def intact(self, digest: str, size: int | None) -> bool:
+        """As `has`, with every byte verified; what is damaged goes, so that it is made or fetched again."""
+        if not self.has(digest, size):
+            return False
+        if digest in self._written:
+            return True
+        try:
+            self.verify(digest)
+        except DamagedError:
+            return False
+        return True
+
+    def use(self, path: Path) -> int | None:
+        """The size in bytes of a file of the store, or None; it counts as used now."""
+        with self.gate(fcntl.LOCK_SH):
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError:
+                return None
+            with suppress(OSError):  # a store that cannot be written is not collected either
+                os.utime(path)
+        return found
+
+    @contextmanager
+    def gate(self, operation: int) -> Iterator[None]:
+        """Held (LOCK_SH) while a file is found and marked as used, or (LOCK_EX) found unused and removed."""
+        try:
+            handle = os.open(self.root / "locks" / "gate", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # nobody collects a store that cannot be written
+            yield
+            return
+        try:
+            fcntl.flock(handle, operation)
+            yield
+        finally:
+            os.close(handle)
+
+    def open(self, digest: str, *, keep: bool = False) -> VerifiedReader:
+        """A binary reader that raises DamagedError at the end of a blob whose bytes are not its digest's.
+
+        The damaged blob is removed, so that the next build makes it again, unless `keep` says otherwise.
+        """
+        path = self.path(digest)
+
+        def damaged(handle: int) -> str:
+            if keep or not self._drop(path, handle):
+                return "`imagegen store check --repair` removes damaged blobs; the next build makes them again"
+            return "it has been removed; run the same command again, and it is made or fetched again"
+
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
+        except FileNotFoundError as error:
+            raise StoreError(f"the store has no blob {digest}", where=str(self.root), fix="build again") from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise DamagedError(f"blob {digest} is no regular file", where=str(path), fix="remove it")
+        return VerifiedReader(open(handle, "rb"), digest, path, damaged)
+
+    def read(self, digest: str) -> bytes:
+        """The whole blob, verified; for manifests and configs."""
+        with self.open(digest) as reader:
+            return reader.read()
+
+    def verify(self, digest: str, *, keep: bool = False) -> None:
+        """Read the blob to its end. Raises StoreError when it is absent, or damaged as `open` says."""
+        with self.open(digest, keep=keep) as reader:
+            for _ in reader:
+                pass
+
+    def write(self, data: bytes) -> str:
+        """Keep a small blob and return its digest."""
+        with self.writer() as writer:
+            writer.write(data)
+            return writer.commit()
+
+    @contextmanager
+    def writer(self) -> Iterator[BlobWriter]:
+        """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
+        with self.explained():
+            handle, path = unfinished.new_file(self.root / "tmp", "blob-")
+            writer = BlobWriter(self._place, os.fdopen(handle, "wb"), path)
+            try:
+                yield writer
+            finally:
+                writer.discard()
+
+    @contextmanager
+    def room(self, name: str) -> Iterator[Path]:
+        """An empty directory on the store's disk to work in; it goes at the end, or when the build is killed."""
+        with self.explained(), unfinished.new_directory(self.root / "tmp", f"{name}-") as path:
+            yield path
+
+    def recall(self, kind: str, key: str) -> dict[str, Any] | None:
+        """What `remember` kept under this kind and key ("sha256:..."), or None.
+
+        A record that is not what `remember` wrote, or was written under another key, counts as absent. Whoever may
+        write to the store can forge one: what holds a build against that is the digest that its lock records.
+        """
+        try:
+            seal, _, body = self._record(kind, key).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        if seal != _seal(kind, key, body):
+            return None
+        record: dict[str, Any] = json.loads(body)
+        return record
+
+    def remember(self, kind: str, key: str, record: dict[str, Any]) -> None:
+        """Keep what the inputs behind `key` gave, so that nobody has to do it again."""
+        path = self._record(kind, key)
+        body = json.dumps(record, sort_keys=True).encode()
+        with self.explained():
+            path.parent.mkdir(exist_ok=True)
+            self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body, sync=False)
+
+    def keys(self, kind: str) -> list[str]:
+        """The keys under which something of this kind is remembered, sorted."""
+        folder = self.root / "records" / kind
+        return sorted(f"sha256:{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
+
+    def forget(self, kind: str, key: str) -> None:
+        """Undo `remember`."""
+        with self.explained():
+            self._record(kind, key).unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """A lock between threads and processes, held around work that two builds must not do at once.
+
+        `waiting` is called first where somebody else holds it.
+        """
+        lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
+        with self.explained():
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                waiting()
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def replace(self, name: Path | str, data: bytes, *, sync: bool = True) -> None:
+        """Replace a small file of the store (not a blob) whole: readers see the old content or the new.
+
+        Without `sync` a power failure may leave less of it: enough for what carries a seal.
+        """
+        with self.explained():
+            handle, fresh = unfinished.new_file(self.root / "tmp", "new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    if sync:
+                        os.fsync(handle)
+                    os.replace(fresh, self.root / name)
+            finally:
+                fresh.unlink(missing_ok=True)
+
+    def expect(self, size: int) -> None:
+        """Refuse now what would fill the disk later: StoreError when fewer than `size` bytes are free.
+
+        Should the disk be full later all the same, the error names the size.
+        """
+        self._needed = size
+        disk.require(self.root, "the store", _REMEDY, size)
+
+    def blame_disk(self, stderr: str) -> None:
+        """Raise StoreError when a program that worked in a `room` says that the disk is full."""
+        if any(os.strerror(number) in stderr for number in disk.FULL):
+            raise disk.full(self.root, "the store", _REMEDY, self._needed)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
+        return disk.explained(self.root, "the store", _REMEDY, self._needed)
+
+    def _place(self, digest: str) -> Path:
+        """Where a blob that was just written goes."""
+        self._written.add(digest)
+        return self.path(digest)
+
+    def _record(self, kind: str, key: str) -> Path:
+        return self.root / "records" / kind / self.path(key).name
+
+    def _drop(self, path: Path, handle: int) -> bool:
+        """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
+        with suppress(OSError), self.gate(fcntl.LOCK_EX):
+            if unfinished.names(path, handle):
+                path.unlink()
+            return True
+        return False
+
+
+class BlobWriter:
+    """Hashes what it writes. Use through `Store.writer`."""
+
+    def __init__(self, place: Callable[[str], Path], file: BinaryIO, path: Path) -> None:
+        self._place, self._file, self._path = place, file, path
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def commit(self, expected: str | None = None) -> str:
+        """Make the blob visible and return its digest; StoreError when `expected` is another digest."""
+        digest = "sha256:" + self._hash.hexdigest()
+        if expected is not None and digest != expected:
+            raise StoreError(f"expected {expected}, got {digest}")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.fchmod(self._file.fileno(), 0o444)
+        os.replace(self._path, self._place(digest))
+        return digest
+
+    def discard(self) -> None:
+        """Remove what was not committed. A full disk is told by `write` or `commit`, not once more here."""
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._file.close()
+
+
+class VerifiedReader:
+    """Reads a blob forward once and raises DamagedError at its end unless the bytes have the blob's digest.
+
+    `damaged` is called before that with the open file's descriptor and returns what the user can do.
+    """
+
+    def __init__(self, file: BinaryIO, digest: str, path: Path, damaged: Callable[[int], str]) -> None:
+        self._file, self._digest, self._path, self._damaged = file, digest, path, damaged
+        self._hash = hashlib.sha256()
+
+    def __enter__(self) -> VerifiedReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The blob in chunks of 1 MiB."""
+        while chunk := self.read(_CHUNK):
+            yield chunk
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        if size != 0 and (size < 0 or len(data) < size) and "sha256:" + self._hash.hexdigest() != self._digest:
+            raise DamagedError(
+                f"blob {self._digest} is damaged",
+                where=str(self._path),
+                why="its bytes have another sha256",
+                fix=self._damaged(self._file.fileno()),
+            )
+        return data
+
+
+def _seal(kind: str, key: str, body: bytes) -> bytes:
+    return digest_of(f"{kind}\n{key}\n".encode() + body).encode()

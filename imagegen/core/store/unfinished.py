@@ -1,0 +1,77 @@
+"""What is not finished yet: files and directories in the store's tmp/, each locked by its maker as long as that lives.
+
+So a killed build's are told from a running one's by nothing but their lock, and go as soon as anybody opens the store.
+Downloads (`part-...`, imagegen/core/net/partial.py) stay: a later run goes on where they end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PART = "part-"
+
+
+def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
+    """A new file, open for writing and locked until it is closed: rename it before that."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if names(Path(name), handle):
+            return handle, Path(name)
+        os.close(handle)  # swept away before it was locked
+
+
+@contextmanager
+def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
+    """A new directory, locked, and removed at the end unless it has been renamed."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # swept away before it was opened
+            continue
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if names(path, handle):
+            break
+        os.close(handle)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def names(path: Path, handle: int) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def sweep(folder: Path) -> None:
+    """Remove what no living process holds, downloads aside."""
+    for path in folder.iterdir():
+        if not path.name.startswith(PART):
+            remove(path)
+
+
+def remove(path: Path) -> bool:
+    """Remove a file or a directory of tmp/ unless its maker lives; whether it is gone now."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)  # a pipe must not block
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        finally:
+            os.close(handle)
+    return not path.exists()

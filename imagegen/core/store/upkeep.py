@@ -1,0 +1,124 @@
+"""What keeps a store healthy: check every blob, collect what nothing needs, say how large it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.core.errors import StoreError
+from imagegen.core.progress import Progress
+from imagegen.core.store import refs, unfinished
+from imagegen.core.store.layout import DamagedError, Store, is_digest
+
+# Whatever was used within this many seconds stays: a build that runs now may need it.
+YOUNG = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes on disk, by what they are for."""
+
+    blobs: int
+    rootfs: int
+    records: int
+    unfinished: int
+
+    @property
+    def total(self) -> int:
+        return self.blobs + self.rootfs + self.records + self.unfinished
+
+
+def blobs(store: Store) -> Iterator[str]:
+    """Every blob's digest, sorted. What else lies there, as NFS leaves it, is no business of ours."""
+    for path in sorted((store.root / "blobs" / "sha256").iterdir()):
+        if is_digest(digest := f"sha256:{path.name}"):
+            yield digest
+
+
+def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
+    """Read every blob; the digests of the damaged ones, which are removed with `repair`: then they are made again."""
+    found = list(blobs(store))
+    sizes = {digest: _size(store.path(digest)) for digest in found}
+
+    def damaged(digest: str) -> bool:
+        try:
+            store.verify(digest, keep=not repair)
+        except DamagedError:
+            return True
+        except StoreError:  # collected meanwhile
+            return False
+        finally:
+            meter.advance(sizes[digest])
+        return False
+
+    label = f"checking {len(found)} blobs"
+    with progress.meter(label, sum(sizes.values())) as meter, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [digest for digest, bad in zip(found, pool.map(damaged, found), strict=True) if bad]
+
+
+def sizes(store: Store) -> Sizes:
+    """How much disk the store takes. A blob that is linked into another folder counts here all the same."""
+    return Sizes(*(_tree(store.root / name) for name in ("blobs", "rootfs", "records", "tmp")))
+
+
+def collect(store: Store, wanted: Iterable[str], now: float | None = None) -> int:
+    """Remove blobs and unpacked bases that nothing wants and nobody used for a day, and unfinished downloads as old.
+
+    `wanted` are digests (of wheels, packages, layers, unpacked bases); so is all of which the named images are made.
+    Builds may run meanwhile: what one decides to use counts as used from then on. Returns the bytes that were freed.
+    """
+    now = time.time() if now is None else now
+    keep = set(wanted)
+    for digest in refs.images(store).values():
+        with suppress(StoreError):  # of an image that is not whole, what others want is kept
+            keep |= refs.parts(store, digest).keys()
+    freed = 0
+    for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:
+        if f"sha256:{path.name}" not in keep:
+            freed += _remove(store, path, now)
+    for path in (store.root / "tmp").glob(f"{unfinished.PART}*"):
+        size = _size(path)
+        if _unused(path, now) and unfinished.remove(path):
+            freed += size
+    return freed
+
+
+def _remove(store: Store, path: Path, now: float) -> int:
+    """Remove a file or a tree unless it is in use; returns its bytes.
+
+    A tree takes time: it loses its name first, so that a killed collector leaves no part of it that a build would use.
+    """
+    size = _size(path) + _tree(path)
+    with store.room("collected") as aside, store.gate(fcntl.LOCK_EX):
+        if not _unused(path, now):
+            return 0
+        path.rename(aside / path.name)
+    return size
+
+
+def _unused(path: Path, now: float) -> bool:
+    """Whether it is there and was not used for a day."""
+    try:
+        return now - path.lstat().st_mtime >= YOUNG
+    except FileNotFoundError:
+        return False
+
+
+def _tree(root: Path) -> int:
+    return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
+
+
+def _size(path: Path) -> int:
+    """Bytes on disk; 0 for a directory, and for what a build has taken away since it was listed."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return 0 if stat.S_ISDIR(status.st_mode) else status.st_blocks * 512

@@ -1,7 +1,0 @@
-"""A Docker engine: the user's or a private one; loading images, running containers, building Dockerfiles."""
-
-from imagegen.engine.client import Engine
-from imagegen.engine.containers import Container, Outcome, signal_name
-from imagegen.engine.visits import Visit
-
-__all__ = ["Container", "Engine", "Outcome", "Visit", "signal_name"]

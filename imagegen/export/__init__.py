@@ -1,5 +1,0 @@
-"""Export an image's files for hosts that have no container engine."""
-
-from imagegen.export.export import Plan, plan, write
-
-__all__ = ["Plan", "plan", "write"]

@@ -1,0 +1,50 @@
+"""Bases: the operating-system layers under the stack, resolved into a lock and built to the bit.
+
+The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
+"""
+
+from imagegen.image.base.added import (
+    build_packages,
+    fetch_packages,
+    missing_packages,
+    needed_packages,
+    packages_built,
+    packages_key,
+)
+from imagegen.image.base.build import TAR, BaseLayer, build, fetch_files, key, missing, needed
+from imagegen.image.base.image import fetch as fetch_layers
+from imagegen.image.base.image import require_published
+from imagegen.image.base.packages import resolve_packages
+from imagegen.image.base.resolve import resolve
+from imagegen.image.base.rootfs import Bring, Made, keep, merged_tree, rootfs
+from imagegen.image.base.unpack import verified
+from imagegen.plan.lock.base import Deb, LockedBase, LockedPackages
+
+__all__ = [
+    "TAR",
+    "BaseLayer",
+    "Bring",
+    "Deb",
+    "LockedBase",
+    "LockedPackages",
+    "Made",
+    "build",
+    "build_packages",
+    "fetch_files",
+    "fetch_layers",
+    "fetch_packages",
+    "keep",
+    "key",
+    "merged_tree",
+    "missing",
+    "missing_packages",
+    "needed",
+    "needed_packages",
+    "packages_built",
+    "packages_key",
+    "require_published",
+    "resolve",
+    "resolve_packages",
+    "rootfs",
+    "verified",
+]

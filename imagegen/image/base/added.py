@@ -1,0 +1,174 @@
+"""Packages above a base as one layer: installed over the base's tree by the image's own apt, and compared with it.
+
+What decides the bytes is the base, the packages, and this module with those that it uses: the host's dpkg and apt take
+no part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError
+from imagegen.core.net import Missing
+from imagegen.core.progress import Progress, timed
+from imagegen.core.registry import Layer
+from imagegen.core.store import Store, digest_of
+from imagegen.image.base import fetch
+from imagegen.image.base.build import BaseLayer
+from imagegen.image.base.installer import Job
+from imagegen.plan.lock.base import LockedPackages
+
+FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
+_RECORD = "packages"
+_PEAK = 8  # bytes for a byte of package: installed, and as a layer
+_STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
+# A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
+_NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
+
+
+def packages_key(added: LockedPackages, base_key: str) -> str:
+    """Return the digest of all that decides the layer's bytes: the base, the packages, and the format.
+
+    Neither reasons nor the archives' dates do.
+    """
+    debs = [[deb.name, deb.version, deb.architecture, deb.sha256] for deb in added.debs]
+    inputs = {"format": FORMAT, "base": base_key, "debs": debs}
+    return digest_of(json.dumps(inputs, sort_keys=True).encode())
+
+
+def missing_packages(added: LockedPackages, base_key: str, store: Store) -> list[Missing]:
+    """Return the packages that `build_packages` would have to fetch."""
+    if _built(packages_key(added, base_key), store):
+        return []
+    return [fetch.missing(deb) for deb in fetch.lacking(added, store)]
+
+
+def needed_packages(added: LockedPackages, base_key: str, store: Store) -> int:
+    """Return about how many bytes the layer takes in the store at its peak, but for the base; 0 when it is there."""
+    return 0 if _built(packages_key(added, base_key), store) else _PEAK * sum(deb.size for deb in added.debs)
+
+
+def build_packages(
+    added: LockedPackages,
+    base_key: str,
+    base: Callable[[], tuple[Sequence[Layer], Path]],
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+) -> BaseLayer:
+    """Return the layer of the packages, from the store when it is there.
+
+    `base` brings the base's layers into the store, from the bottom up, and its unpacked tree. Raises BaseError (a
+    package's script fails, the base holds something else than when it was locked), SandboxError, MissingFiles,
+    GoneError, StoreError.
+    """
+    key = packages_key(added, base_key)
+    with store.lock(f"packages-{key.removeprefix('sha256:')}"):
+        if built := _built(key, store):
+            return built
+        layers, tree = base()
+        fetch.fetch(added, store, settings, progress)
+        with timed(progress, f"installing {len(added.debs)} packages above the base"), store.room("packages") as work:
+            layer = _build(added, layers, tree, work, store, settings)
+        store.remember(_RECORD, key, asdict(layer))
+        return layer
+
+
+def fetch_packages(added: LockedPackages, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring the packages into the store. Raises as `build_packages`."""
+    fetch.fetch(added, store, settings, progress)
+
+
+def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
+    """Return whether the store has the layer."""
+    return _built(packages_key(added, base_key), store) is not None
+
+
+def _built(key: str, store: Store) -> BaseLayer | None:
+    known = store.recall(_RECORD, key)
+    return BaseLayer(**known) if known and store.has(known["diff_id"], known["size"]) else None
+
+
+def _build(
+    added: LockedPackages, layers: Sequence[Layer], tree: Path, work: Path, store: Store, settings: Settings
+) -> BaseLayer:
+    packages, layer = work / "packages", work / "layer.tar"
+    packages.mkdir()
+    for deb in added.debs:
+        with store.open(deb.digest) as blob, (packages / f"{deb.sha256}.deb").open("wb") as file:
+            file.writelines(blob)
+    job = Job(str(store.root), [asdict(each) for each in layers], str(tree), str(packages), str(work), str(layer))
+    answer = _run(job, store, settings)
+    verify_status(added, answer["before"], answer["after"])
+    with layer.open("rb") as file, store.writer() as writer:
+        while chunk := file.read(1 << 20):
+            writer.write(chunk)
+        return BaseLayer(writer.commit(), writer.size)
+
+
+def _run(job: Job, store: Store, settings: Settings) -> dict[str, str]:
+    """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
+    enter = () if os.geteuid() == 0 else _NAMESPACE
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.installer"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(settings.env),
+        cwd=job.work,
+    )
+    try:
+        out, err = (each.decode(errors="replace") for each in process.communicate(json.dumps(asdict(job)).encode()))
+    except BaseException:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        raise
+    finally:
+        subprocess.run([*enter, "rm", "-rf", f"{job.work}/tree"], capture_output=True, check=False)
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        store.blame_disk(err)
+        fix = "run as root, or: apt-get install uidmap, and a line for your user in /etc/subuid and in /etc/subgid"
+        raise BaseError(
+            "packages cannot be installed here", why=err.strip()[-2000:], fix=fix if enter else None
+        ) from None
+    if error := answer.get("error"):
+        store.blame_disk(str(error["why"]))
+        raise BaseError(
+            "the packages cannot be installed", where=error["where"], why=f"{error['what']}: {error['why']}"
+        )
+    return {name: str(answer[name]) for name in ("before", "after")}
+
+
+def verify_status(added: LockedPackages, before: str, after: str) -> None:
+    """Raise BaseError unless exactly the locked packages came to what dpkg had, all of them installed."""
+    then, now = _installed(before), _installed(after)
+    expected = then | {(deb.name, deb.architecture): (deb.version, "installed") for deb in added.debs}
+    if now != expected:
+        different = sorted(" ".join(key) for key in now.keys() | expected if now.get(key) != expected.get(key))
+        raise BaseError(
+            "what dpkg installed above the base is not what the lock names",
+            why="; ".join(different),
+            fix="lock the base again (imagegen lock CELL --upgrade-base); if it stays so, report it",
+        )
+
+
+def _installed(status: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """(name, architecture) -> (version, state) of dpkg's status file."""
+    found = {}
+    for stanza in status.strip().split("\n\n"):
+        fields = dict(_STANZA.findall(stanza))
+        if "Package" in fields and "Version" in fields:
+            state = fields.get("Status", "").rpartition(" ")[2]
+            found[fields["Package"], fields.get("Architecture", "")] = (fields["Version"], state)
+    return found

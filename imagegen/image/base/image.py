@@ -1,0 +1,146 @@
+"""A base from a container registry: its image taken as it is, layer by layer, by digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError, FetchError
+from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.registry.mirror import Mirror
+from imagegen.core.registry.reference import variable
+from imagegen.core.store import Store, digest_of
+from imagegen.image.base.unpack import verify
+from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.matrix.model import Base
+
+_FORMAT = 1  # of how layers are unpacked
+_PUBLISHED = "registry-image"  # records of the store: images of which a registry has given the manifest
+_CONNECTIONS = 3
+UNPACKED = 4  # bytes of tree for a byte of layer, about
+
+
+def resolve(base: Base, settings: Settings, progress: Progress, *, architecture: str) -> LockedBase:
+    """Return the image that the base's name stands for now. Raises FetchError, which names what was not reached."""
+    reference = registry.parse(str(base.image))
+    platform = registry.Platform("linux", architecture)
+    with Client(settings) as client, timed(progress, f"resolving base {base.name}, {reference}"):
+        content = registry.resolve(reference, platform, client, settings)
+    return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content)
+
+
+def require_published(locked: LockedBase, platform: str, store: Store, settings: Settings, progress: Progress) -> None:
+    """Raise BaseError where the lock and the registry differ about a base: its layers, environment or entry point.
+
+    `platform` is the cell's, "linux/amd64". Layers are fetched by digest; only manifest and config tell that they, and
+    all that containers start with, are of the image with the locked digest. The store remembers what was verified.
+    Where the registry cannot be reached, and the user has a mirror of their own, nothing is verified.
+
+    Raises FetchError.
+    """
+    content = locked.content
+    if content is None:
+        return
+    key = digest_of(json.dumps(asdict(content), sort_keys=True).encode())
+    if store.recall(_PUBLISHED, key):
+        return
+    os, _, architecture = platform.partition("/")
+    reference = registry.parse(f"{locked.image}@{content.digest}")
+    with Client(settings) as client, timed(progress, f"verifying base {locked.name}, {reference}"):
+        try:
+            published = registry.resolve(reference, registry.Platform(os, architecture), client, settings)
+        except UnreachableError:
+            if settings.mirror:
+                return
+            raise
+    if published != content:
+        parts = {**asdict(content), **asdict(content.config)}
+        theirs = {**asdict(published), **asdict(published.config)}
+        wrong = [name for name in parts if name not in ("config", "labels") and parts[name] != theirs[name]]
+        raise BaseError(
+            f"base {locked.name} is not what the lock says of it",
+            where=str(reference),
+            why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
+            fix="restore the lock from version control, or lock the base again: imagegen lock CELL --upgrade-base",
+        )
+    store.remember(_PUBLISHED, key, {"image": content.digest})
+
+
+def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+    """Every layer is in the store by its digest afterwards. Raises MissingFiles that names all that could not be had.
+
+    Raises BaseError for a layer that unpacks to something else than its image says. What was fetched before stays in
+    the store.
+    """
+    _download(locked, store, settings, progress)
+    for layer in _content(locked).layers:
+        verify(layer, store)
+
+
+def _download(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+    wanted = _lacking(locked, store)
+    if not wanted:
+        return
+    reference = registry.parse(f"{locked.image}@{_content(locked).digest}")
+    total = sum(layer.size for layer in wanted)
+    with Client(settings) as client, progress.meter(f"{len(wanted)} layers of base {locked.name}", total) as meter:
+        repository = registry.Repository(reference, client, settings)
+        mirror = Mirror.of(settings, client)
+
+        def download(layer: registry.Layer) -> Missing | None:
+            try:
+                if not (mirror and mirror.take(layer.digest, layer.size, store, meter)):
+                    repository.download(layer.digest, layer.size, store, meter)
+            except FetchError as error:
+                return _missing(locked, layer, error)
+            return None
+
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            try:
+                lacking = [each for each in pool.map(download, wanted) if each]
+            except BaseException:
+                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
+                raise
+    if lacking:
+        raise MissingFiles(lacking, store.root)
+
+
+def key(locked: LockedBase) -> str:
+    """The digest of all that decides the base's files."""
+    diff_ids = [layer.diff_id for layer in _content(locked).layers]
+    inputs = {"format": _FORMAT, "kind": locked.kind, "layers": diff_ids}
+    return digest_of(json.dumps(inputs, sort_keys=True).encode())
+
+
+def missing(locked: LockedBase, store: Store) -> list[Missing]:
+    """The layers that `fetch` would have to bring."""
+    return [_missing(locked, layer) for layer in _lacking(locked, store)]
+
+
+def needed(locked: LockedBase, store: Store) -> int:
+    """Bytes, about, that the base takes in the store beyond what is there."""
+    return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
+
+
+def _content(locked: LockedBase) -> registry.Image:
+    if locked.content is None:
+        raise BaseError(f"base {locked.name} is no image of a registry", fix="lock again")
+    return locked.content
+
+
+def _lacking(locked: LockedBase, store: Store) -> Sequence[registry.Layer]:
+    distinct = {layer.digest: layer for layer in _content(locked).layers}
+    return [layer for layer in distinct.values() if not store.has(layer.digest, layer.size)]
+
+
+def _missing(locked: LockedBase, layer: registry.Layer, error: FetchError | None = None) -> Missing:
+    host = registry.parse(str(locked.image)).registry
+    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    fix = f"set {variable(host)} to a mirror of {host} that can be reached, or `docker login` to it"
+    number = _content(locked).layers.index(layer) + 1
+    return Missing(f"layer {number} of {locked.image}", layer.digest.removeprefix("sha256:"), tried, fix)

@@ -1,0 +1,145 @@
+"""Lock -> Dockerfile: the recipe that stands alone.
+
+Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
+line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jinja2 import StrictUndefined
+from jinja2.loaders import FileSystemLoader
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError
+from imagegen.image.base.installer import COMMAND, ENVIRONMENT
+from imagegen.image.dockerfile.stages import cache_of, toolchain
+from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
+from imagegen.image.layers.install import PREFIX
+from imagegen.image.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedEnv, LockedWheel
+
+_LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
+_SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
+# Shell text, run in the written directory. An image without attestations, since those move its digest on every build;
+# zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
+# The tag is its own: a plain build has another digest than the image that was proven, and must not take its name.
+OUTPUT = "type=docker,oci-mediatypes=true,compression=zstd"
+_ARGUMENTS = (
+    'build CONTEXTS --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG --output '
+    + OUTPUT
+    + " ."
+)
+_OF_BASE = "The base's own image sets it."
+_OWN = "The stack's venv comes first, and text is UTF-8."
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The Dockerfile and the wheels that the build needs as files, because no public index serves them by default."""
+
+    dockerfile: str
+    arguments: str  # of buildx, as shell text for the written directory
+    contexts: Mapping[str, str]  # name -> where it is, seen from the written directory
+    tag: str
+    wheels: tuple[LockedWheel, ...]
+
+
+def render(lock: Lock, tag: str) -> Rendered:
+    """The Dockerfile of a cell that is known as `tag`. LockError where a value cannot stand in one."""
+    wheels = [wheel for wheel in lock.wheels if wheel.build is None]
+    others = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
+    contexts = {"base": "oci-layout://./base", "wheels": "./wheels"} | ({"builds": "./builds"} if lock.builds else {})
+    added = lock.foundation.added
+    if added:
+        contexts["packages"] = "./packages"
+    named = " ".join(f"--build-context {name}={place}" for name, place in contexts.items())
+    plain = f"{tag}-plain"
+    arguments = _ARGUMENTS.replace("CONTEXTS", named).replace("TAG", plain)
+    below = toolchain(lock)
+    template = _environment().get_template("cell.Dockerfile.j2")
+    text = template.render(
+        lock=lock,
+        wheels=wheels,
+        toolchain=below,
+        toolchain_links={path: target for path, target in links(below).items() if path not in LINKS},
+        cache_of=cache_of,
+        inputs=inputs_hash(lock),
+        command=f"docker buildx {arguments}",
+        environment=_reasons(lock),
+        labels=labels(lock),
+        workdir=WORKDIR,
+        prefix=PREFIX,
+        support=ROOT,
+        entrypoint=entrypoint(lock),
+        user=lock.base.content.config.user if lock.base.content else "",
+        open=OPEN,
+        links=links(lock),
+        interpreter=lock.interpreter.path,
+        packages=added.debs if added else (),
+        bottom="packaged" if added else "base",
+        install=COMMAND,
+        install_environment=ENVIRONMENT,
+        reason=reason,
+    )
+    _check_lines(text)
+    return Rendered(text, arguments, contexts, plain, (lock.uv, *others))
+
+
+def _check_lines(text: str) -> None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if (size := len(line.encode())) > _LONGEST_LINE:
+            raise LockError(
+                f"line {number} of the Dockerfile would have {size} bytes",
+                why=f"BuildKit reads lines of {_LONGEST_LINE} bytes at most; this one begins with {line[:60]!r}",
+                fix="shorten that value or reason in the matrix, and lock again",
+            )
+
+
+def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
+    """Each reason with its variables; what every image sets shares one."""
+    why = dict.fromkeys(base_environment(lock).keys() - {"PATH", "LANG"}, _OF_BASE)
+    why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
+    variables = [LockedEnv(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
+    return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
+
+
+def reason(pin: LockedWheel | LockedBuild) -> str:
+    """One line: why this pin is here."""
+    if pin.because:
+        return pin.because
+    return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"
+
+
+@functools.cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(shipped("dockerfiles")),
+        undefined=StrictUndefined,
+        autoescape=False,  # Dockerfiles are not HTML; `_finalize` is the gate
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["quoted"] = _quoted
+    return environment
+
+
+def _finalize(value: object) -> object:
+    if isinstance(value, str) and not _SAFE.fullmatch(value):
+        raise LockError("a value cannot stand in a Dockerfile", why=f"it holds a control character: {value!r}")
+    return value
+
+
+def _quoted(value: str) -> str:
+    """A double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

@@ -1,0 +1,110 @@
+"""The folder beside a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from imagegen.core.config import Settings
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store, refs
+from imagegen.image import inputs, layers
+from imagegen.image.base import fetch_packages
+from imagegen.image.dockerfile.dockerfile import Rendered
+from imagegen.image.dockerfile.stages import spec
+from imagegen.image.layers import support
+from imagegen.incontainer import WORKER
+from imagegen.plan.lock.build_sources import fetch_sources
+from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.plan.matrix.recipe import Recipe
+
+# The programs that run a build in its container.
+
+
+def write(
+    rendered: Rendered,
+    locked: Lock,
+    recipes: Mapping[str, Recipe],
+    directory: Path,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+) -> None:
+    """Write Dockerfile, base/ (an OCI layout), wheels/, support/, packages/ and builds/ where there are some.
+
+    The directory is new; packages are above the base, and the Dockerfile installs them.
+
+    All is fetched before anything is written, and the directory appears complete or not at all. Raises StoreError when
+    it exists and is not empty; FetchError, BaseError and LockError as the build does.
+    """
+    refs.require_new(directory)
+    inputs.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
+    if locked.builds:
+        fetch_sources(locked.builds, recipes, store, settings, progress)
+    if locked.added:
+        fetch_packages(locked.added, store, settings, progress)
+    base = layers.assemble_base(replace(locked, added=None), store, settings, progress)
+    with refs.filling(directory) as fresh:
+        refs.export(store, base.digest, fresh / "base", "latest")
+        folder = fresh / "wheels"
+        folder.mkdir()
+        for wheel in rendered.wheels:
+            _place(store, wheel.file.digest, folder / wheel.file.filename)
+        if added := locked.foundation.added:
+            (fresh / "packages").mkdir()
+            for deb in added.debs:
+                _place(store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
+        if locked.builds:
+            write_builds(locked.builds, recipes, fresh / "builds", store)
+        _write_support(locked, fresh / "support")
+        (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
+
+
+def write_builds(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store) -> None:
+    """Write the worker, and for each build its description, source, patches and build requirements.
+
+    `recipes` are by package. All that they begin with must be in the store: `lock.build_sources` brings it. Raises
+    StoreError.
+    """
+    directory.mkdir()
+    for path in sorted(WORKER.rglob("*.py")):
+        target = directory / "worker" / path.relative_to(WORKER)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    for build in builds:
+        recipe, folder = recipes[build.name], directory / build.name
+        folder.mkdir()
+        for file in (build.source, *(wheel.file for wheel in build.build_requires)):
+            _place(store, file.digest, folder / file.filename)
+        for patch in build.patches:
+            _place(store, f"sha256:{patch.sha256}", folder / patch.filename)
+        (folder / "spec.json").write_text(json.dumps(spec(build, recipe), indent=2) + "\n", encoding="utf-8")
+    for path in (directory, *directory.rglob("*")):  # BuildKit's caches know modes, and the umask decides none of them
+        if path.is_dir():
+            path.chmod(0o755)
+        elif path.stat().st_nlink == 1:  # what is linked is the store's, and read-only
+            path.chmod(0o444)
+
+
+def _place(store: Store, digest: str, target: Path) -> None:
+    """A blob of the store under a name of its own, linked where the disk allows."""
+    store.verify(digest)
+    try:
+        os.link(store.path(digest), target)
+    except OSError:
+        shutil.copyfile(store.path(digest), target)
+
+
+def _write_support(locked: Lock, directory: Path) -> None:
+    """The files of the support layer, with the modes that COPY gives them in the image, whatever the umask."""
+    for file in support.files(locked):
+        path = directory / Path(file.path).relative_to(support.ROOT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(0o755 if file.executable else 0o644)
+    for path in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
+        path.chmod(0o755)

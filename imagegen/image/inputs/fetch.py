@@ -1,0 +1,146 @@
+"""Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, ReproducibilityError
+from imagegen.core.net import Client, Missing, MissingFiles
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image import base
+from imagegen.image.inputs.foundation import workshop_of
+from imagegen.plan.lock import interpreters, sdist
+from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist, LockedWheel
+from imagegen.plan.lock.sources import Finder, Wanted, in_parallel, mirrored, missing
+
+
+def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
+    for _ in fetch_each(lock, store, settings, progress):
+        pass
+
+
+def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
+    workshop = workshop_of(locked.foundation, store, settings, progress)
+    wheels = [wheel for wheel in locked.wheels if wheel.sdist]
+    total = sum(wanted.file.estimate for wheel in wheels for wanted in _parts(wheel))
+    with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
+        finder = Finder(client, store, settings, meter)
+        for wheel in wheels:
+            _bring(wheel, finder, workshop, settings)
+
+
+def fetch_each(
+    lock: Lock, store: Store, settings: Settings, progress: Progress, rootfs: Callable[[], Path] | None = None
+) -> Generator[LockedWheel]:
+    """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
+
+    `rootfs` gives the tree under the venv, where the caller has it made anyway. Raises MissingFiles at the end, naming
+    all files that could not be had and every source that was tried for each.
+    """
+    absent: list[LockedWheel] = []
+    for wheel in lock.wheels:
+        if store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
+            yield wheel
+        else:
+            absent.append(wheel)
+    if not absent:
+        return
+    workshop = workshop_of(lock.foundation, store, settings, progress)
+    if rootfs:
+        workshop = replace(workshop, rootfs=rootfs)
+    total = sum(wanted.file.estimate for wheel in absent for wanted in _parts(wheel))
+    with (
+        Client(settings) as client,
+        progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
+    ):
+        finder = Finder(client, store, settings, meter)
+        yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)
+
+
+def _parts(wheel: LockedWheel) -> list[Wanted]:
+    """The files that an index has to give for this wheel."""
+    if wheel.sdist is None:
+        return [Wanted(wheel.name, wheel.file)]
+    own = [] if wheel.sdist.git else [Wanted(wheel.name, wheel.sdist.file)]
+    return [*own, *(Wanted(each.name, each.file) for each in wheel.sdist.build_requires)]
+
+
+def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
+    """`error` with all else that the store lacks of the lock: wheels, sdists, build requirements, Debian packages.
+
+    For a build that ends at its first error, so that a machine without network hears once what to bring.
+    """
+    parts = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
+    lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
+    sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
+    lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
+    archive = interpreters.missing(lock.interpreter, store)
+    lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
+    if lock.added:
+        lacking += base.missing_packages(lock.added, base.key(lock.base), store)
+    return error.also(lacking)
+
+
+def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:
+    """All files that this wheel begins with. Raises MissingFiles with all that could not be had."""
+    lacking: MissingFiles | None = None
+    if wheel.sdist and wheel.sdist.git:
+        try:
+            _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
+        except FetchError as error:
+            lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
+    for wanted in _parts(wheel):
+        try:
+            finder.fetch(wanted)
+        except MissingFiles as error:
+            lacking = lacking.also(error.files) if lacking else error
+    if lacking:
+        raise lacking
+
+
+def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> LockedWheel:
+    _bring(wheel, finder, workshop, settings)
+    if wheel.sdist:
+        built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
+        if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):
+            raise ReproducibilityError(
+                f"{wheel.sdist.file.filename} no longer gives the wheel that the lock names",
+                where=wheel.file.filename,
+                why=f"expected sha256 {wheel.file.sha256}, got {built.sha256}",
+                fix="if the base moved on purpose, lock again",
+            )
+    return wheel
+
+
+def _pack(
+    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.Workshop, settings: Settings
+) -> None:
+    """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
+    if workshop.store.intact(source.file.digest, source.file.size) or mirrored(
+        source.file, workshop.store, settings, workshop.progress
+    ):
+        return
+    commit = git.Source(locked.url, locked.commit, locked.tree)
+    made = git.archive(commit, f"{wheel.name}-{wheel.version}", workshop.store, settings, workshop.progress)
+    if made.digest != source.file.digest:
+        raise ReproducibilityError(
+            f"{locked.url} at {locked.commit} gives another archive than the lock names",
+            why=f"expected {source.file.digest}, got {made.digest}, of the same tree {locked.tree}",
+            fix="use the imagegen that wrote the lock, or lock again",
+        )
+
+
+def _missing_commit(source: LockedSdist, error: FetchError | None = None) -> Missing:
+    assert source.git  # noqa: S101 - asked for such alone
+    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    name = f"{source.file.filename}, {source.git.url} at {source.git.commit}"
+    return Missing(name, source.file.sha256, tried, (error and error.fix) or "run this where that host can be reached")

@@ -1,0 +1,165 @@
+"""What lies under a venv as sandboxes see it: the merged file tree, and the Python that builds sdists in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.registry import Layer
+from imagegen.core.store import Store, digest_of
+from imagegen.image import base
+from imagegen.image.interpreter import unpack
+from imagegen.plan.lock import interpreters
+from imagegen.plan.lock.interpreter import LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.plan.lock.model import Foundation
+from imagegen.plan.lock.sdist import Workshop
+
+_MERGE_FORMAT = 2  # raise it when `_merge` writes other files
+# Debian's multiarch directories (wiki.debian.org/Multiarch/Tuples), which the loader searches without a cache.
+_MULTIARCH = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+
+
+def tree_key(below: Foundation) -> str:
+    """Return the digest of all that decides the tree: the base's own key where nothing lies above the base."""
+    bottom = bottom_key(below)
+    if not below.interpreter.file:
+        return bottom
+    return digest_of(json.dumps([_MERGE_FORMAT, bottom, interpreter_key(below.interpreter)]).encode())
+
+
+def bottom_key(below: Foundation) -> str:
+    """Return the digest of all that decides base and packages: the packages' key covers the base's."""
+    return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
+
+
+def packages_layer(below: Foundation, store: Store, settings: Settings, progress: Progress) -> base.BaseLayer:
+    """Return the layer of packages above the base, uncompressed, made where the store lacks it.
+
+    Raises as `base.build_packages` does.
+    """
+    assert below.added  # noqa: S101 - else there is no such layer
+    key = base.key(below.base)
+    return base.build_packages(
+        below.added, key, lambda: _bottom(below, store, settings, progress), store, settings, progress
+    )
+
+
+def _bottom(below: Foundation, store: Store, settings: Settings, progress: Progress) -> tuple[Sequence[Layer], Path]:
+    """The base's layers, from the bottom up, and its tree, in the store."""
+    root = base.rootfs(below.base, store, settings, progress)
+    if content := below.base.content:
+        base.fetch_layers(below.base, store, settings, progress)
+        return content.layers, root
+    return [_as_layer(base.build(below.base, store, settings, progress))], root
+
+
+def _as_layer(built: base.BaseLayer) -> Layer:
+    return Layer(base.TAR, built.diff_id, built.size, built.diff_id)
+
+
+def tree(
+    below: Foundation, store: Store, settings: Settings, progress: Progress, made: base.Made | None = None
+) -> Path:
+    """Return the file tree of all that lies under the venv, unpacked in the store; no file of it is byte-code of ours.
+
+    `made` is base and packages where a trusted image has them. Raises as `base.rootfs` does, MissingFiles, and
+    BaseError for an interpreter that cannot be unpacked.
+    """
+    locked = below.interpreter
+    if locked.file is None:
+        return _bottom_tree(below, store, settings, progress, made, locked.path)
+    name = tree_key(below).removeprefix("sha256:")
+    found = store.root / "rootfs" / name
+    with store.lock(f"rootfs-{name}"):
+        if store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
+            shutil.rmtree(found, ignore_errors=True)
+            bottom = _bottom_tree(below, store, settings, progress, made)
+            interpreters.fetch(locked, store, settings, progress)
+            with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
+                _merge(bottom, locked, store, work)
+                base.keep(work, found)
+    return found
+
+
+def _bottom_tree(
+    below: Foundation,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    made: base.Made | None,
+    program: str | None = None,
+) -> Path:
+    """The tree of base and packages. Raises BaseError where it has no `program`."""
+    added = below.added
+    if added is None:
+        return base.rootfs(below.base, store, settings, progress, made, program)
+
+    def layers() -> Sequence[Layer]:
+        if made and not base.packages_built(added, base.key(below.base), store):
+            return [replace(made.bring(layer), diff_id=layer.diff_id) for layer in made.layers]
+        bottom, _ = _bottom(below, store, settings, progress)
+        return [*bottom, _as_layer(packages_layer(below, store, settings, progress))]
+
+    return base.merged_tree(bottom_key(below), layers, program, store, progress)
+
+
+def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:
+    """Make `work` a copy of the base's tree that shares its files, with the interpreter in its place."""
+    assert locked.file  # noqa: S101 - a standalone interpreter has one
+    shutil.copytree(bottom, work, symlinks=True, dirs_exist_ok=True, copy_function=os.link)
+    work.chmod(0o755)
+    home = work / directory(locked).lstrip("/")
+    for folder in (home.parent.parent, home.parent):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise BaseError("the base has no place for an interpreter", where=f"/{folder.relative_to(work)}")
+        folder.mkdir(exist_ok=True)
+    if home.exists() or home.is_symlink():
+        raise BaseError("the base has something where the interpreter belongs", where=directory(locked))
+    home.mkdir()
+    unpack(locked.file, store, home, directory(locked))
+    if not (work / locked.path.lstrip("/")).is_file():
+        why = f"its archive holds no {locked.path.removeprefix(directory(locked) + '/')}"
+        raise BaseError("the interpreter cannot be unpacked", where=locked.file.filename, why=why)
+    if link := libpython_link(work, locked):
+        file, target = link
+        (work / file).unlink(missing_ok=True)  # of the base's own Python of the same version: a link to its inode
+        (work / file).symlink_to(target)
+
+
+def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | None:
+    """Return path below `root` and target of the link by which the dynamic loader finds a standalone libpython.
+
+    Extension modules may name libpython as needed (cuda-tile does), which is in no directory that ld.so(8) searches.
+    None where the interpreter has none.
+    """
+    name = f"libpython{locked.path.rpartition('/python')[2]}.so.1.0"
+    target = f"{directory(locked)}/lib/{name}"
+    folder = next((each for each in _MULTIARCH if (root / each).is_dir()), None)
+    return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
+
+
+def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> Workshop:
+    """Return where sdists become wheels, unpacked when the first one needs it.
+
+    The base's own Python builds them where the base brings one, since a wheel of pure Python is the same whichever
+    Python builds it; so a lock for another Python needs no interpreter's archive.
+    """
+    own = own_python(below.base) if below.interpreter.file else None
+    return Workshop(
+        key=base.key(below.base) if own else tree_key(below),
+        interpreter=own or below.interpreter.path,
+        rootfs=lambda: (
+            base.rootfs(below.base, store, settings, progress, None, own)
+            if own
+            else tree(below, store, settings, progress)
+        ),
+        store=store,
+        progress=progress,
+    )

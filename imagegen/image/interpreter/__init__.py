@@ -1,0 +1,5 @@
+"""Interpreters of stacks: standalone builds, unpacked and patched below /opt/python."""
+
+from imagegen.image.interpreter.archive import unpack
+
+__all__ = ["unpack"]

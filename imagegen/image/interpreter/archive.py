@@ -1,0 +1,127 @@
+"""The archive of a standalone interpreter, unpacked and patched. It is hostile: nothing is ever written outside.
+
+An `install_only` archive of python-build-standalone is a gzipped tar of one directory, `python`, which becomes the
+interpreter's prefix in an image. Source: its docs/distributions.rst. Left out: byte-code, which images get from the
+interpreter itself, and EXTERNALLY-MANAGED, since a stack is a venv that users install into.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from imagegen.core.errors import BaseError
+from imagegen.core.registry.tar import DAMAGED, Bounded, members
+from imagegen.core.store import Store
+from imagegen.core.text import unprintable
+from imagegen.image.base.unpack import ODD, Tree
+from imagegen.image.interpreter.patch import may_change, patched
+from imagegen.plan.lock.interpreter import InterpreterArchive
+
+_TOP = "python"
+_MAX_BYTES = 2 << 30  # unpacked; the field's have 0.2 GB
+_MAX_ENTRIES = 100_000  # the field's have 6000
+_MAX_TEXT = 16 << 20  # bytes of a file that is patched
+_LEFT_OUT = {"__pycache__", "EXTERNALLY-MANAGED"}
+
+
+def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -> None:
+    """Put the interpreter of an archive in the store below `root`, an existing directory, patched for `prefix`.
+
+    Raises BaseError for an archive that is damaged, holds anything outside its directory, or no interpreter.
+    """
+    with _explained(archive), store.open(archive.digest) as blob:
+        stream = _Limited(gzip.GzipFile(fileobj=cast("BinaryIO", blob)))
+        tree = Tree(root)
+        with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", errorlevel=2, tarinfo=Bounded) as tar:
+            for number, member in enumerate(members(tar), 1):
+                if number > _MAX_ENTRIES:
+                    raise BaseError("the archive holds more files than any interpreter")
+                if not set(_checked(member).name.split("/")) & _LEFT_OUT:
+                    tree.add(member, tar)
+        while stream.read(1 << 20):  # to its end, where its bytes are verified
+            pass
+        _finish(root, prefix)
+
+
+def _inside(path: str) -> str:
+    """Return a path of the archive from its directory on; "" for that directory. Raises BaseError for others."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.startswith("/") or parts[:1] != [_TOP] or ".." in parts or _is_odd(path):
+        raise BaseError(f"a path does not lie below {_TOP}/", where=repr(path[:200]))
+    if any(part.startswith(".wh.") for part in parts):
+        raise BaseError("a name has another meaning in layers", where=path[:200])
+    return "/".join(parts[1:])
+
+
+def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return the member with its paths from the archive's directory on. Raises BaseError for what cannot be there."""
+    if not (member.isdir() or member.isreg() or member.issym() or member.islnk()):
+        raise BaseError("a member is no file, directory or link", where=member.name[:200])
+    member.name = _inside(member.name)
+    if member.islnk():
+        member.linkname = _inside(member.linkname)
+    elif member.issym() and (member.linkname.startswith("/") or _is_odd(member.linkname)):
+        raise BaseError(f"a link leads out of {_TOP}/", where=member.name[:200], why=f"to {member.linkname[:200]!r}")
+    return member
+
+
+def _is_odd(text: str) -> bool:
+    return unprintable(text) is not None or not text.isprintable()
+
+
+def _require_inside(link: Path, root: Path) -> None:
+    if not Path(os.path.realpath(link)).is_relative_to(root):
+        why = f"to {os.readlink(link)[:200]!r}"
+        raise BaseError(f"a link leads out of {_TOP}/", where=str(link.relative_to(root)), why=why)
+
+
+def _finish(root: Path, prefix: str) -> None:
+    """Check the links, and patch the files that name the build machine."""
+    root = root.resolve()
+    for folder, below, names in os.walk(root):
+        for name in (*below, *names):
+            file = Path(folder, name)
+            path = str(file.relative_to(root))
+            if file.is_symlink():
+                _require_inside(file, root)
+            elif may_change(path) and file.stat().st_size <= _MAX_TEXT:
+                old = file.read_bytes()
+                if (new := patched(path, old, prefix)) != old:
+                    file.write_bytes(new)
+
+
+class _Limited:
+    """A stream that ends with an error where more comes than any interpreter holds."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream, self._left = stream, _MAX_BYTES
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise BaseError("the archive unpacks to more than any interpreter holds")
+        return data
+
+
+@contextmanager
+def _explained(archive: InterpreterArchive) -> Iterator[None]:
+    try:
+        yield
+    except BaseError as error:
+        where = f"{archive.filename}: {error.where}" if error.where else archive.filename
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        raise BaseError("the interpreter cannot be unpacked", where=where, why=why) from error
+    except (*DAMAGED, zlib.error, gzip.BadGzipFile) as error:
+        raise BaseError("the interpreter cannot be unpacked", where=archive.filename, why=str(error)) from error
+    except OSError as error:
+        if error.errno not in ODD:  # the disk's own trouble
+            raise
+        raise BaseError("the interpreter cannot be unpacked", where=archive.filename, why=error.strerror) from error

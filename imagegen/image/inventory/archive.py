@@ -1,0 +1,148 @@
+"""An image in an archive, as `docker save` writes it and as OCI layouts have it: its config and what its layers say.
+
+An archive is read once, from its first byte to its last: layers come before the documents that say which layer lies on
+which. Sources: OCI image-spec v1.1, image-layout.md; Docker image specification v1.2 (manifest.json), for engines that
+do not write an OCI layout yet.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from imagegen.core.errors import FetchError
+from imagegen.core.registry.image import Config, Layer, Manifest, Platform, read_config, read_document
+from imagegen.core.registry.tar import DAMAGED, Bounded, members
+from imagegen.core.store import digest_of
+from imagegen.image.inventory.layers import Entry, Stream
+from imagegen.image.inventory.stream import Behind, layer
+
+_BLOCK = 1 << 20
+_MAX_FILES = 10_000
+_MAX_DOCUMENTS = 64 << 20  # bytes, of all
+_MAX_DEPTH = 4  # indexes in indexes
+_INDEX, _MANIFEST, _BLOBS = "index.json", "manifest.json", "blobs/sha256/"
+_OTHERS = ("VERSION", "repositories", "oci-layout")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """An image, read: `layers` from the bottom up."""
+
+    config: Config
+    layers: tuple[list[Entry], ...]
+
+
+def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Contents:
+    """The one image of an archive, for `platform`. `scratch` as for `read_layer`. Raises FetchError."""
+    archive = _Archive(where, scratch)
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BLOCK, tarinfo=Bounded) as tar:
+            for member in members(tar):
+                archive.add(member, tar)
+    except DAMAGED as error:
+        raise FetchError(f"{where} is no archive of an image", why=str(error)) from error
+    return archive.contents(platform)
+
+
+class _Archive:
+    """What was found in it, by the names that its own documents use."""
+
+    def __init__(self, where: str, scratch: Path) -> None:
+        self._where, self._scratch = where, scratch
+        self._documents: dict[str, bytes] = {}
+        self._layers: dict[str, list[Entry]] = {}
+        self._links: dict[str, str] = {}
+        self._held = 0  # bytes of documents
+
+    def add(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
+        """A file is a document, which is short JSON, or else a layer."""
+        name = posixpath.normpath(member.name)
+        if len(self._documents) + len(self._layers) + len(self._links) >= _MAX_FILES:
+            raise FetchError(f"{self._where} holds too many files", where=member.name)
+        if member.issym():  # the same layer once more, as old engines write it
+            self._links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+            return
+        content = tar.extractfile(member) if member.isreg() else None
+        if content is None or posixpath.basename(name) in _OTHERS:
+            return
+        head = content.read(1)
+        if head in (b"{", b"["):
+            self._held += member.size
+            if self._held > _MAX_DOCUMENTS:
+                raise FetchError(f"{self._where} holds too much that is no layer", where=member.name)
+            self._documents[name] = head + content.read()
+        elif head:
+            digest = f"sha256:{posixpath.basename(name)}" if name.startswith(_BLOBS) else None
+            self._layers[name] = layer(Behind(head, content), digest, f"{self._where}: {name}", self._scratch)
+
+    def contents(self, platform: Platform) -> Contents:
+        if _INDEX in self._documents:
+            index = self._documents[_INDEX]
+            config, found = chosen(index, lambda digest: self._documents.get(_path(digest)), platform, self._where)
+            names = [_path(each.digest) for each in found]
+        else:
+            config, names = self._classic()
+        layers = [self._layers.get(self._links.get(name, name)) for name in names]
+        if None in layers:
+            raise FetchError(f"{self._where} lacks a layer", why=f"{names[layers.index(None)]} is not in it")
+        return Contents(config, tuple(each for each in layers if each is not None))
+
+    def _classic(self) -> tuple[Config, list[str]]:
+        """What manifest.json says, of the one image."""
+        try:
+            (entry,) = json.loads(self._documents[_MANIFEST])
+            settings = json.loads(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
+            config = Config(
+                env=tuple(str(each) for each in settings.get("Env") or ()),
+                entrypoint=(),
+                command=(),
+                user=str(settings.get("User") or ""),
+                directory=str(settings.get("WorkingDir") or ""),
+                labels={str(name): str(value) for name, value in (settings.get("Labels") or {}).items()},
+            )
+            return config, [posixpath.normpath(each) for each in entry["Layers"]]
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise FetchError(f"{self._where} is no archive of one image", why=f"{_MANIFEST}: {error}") from error
+
+
+def chosen(
+    index: bytes, document: Callable[[str], bytes | None], platform: Platform, where: str, digest: str | None = None
+) -> tuple[Config, tuple[Layer, ...]]:
+    """Config and layers of the one image that an OCI layout's index names, or of the one with this digest.
+
+    `document` gives a blob by digest. Raises FetchError.
+    """
+    try:
+        entries = {str(each["digest"]): str(each["mediaType"]) for each in json.loads(index)["manifests"]}
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise FetchError(f"{where} is no OCI layout", why=f"{_INDEX}: {error}") from error
+    wanted = [each for each in entries if digest in (None, each)]
+    if len(wanted) != 1:
+        what = f"{where} holds {len(wanted)} images" if digest is None else f"{where} has no image {digest}"
+        raise FetchError(what, why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST")
+    name, kind = wanted[0], entries[wanted[0]]
+    for _ in range(_MAX_DEPTH):
+        found = read_document(_blob(document, name, where), kind, platform, where)
+        if isinstance(found, Manifest):
+            return read_config(_blob(document, found.config.digest, where), found, platform, where)
+        name, kind = found.digest, found.media_type
+    raise FetchError(f"{where} is described in circles")
+
+
+def _blob(document: Callable[[str], bytes | None], digest: str, where: str) -> bytes:
+    data = document(digest)
+    if data is None or digest_of(data) != digest:
+        raise FetchError(
+            f"{where} lacks what it names", why=f"{digest} is not there" if data is None else "it is damaged"
+        )
+    return data
+
+
+def _path(digest: str) -> str:
+    return _BLOBS + digest.removeprefix("sha256:")

@@ -1,0 +1,118 @@
+"""A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
+
+What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched and
+read, and no layer is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+
+from imagegen.audit import facts
+from imagegen.audit.model import Package, Subject, System
+from imagegen.core.config import Settings
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store, kept
+from imagegen.core.text import counted
+from imagegen.image import inputs, layers
+from imagegen.image.inventory import dpkg, system
+from imagegen.image.inventory.disk import Disk
+from imagegen.image.layers import ownership, watch
+from imagegen.image.layers.install import absolute, relative, site_packages
+from imagegen.image.layers.plan import digest_of_json
+from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.matrix.model import Cell
+
+SYSTEM = "system"  # records of the store: what is known of a base
+
+
+def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
+    """What is audited of a cell. Raises FetchError, WheelError, BaseError, StoreError."""
+    known = _packages(locked, store, settings, progress)
+    declared = cell.declarations
+    packages: list[Package] = []
+    excused: frozenset[str] = frozenset()
+    for wheel in locked.wheels:
+        package, left_out = _without_losers(known[wheel.name], locked)
+        modules, starts = declared.imports.get(wheel.name, ()), declared.entry_points.get(wheel.name, ())
+        packages.append(replace(package, imports=modules, entry_points=starts))
+        excused |= left_out
+    return Subject(
+        name=locked.cell,
+        packages=tuple(packages),
+        system=_system(locked, store, settings, progress),
+        python=locked.python,
+        gpus=cell.gpus,
+        driver=locked.gpu.driver if locked.gpu else None,
+        cuda=cell.cuda_version is not None,
+        excused=excused,
+        omits=declared.omits,
+    )
+
+
+def blobs(locked: Lock, store: Store) -> dict[str, str]:
+    """Digest -> what it is, of all that the store remembers for the cell's audit."""
+    found = {
+        watch.blob(store, wheel, locked.python): f"what is known of {wheel.file.filename}" for wheel in locked.wheels
+    }
+    found[kept.blob(store, SYSTEM, system_key(locked))] = f"what is known of base {locked.base.name}"
+    return {digest: what for digest, what in found.items() if digest}
+
+
+def known_system(locked: Lock, store: Store) -> System | None:
+    """What is known of the cell's base, where the store has it."""
+    data = kept.recall(store, SYSTEM, system_key(locked))
+    return None if data is None else facts.system(data)
+
+
+def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress) -> dict[str, Package]:
+    """Name -> facts, of every wheel."""
+    known = {wheel.name: watch.recall(store, wheel, locked.python) for wheel in locked.wheels}
+    missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
+    found = {name: package for name, package in known.items() if package}
+    if missing:
+        wanted = replace(locked, wheels=missing)
+        with closing(inputs.fetch_each(wanted, store, settings, progress)) as arrivals:
+            found |= _read(arrivals, locked.python, store, f"reading {counted(len(missing), 'wheel')}", progress)
+    return found
+
+
+def _read(
+    wheels: Iterable[LockedWheel], python: str, store: Store, text: str, progress: Progress
+) -> dict[str, Package]:
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="read")
+    try:
+        with timed(progress, text):
+            futures = {wheel.name: pool.submit(watch.facts_of, store, wheel, python) for wheel in wheels}
+            return {name: future.result() for name, future in futures.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[str]]:
+    """The package without the files that others' take the place of, and the paths of those."""
+    site = site_packages(locked.python)
+    gone = ownership.left_out(locked, package.name, (absolute(path, site) for path in package.files))
+    left_out = frozenset(relative(path, site) for path in gone)
+    kept_files = {path: file for path, file in package.files.items() if path not in left_out}
+    return (replace(package, files=kept_files) if left_out else package), left_out
+
+
+def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
+    if (known := known_system(locked, store)) is not None:
+        return known
+    root = inputs.tree(locked.foundation, store, settings, progress)
+    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
+    tree = Disk(root)
+    found = replace(found, debs=dpkg.installed(tree), release=dpkg.release(tree))
+    kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
+    return found
+
+
+def system_key(locked: Lock) -> str:
+    searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
+    return digest_of_json([facts.FACTS_FORMAT, inputs.tree_key(locked.foundation), locked.interpreter.path, searched])

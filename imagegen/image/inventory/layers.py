@@ -1,0 +1,200 @@
+"""The layers of an image as one file tree. Nothing is unpacked: a layer is read once, from its first byte to its last.
+
+What is kept of a file is what an audit wants to know of it, and the text of those few that say how others are found.
+Layers are hostile: what they make of this process is bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol, TypeAlias, cast
+
+from imagegen.audit.collect import Collector
+from imagegen.audit.model import File
+from imagegen.core.errors import FetchError
+from imagegen.core.registry.tar import DAMAGED, Bounded, members
+from imagegen.image.inventory.tree import MAX_LINKS, Directory, Link, Node, Regular, parent, place, steps
+
+_MAX_ENTRIES = 3_000_000
+_MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
+_MAX_TEXT = 16 << 20  # bytes of one file
+_MAX_TEXTS = 512 << 20  # of all
+# Bytes. Of larger files a copy without their GPU code has to do, since a stream cannot be read again where it does not:
+# those are CUDA's libraries, for which it does. It did not for the 440 MB of Triton (measured 2026-11-21).
+_WHOLE = 512 << 20
+_BUFFER = 1 << 16  # bytes: tarfile copies what is left of it for each header
+_BLOCK = 1 << 20
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+# How libraries are found, and what an environment and a distribution say of themselves.
+_TEXT = re.compile(
+    r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
+    r"|.*\.(dist-info|egg-info)/(METADATA|PKG-INFO|WHEEL|RECORD|INSTALLER|direct_url\.json|installed-files\.txt)"
+)
+
+
+class Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A file. `text` is kept of those that are read."""
+
+    file: File
+    text: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hard:
+    """A further name of a file."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a layer says of one path, which is as the tar has it."""
+
+    path: str
+    what: Link | Directory | Leaf | Hard
+
+
+def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
+    """What a layer's uncompressed tar says, in its order. Raises FetchError for what is no tar, or what none holds.
+
+    `scratch` is a directory on a disk with room for one large library.
+    """
+    entries: list[Entry] = []
+    size = texts = 0
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
+            for member in members(archive):
+                size += member.size
+                if len(entries) >= _MAX_ENTRIES or size > _MAX_BYTES:
+                    raise FetchError("a layer holds more than any layer holds", where=member.name, why="a bomb")
+                if what := _what(member, archive, scratch):
+                    entries.append(Entry(member.name, what))
+                    texts += len(what.text or b"") if isinstance(what, Leaf) else 0
+                if texts > _MAX_TEXTS:
+                    raise FetchError("a layer holds more metadata than any layer holds", where=member.name)
+    except DAMAGED as error:
+        raise FetchError("a layer cannot be read", why=str(error)) from error
+    return entries
+
+
+def _what(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path) -> Link | Directory | Leaf | Hard | None:
+    if member.issym():
+        return Link(member.linkname)
+    if member.isdir():
+        return Directory()
+    if member.islnk():
+        return Hard(member.linkname)
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None:
+        return None  # devices and pipes
+    executable = bool(member.mode & 0o111)
+    if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name.removeprefix("./").lstrip("/")):
+        return Leaf(File(member.size, executable=executable), content.read())
+    with Collector(member.size, scratch, whole=member.size <= _WHOLE) as collector:
+        while not collector.idle and (chunk := content.read(_BLOCK)):
+            collector.write(chunk)
+        return Leaf(collector.finish(executable=executable))
+
+
+_Folder: TypeAlias = "dict[str, _Folder | Link | Leaf]"
+
+
+class Layered:
+    """See `Tree`. Layers are added from the bottom up."""
+
+    def __init__(self) -> None:
+        self._root: _Folder = {}
+
+    def add(self, layer: Iterable[Entry]) -> None:
+        """Put a layer over what is there."""
+        above = []
+        for entry in layer:
+            name = entry.path.rstrip("/").rpartition("/")[2]
+            if name.startswith(_WHITEOUT):
+                self._white_out(parent(entry.path), name)
+            elif name not in ("", ".", ".."):
+                above.append(entry)
+        for entry in above:  # whiteouts are about the layers below, wherever they stand in theirs
+            self._put(entry)
+
+    def look(self, path: str) -> Node | None:
+        return _node(self._at(path))
+
+    def entries(self, path: str) -> Iterator[tuple[str, Node]]:
+        folder = self._at(path)
+        for name, each in folder.items() if isinstance(folder, dict) else ():
+            if node := _node(each):
+                yield name, node
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        found = self._at(path)
+        text = found.text if isinstance(found, Leaf) else None
+        return text if text is not None and len(text) <= limit else None
+
+    def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
+        return {path: found.file for path in files if isinstance(found := self._at(path), Leaf)}
+
+    def _at(self, path: str) -> _Folder | Link | Leaf | None:
+        found: _Folder | Link | Leaf | None = self._root
+        for name in reversed(steps(path)):
+            if not isinstance(found, dict):
+                return None
+            found = found.get(name)
+        return found
+
+    def _white_out(self, directory: str, name: str) -> None:
+        found = place(self, directory)
+        folder = self._at(found) if found else None
+        if not isinstance(folder, dict):
+            return
+        if name == _OPAQUE:
+            folder.clear()
+        else:
+            folder.pop(name.removeprefix(_WHITEOUT), None)
+
+    def _put(self, entry: Entry) -> None:
+        way = entry.path.rstrip("/")
+        folder, name = self._directory(parent(way)), way.rpartition("/")[2]
+        if isinstance(entry.what, Directory):
+            if not isinstance(folder.get(name), dict):
+                folder[name] = {}
+        elif isinstance(entry.what, Hard):
+            found = place(self, entry.what.target, follow_last=False)
+            held = self._at(found) if found else None
+            folder[name] = held if isinstance(held, Leaf | Link) else Leaf(File(0, unreadable="a link to nothing"))
+        else:
+            folder[name] = entry.what
+
+    def _directory(self, path: str) -> _Folder:
+        """The directory that `path` means, made where there is none."""
+        way, parts, followed = [self._root], steps(path), 0
+        while parts:
+            name = parts.pop()
+            if name == "..":
+                way = way[:-1] or way
+                continue
+            found = way[-1].get(name)
+            if isinstance(found, Link) and followed < MAX_LINKS:
+                followed += 1
+                way = [self._root] if found.target.startswith("/") else way
+                parts += steps(found.target)
+                continue
+            if not isinstance(found, dict):
+                found = way[-1][name] = {}
+            way.append(found)
+        return way[-1]
+
+
+def _node(found: _Folder | Link | Leaf | None) -> Node | None:
+    if isinstance(found, Leaf):
+        return Regular(found.file.size, found.file.executable)
+    return Directory() if isinstance(found, dict) else found

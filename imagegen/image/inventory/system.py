@@ -1,0 +1,178 @@
+"""What lies under the packages: a root's libraries, by the names under which the dynamic loader finds them.
+
+Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
+glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
+holds what these directories held when ldconfig last ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+
+from imagegen.audit.model import Elf, File, System
+from imagegen.image.inventory.disk import Disk
+from imagegen.image.inventory.tree import Directory, Regular, Tree, join, parent, place
+
+_BUILT_IN = (
+    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
+    *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+)
+_CONFIGURATION = "/etc/ld.so.conf"
+_MAX_CONFIGURATION = 1 << 16  # bytes of one file
+_MAX_FILES = 100  # of the configuration
+_MAX_DIRECTORIES = 100  # of one file's RPATH
+_MAX_ROUNDS = 16  # of libraries that are found through others' RUNPATHs
+
+
+def from_directories(
+    root: Path, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
+) -> System:
+    """As `of`, in the directories of this machine below `root`; "/" is the machine's own."""
+    return of(Disk(root), environment=environment, interpreter=interpreter)
+
+
+def of(tree: Tree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None) -> System:
+    """The system in a tree. `environment` is what its processes have, `interpreter` the absolute path of its Python."""
+    preloaded = tuple(each for each in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if each[:1] == "/")
+    program, path = _program(tree, interpreter)
+    # DT_RPATH of the program counts for whatever the process loads, before all else: so conda's Python finds its own.
+    own = _expanded(program.elf.rpath, path) if program and program.elf else []
+    libraries, paths = _libraries(tree, [*own, *preloaded, *configured(tree), *_BUILT_IN], _machine(program))
+    if program:
+        _add_private(tree, {path: program}, libraries, paths)
+    _add_private(tree, {paths[name]: library for name, library in libraries.items()}, libraries, paths)
+    return System(libraries, paths, preloaded, _python(program, libraries))
+
+
+def configured(tree: Tree) -> list[str]:
+    """The directories that /etc/ld.so.conf and the files that it includes name, in their order."""
+    found: dict[str, None] = {}
+    waiting, read = [(_CONFIGURATION, True)], set[str]()  # paths, the next one last, and whether each is to be read
+    while waiting:
+        path, is_file = waiting.pop()
+        if not is_file:
+            found[path] = None
+        elif path not in read and len(read) < _MAX_FILES:
+            read.add(path)
+            waiting += reversed(list(_said(tree, path)))
+    return list(found)
+
+
+def _said(tree: Tree, path: str) -> Iterator[tuple[str, bool]]:
+    """What a file of the configuration names: directories, and further files."""
+    real = place(tree, path)
+    text = tree.read(real, _MAX_CONFIGURATION) if real else None
+    for line in (text or b"").decode(errors="replace").splitlines():
+        words = line.partition("#")[0].replace(",", " ").replace(":", " ").split()
+        if words[:1] == ["include"]:
+            yield from ((each, True) for pattern in words[1:] for each in _matching(tree, pattern))
+        elif words[:1] != ["hwcap"]:
+            yield from ((word, False) for word in words if word.startswith("/"))
+
+
+def _matching(tree: Tree, pattern: str) -> list[str]:
+    """The files that an `include` names; wildcards in their directories' names are not known to occur."""
+    directory, _, name = join("/etc", pattern).rpartition("/") if pattern[:1] != "/" else pattern.rpartition("/")
+    found = place(tree, directory)
+    names = [each for each, _ in tree.entries(found)] if found else []
+    return [join(directory, each) for each in sorted(names) if fnmatchcase(each, name)]
+
+
+def _program(tree: Tree, interpreter: str | None) -> tuple[File | None, str]:
+    """The program, and its path with no link in it."""
+    found = place(tree, interpreter) if interpreter else None
+    node = tree.look(found) if found else None
+    if found is None or not isinstance(node, Regular):
+        return None, ""
+    return tree.examine({found: node})[found], found
+
+
+def _machine(program: File | None) -> int | None:
+    return program.elf.machine if program and program.elf else None
+
+
+def _libraries(tree: Tree, directories: Iterable[str], machine: int | None) -> tuple[dict[str, File], dict[str, str]]:
+    """Libraries by name, and where they were found; of one name, the first that is for this machine."""
+    ways: list[tuple[str, str, str]] = []  # name, path, path of the file behind all links
+    nodes: dict[str, Regular] = {}
+    searched: set[str] = set()
+    for directory in directories:
+        real = place(tree, directory)
+        if real is None or real in searched:
+            continue
+        searched.add(real)
+        for name, node in sorted(tree.entries(real), key=lambda entry: entry[0]):
+            if ".so" not in name or isinstance(node, Directory):
+                continue
+            path = join(real, name)
+            behind = path if isinstance(node, Regular) else place(tree, path)
+            held = node if isinstance(node, Regular) else tree.look(behind) if behind else None
+            if behind and isinstance(held, Regular):
+                nodes[behind] = held
+                ways.append((name, join(directory, name), behind))
+    files = tree.examine(nodes)
+    libraries: dict[str, File] = {}
+    paths: dict[str, str] = {}
+    for name, path, behind in ways:
+        if name not in libraries and _loads(files[behind], machine):
+            libraries[name], paths[name] = files[behind], path
+    return libraries, paths
+
+
+def _loads(file: File, machine: int | None) -> bool:
+    """Whether the loader would not pass it over: scripts of the linker, and libraries of other processors."""
+    if file.elf is None:
+        return file.unreadable is not None
+    return machine in (None, file.elf.machine)
+
+
+def _add_private(tree: Tree, users: Mapping[str, File], libraries: dict[str, File], paths: dict[str, str]) -> None:
+    """Add what these files, by path, find through a RPATH of their own and nobody finds otherwise; and so on."""
+    for _ in range(_MAX_ROUNDS):
+        fresh: dict[str, File] = {}
+        for user, file in users.items():
+            lacking = {name for name in file.elf.needed if name not in libraries} if file.elf else set()
+            ways = _expanded(file.elf.rpath + file.elf.runpath, user) if file.elf and lacking else []
+            found, where = _libraries_of(tree, ways, lacking, file.elf)
+            for name in sorted(found.keys() - libraries.keys()):
+                libraries[name], paths[name] = found[name], where[name]
+                fresh[where[name]] = found[name]
+        if not fresh:
+            return
+        users = fresh
+
+
+def _libraries_of(
+    tree: Tree, directories: Sequence[str], names: set[str], user: Elf | None
+) -> tuple[dict[str, File], dict[str, str]]:
+    """Libraries of these names alone."""
+    found: dict[str, File] = {}
+    paths: dict[str, str] = {}
+    for directory in directories:
+        for name in sorted(names - found.keys()):
+            behind = place(tree, join(directory, name))
+            node = tree.look(behind) if behind else None
+            if behind and isinstance(node, Regular):
+                file = tree.examine({behind: node})[behind]
+                if _loads(file, user.machine if user else None):
+                    found[name], paths[name] = file, join(directory, name)
+    return found, paths
+
+
+def _expanded(directories: Iterable[str], path: str) -> list[str]:
+    """The absolute ones of a RPATH of the file at `path`, $ORIGIN put in."""
+    origin = parent(path)
+    some = islice(directories, _MAX_DIRECTORIES)
+    found = (each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in some)
+    return [each for each in found if each.startswith("/")]
+
+
+def _python(program: File | None, libraries: Mapping[str, File]) -> File | None:
+    """Who has Python's functions: the program, or the libpython that it is linked against."""
+    if program is None or program.elf is None or "Py_Initialize" in program.elf.exported:
+        return program
+    needed = (libraries.get(name) for name in program.elf.needed if name.startswith("libpython"))
+    return next((library for library in needed if library), program)

@@ -1,0 +1,126 @@
+"""One path, two packages: the same file is fine, two different ones are an error, wherever in the image they lie.
+
+Overlay file systems would show whichever layer comes last, and pip whichever package was installed last: a package
+that works by the order of installation does not work. Where one of them must win, the lock says so (`winners`, from a
+sourced rule of the matrix), and the others leave their files out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from imagegen.audit.model import File
+from imagegen.audit.ownership import clashes
+from imagegen.core.errors import ErrorGroup, WheelError
+from imagegen.core.store import Store
+from imagegen.image.layers import watch
+from imagegen.image.layers.install import Installed, absolute, installation, pyc_path, site_packages
+from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
+from imagegen.image.layers.wheel import open_locked
+from imagegen.plan.lock.model import Lock, LockedWheel, Winner
+
+Contents = Mapping[str, str]  # path -> sha256 and mode, of what a wheel installs
+_FIX = (
+    "leave one of the two out of the image, lock versions that do not overlap, or say in the matrix which of them wins "
+    "(`winners:`)"
+)
+
+
+class OwnershipErrors(ErrorGroup, WheelError):
+    """Every pair of packages that own a path with different contents."""
+
+
+def left_out(lock: Lock, distribution: str, paths: Iterable[str]) -> frozenset[str]:
+    """Those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
+    globs = [winner.paths for winner in lock.winners if distribution in winner.over]
+    return frozenset(path for path in paths if any(fnmatchcase(path, glob) for glob in globs)) if globs else frozenset()
+
+
+def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[str]]:
+    """Distribution -> the paths that it must leave out, for those that have any.
+
+    `contents` are of all wheels of the lock, by distribution. Raises OwnershipErrors unless, without these paths, each
+    path of the stack has one content, and each that was left out has a winner that brings it.
+    """
+    out = {name: found for name in contents if (found := left_out(lock, name, contents[name]))}
+    kept = {
+        name: {path: identity for path, identity in table.items() if path not in out[name]} if name in out else table
+        for name, table in contents.items()
+    }
+    errors = [*_ownerless(lock.winners, out, kept), *_clashes(kept)]
+    if errors:
+        raise OwnershipErrors(list(errors))
+    return out
+
+
+def check(store: Store, lock: Lock) -> None:
+    """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
+    losers(lock, {wheel.name: table(store, wheel, lock.python) for wheel in lock.wheels})
+
+
+def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> Contents:
+    """Keep and return what the wheel installs, so that nobody has to open it again."""
+    identities = {file.path: _identity(file) for file in files}
+    store.remember("files", _key(locked, python), identities)
+    return identities
+
+
+def table(store: Store, locked: LockedWheel, python: str) -> Contents:
+    """What the wheel installs, from memory or else from the wheel, which must then be in the store."""
+    if (found := known(store, locked, python)) is not None:
+        return found
+    with open_locked(store, locked) as wheel:
+        return remember(store, locked, installation(wheel, python), python)
+
+
+def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
+    """What the wheel installs, where the store can tell without it: an audit's facts name all of its files too."""
+    found: dict[str, str] | None = store.recall("files", _key(locked, python))
+    if found is None and (package := watch.recall(store, locked, python)) is not None:
+        site = site_packages(python)
+        found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
+        store.remember("files", _key(locked, python), found)
+    return found
+
+
+def _identity(file: Installed | File) -> str:
+    return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
+
+
+def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:
+    """One error for each pair of distributions that do not go together, with the first path as its place.
+
+    Byte-code of its own sources a wheel never brings, so that what lies in its place is another's.
+    """
+    return [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes(contents, _byte_code).items())]
+
+
+def _byte_code(path: str) -> str:
+    """The byte-code's path for a source in .../lib/python3.11/...; for others a path that nobody owns."""
+    _, _, rest = path.partition("/lib/python")
+    return pyc_path(path, rest.partition("/")[0])
+
+
+def _clash(one: str, two: str, why: str, paths: list[str]) -> WheelError:
+    more = f" (and {len(paths) - 1} more paths)" if len(paths) > 1 else ""
+    return WheelError("two packages own one file", where=paths[0], why=f"{one} and {two}: {why}{more}", fix=_FIX)
+
+
+def _ownerless(
+    winners: Iterable[Winner], out: Mapping[str, frozenset[str]], kept: Mapping[str, Contents]
+) -> list[WheelError]:
+    """Errors for files that are left out in favour of one that does not bring them: they would be nowhere."""
+    errors = []
+    for winner in winners:
+        for loser in winner.over:
+            given = {path for path in out.get(loser, ()) if fnmatchcase(path, winner.paths)}
+            if lost := sorted(given - kept.get(winner.distribution, {}).keys()):
+                why = f"{winner.rule} gives it to {winner.distribution}, which does not bring it; {loser} does"
+                fix = "narrow the `paths` of that rule to what both bring"
+                errors.append(WheelError("a file would be in no package", where=lost[0], why=why, fix=fix))
+    return errors
+
+
+def _key(locked: LockedWheel, python: str) -> str:
+    return digest_of_json([locked.file.sha256, python, LAYER_FORMAT])

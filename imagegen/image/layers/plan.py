@@ -1,0 +1,122 @@
+"""Which wheels share a layer, in which order, under which key: a pure function of the lock.
+
+Engines share unpacked layers along a common prefix only, so what many images have and what changes least comes first.
+Heavy wheels get a layer each; light ones share layers by a hash of their name, so that a bump rewrites one small layer
+and an added package moves no other. Overlay mounts end at 127 layers: 8 groups and the flagship set's 40 heavy wheels
+leave users more than half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.core.store import digest_of
+from imagegen.image import base
+from imagegen.image.layers import support
+from imagegen.image.layers.install import PREFIX
+from imagegen.plan.lock.interpreter import interpreter_key
+from imagegen.plan.lock.model import Lock, LockedWheel
+
+# Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.
+LAYER_FORMAT = 2
+_INTERPRETER_FORMAT = 2  # the same for the layer of a standalone interpreter
+HEAVY = 10_000_000  # bytes of wheel
+GROUPS = 8
+PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
+SKELETON, SUPPORT = "venv", "support"  # layers without wheels
+# The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
+_FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer to be: its wheels sorted by name (none for skeleton and support), its key "sha256:..."."""
+
+    name: str
+    wheels: tuple[LockedWheel, ...]
+    key: str
+
+
+def plan(lock: Lock) -> tuple[LayerPlan, ...]:
+    """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones, support."""
+    heavy = sorted(filter(is_heavy, lock.wheels), key=_heavy_order)
+    groups: dict[str, list[LockedWheel]] = {}
+    for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
+        if not is_heavy(wheel):
+            groups.setdefault(group_of(wheel.name), []).append(wheel)
+    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
+    parts += [(wheel.name, (wheel,)) for wheel in heavy]
+    parts += [(group, tuple(groups[group])) for group in sorted(groups)]
+    plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)))
+
+
+def is_heavy(wheel: LockedWheel) -> bool:
+    """Return whether the wheel gets a layer of its own; so does one whose size the lock does not name."""
+    return wheel.file.size is None or wheel.file.size >= HEAVY
+
+
+def group_of(name: str) -> str:
+    """Return the name of the layer that a light wheel of this distribution shares."""
+    return f"group-{int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], 'big') % GROUPS}"
+
+
+def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
+    for rank, name in enumerate(_FOUNDATION):
+        if wheel.name == name or (name.endswith("-") and wheel.name.startswith(name)):
+            return rank, wheel.name
+    return len(_FOUNDATION), wheel.name
+
+
+def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
+    """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format, winners."""
+    names = {wheel.name for wheel in wheels}
+    left_out = [[name, each.paths] for each in lock.winners for name in each.over if name in names]
+    return digest_of_json(
+        {
+            "format": LAYER_FORMAT,
+            "prefix": PREFIX,
+            "python": lock.python,
+            "interpreter": _interpreter(lock),
+            "wheels": [wheel.file.sha256 for wheel in wheels],
+            **({"left out": left_out} if left_out else {}),
+        }
+    )
+
+
+def interpreter_layer_key(lock: Lock) -> str:
+    """Return the digest of all that decides the bytes of a standalone interpreter's layer."""
+    formats = [LAYER_FORMAT, _INTERPRETER_FORMAT]
+    return digest_of_json({"format": formats, INTERPRETER: interpreter_key(lock.interpreter)})
+
+
+def support_key(lock: Lock) -> str:
+    """Everything that decides the bytes of the layer that comes last."""
+    return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support.identity(lock)})
+
+
+def bytecode_key(lock: Lock) -> str:
+    """Everything that decides the byte-code of the support layer: it changes far less often than the layer."""
+    sources = [row for row in support.identity(lock) if row[0].endswith(".py")]
+    return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), "sources": sources})
+
+
+def _interpreter(lock: Lock) -> list[Any]:
+    """Return what compiles byte-code."""
+    path = lock.interpreter.path
+    if lock.interpreter.file:
+        return [path, ["standalone", interpreter_key(lock.interpreter)]]
+    names = (f"python{lock.python}", f"libpython{lock.python}")
+    # Which files of a registry's image are the interpreter's is not known.
+    image = [["base", base.key(lock.base)]] if lock.base.content else []
+    return [path, *image, *([deb.name, deb.sha256] for deb in lock.debs if deb.name.startswith(names))]
+
+
+def digest_of_json(value: Any) -> str:
+    """The OCI digest of the canonical JSON of `value`."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return digest_of(text.encode())

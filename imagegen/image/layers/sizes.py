@@ -1,0 +1,68 @@
+"""What an image weighs, and which of its packages weigh most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+
+from imagegen.core.store import Store
+from imagegen.image.layers import foundation
+from imagegen.image.layers.archive import Archive, ArchiveError
+from imagegen.image.layers.layer import known
+from imagegen.image.layers.plan import plan
+from imagegen.plan.lock.model import Lock, LockedWheel
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes, compressed and on a disk; None where this store does not hold what would tell."""
+
+    name: str
+    packed: int | None
+    unpacked: int | None
+
+
+def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, ...]:
+    """The image's layers from the bottom up: what the store has made, else what the lock records.
+
+    Not `whole`: compiled wheels are not there, and only a record knows the layers that they are in.
+    """
+    if lock.record and not whole:
+        return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
+    recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
+    own = foundation.taken(lock)
+    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in own]
+    names = foundation.names(lock) | {part.key: part.name for part in plan(lock)}
+    for key, name in names.items():
+        if any(layer.key == key for layer in own):
+            continue
+        made = known(store, name, key)
+        sizes.append(Size(name, made.size if made else recorded.get(key), made.unpacked if made else None))
+    return tuple(sizes)
+
+
+def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
+    """The wheels, the heaviest on a disk first; byte-code that is compiled for the image is not counted."""
+    sizes = [Size(wheel.name, wheel.file.size, _unpacked(wheel, store)) for wheel in lock.wheels]
+    return tuple(sorted(sizes, key=lambda size: (-(size.unpacked or size.packed or 0), size.name)))
+
+
+def shared(lock: Lock, others: Iterable[Lock]) -> dict[str, tuple[int, int]]:
+    """Cell -> how many of this image's recorded layers it has too, and what they weigh (compressed bytes)."""
+    own = {layer.digest: layer.size for layer in lock.record.layers} if lock.record else {}
+    found = {}
+    for other in others:
+        both = own.keys() & {layer.digest for layer in other.record.layers} if other.record else set()
+        found[other.cell] = (len(both), sum(own[digest] for digest in both))
+    return found
+
+
+def _unpacked(wheel: LockedWheel, store: Store) -> int | None:
+    if not store.has(wheel.file.digest, wheel.file.size):
+        return None
+    try:
+        with closing(Archive(store.path(wheel.file.digest))) as archive:
+            return sum(member.size for member in archive.files.values())
+    except ArchiveError:  # a build says what is wrong with it
+        return None

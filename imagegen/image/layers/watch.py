@@ -1,0 +1,126 @@
+"""What an audit needs of a wheel's files, seen in the one pass that makes the layer, and kept under the wheel's hash.
+
+Facts depend on the wheel and on where its files go, not on what else is in the stack: rules of the matrix that leave
+files out, for one, are applied by those who read the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from imagegen.audit import extras, facts
+from imagegen.audit.collect import IN_MEMORY, Collector
+from imagegen.audit.model import File, OptionalImport, Package
+from imagegen.core.store import Store, kept
+from imagegen.image.layers.install import Installed, installation, relative, site_packages
+from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
+from imagegen.image.layers.wheel import Wheel, open_locked
+from imagegen.plan.lock.model import LockedWheel
+
+FACTS = "facts"  # records of the store
+
+
+class Watch:
+    """Looks at a wheel's files as they are read by whoever else reads them."""
+
+    def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
+        self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
+        self._files: list[Installed] = []
+        self._found: dict[str, File] = {}
+        self._modules = extras.optional_modules(wheel.requires)
+        self._imports: dict[str, list[OptionalImport]] = {}  # by path
+        self._site = site_packages(python)
+
+    def over(self, files: Iterable[Installed]) -> list[Installed]:
+        """The same files; what is read of them is seen here too."""
+        self._files += files
+        return [replace(file, chunks=partial(self._seen, file)) for file in self._files]
+
+    def finish(self) -> Package:
+        """Keep and return what was seen, after a look at the files that nobody has read to their end."""
+        for file in self._files:
+            if file.path not in self._found:
+                self._found[file.path] = looked_at(file, self._store.scratch)
+                if self._may_import(file):
+                    self._scan(file, b"".join(file.chunks()))
+        package = Package(
+            self._locked.name,
+            self._locked.version,
+            {relative(path, self._site): file for path, file in self._found.items()},
+            requires=self._wheel.requires,
+            tags=self._wheel.tags,
+            licence=self._wheel.licence,
+            optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
+        )
+        kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
+        return package
+
+    def _seen(self, file: Installed) -> Iterator[bytes]:
+        source: list[bytes] | None = [] if self._may_import(file) else None
+        with Collector(file.size, self._store.scratch) as collector:
+            for chunk in file.chunks():
+                collector.write(chunk)
+                if source is not None:
+                    source.append(chunk)
+                yield chunk
+            found = collector.finish(file.sha256, executable=file.executable)
+        if source is not None:
+            self._scan(file, b"".join(source))
+        if found.unreadable and collector.partial:
+            found = looked_at(file, self._store.scratch, whole=True)
+        self._found[file.path] = found
+
+    def _may_import(self, file: Installed) -> bool:
+        return bool(self._modules) and file.path.endswith(".py") and file.size <= IN_MEMORY
+
+    def _scan(self, file: Installed, source: bytes) -> None:
+        self._imports[file.path] = list(extras.scan(relative(file.path, self._site), source, self._modules))
+
+
+def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
+    """What is known of the wheel; one that no layer of this store was made of is read, and must be in the store.
+
+    Raises WheelError, StoreError.
+    """
+    if (found := recall(store, locked, python)) is not None:
+        return found
+    with store.explained(), open_locked(store, locked) as wheel:
+        watch = Watch(store, locked, wheel, python)
+        watch.over(installation(wheel, python))
+        return watch.finish()
+
+
+def recall(store: Store, locked: LockedWheel, python: str) -> Package | None:
+    """The wheel's facts, where the store has them."""
+    data = kept.recall(store, FACTS, key(locked, python))
+    return None if data is None else facts.package(data)
+
+
+def blob(store: Store, locked: LockedWheel, python: str) -> str | None:
+    """The digest of the blob that holds the wheel's facts, where the store has them."""
+    return kept.blob(store, FACTS, key(locked, python))
+
+
+def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
+    """What the file is. As little of it is read as will do, and once more where the collector has left out too much.
+
+    `scratch` and `whole` are as for Collector.
+    """
+    with Collector(file.size, scratch, whole=whole) as collector:
+        for chunk in file.chunks():
+            collector.write(chunk)
+            if collector.idle:
+                break
+        found = collector.finish(file.sha256, executable=file.executable)
+    return looked_at(file, scratch, whole=True) if found.unreadable and collector.partial else found
+
+
+def key(locked: LockedWheel, python: str) -> str:
+    """A digest of all that decides the wheel's facts.
+
+    Only a file's name may say whose build it is, so that 1.0 and 1.0+cu130 can be the same bytes.
+    """
+    return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])

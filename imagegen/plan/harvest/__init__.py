@@ -1,0 +1,77 @@
+"""Package metadata from an index into data: what `why` and `matrix` know without a network.
+
+No package's code runs, and no wheel is fetched whole: the index's page names the files, and the metadata of one wheel
+per release says what it needs. What only an sdist could say is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
+from imagegen.core.net import Client, NotFoundError
+from imagegen.plan.harvest import releases, wheel_metadata
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.metadata import Package
+
+_THREADS = 6  # packages at once, each with one request at a time
+
+
+class HarvestErrors(ErrorGroup, FetchError):
+    """All packages whose metadata could not be had."""
+
+
+def harvest(asked: Sequence[Package], settings: Settings, today: str) -> Iterator[Package]:
+    """Each package with its releases of today, as they come.
+
+    All are tried; what went wrong is raised at the end, as HarvestErrors. `today` is a date, "2026-11-21".
+    """
+    errors: list[ImagegenError] = []
+    with Client(settings) as client:
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="harvest")
+        try:
+            for future in as_completed([pool.submit(_one, each, client, settings, today) for each in asked]):
+                try:
+                    yield future.result()
+                except FetchError as error:
+                    errors.append(error)
+        finally:
+            client.close()
+            pool.shutdown(cancel_futures=True)
+    if errors:
+        raise HarvestErrors(sorted(errors, key=str))
+
+
+def _one(asked: Package, client: Client, settings: Settings, today: str) -> Package:
+    try:
+        return _read(asked, client, settings, today)
+    except FetchError as error:
+        raise FetchError(f"{asked.name} is not harvested", why=_reason(error), fix=error.fix) from error
+
+
+def _read(asked: Package, client: Client, settings: Settings, today: str) -> Package:
+    url = indexes.url_of(asked.index, settings)
+    if url is None:
+        fix = f"{indexes.variable(asked.index)} gives it one"
+        raise FetchError(f"no address is known for the index {asked.index}", fix=fix)
+    try:
+        links = indexes.project(client, url, asked.name)
+    except NotFoundError as error:
+        raise FetchError(f"the index {asked.index} has no package of this name") from error
+
+    def fetch(link: Link, version: str) -> wheel_metadata.Metadata:
+        return wheel_metadata.fetch(client, link, asked.name, version)
+
+    found = releases.read(asked, links, fetch, today)
+    try:
+        return metadata.parse(metadata.dumps(found), name=asked.name)
+    except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte
+        raise FetchError("what the index says cannot be kept", why=error.why) from error
+
+
+def _reason(error: FetchError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

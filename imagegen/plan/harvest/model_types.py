@@ -1,0 +1,132 @@
+"""The model types that releases of transformers and vLLM know, read in their wheels; no code of theirs runs.
+
+transformers names its types in CONFIG_MAPPING_NAMES, and the classes of each type in MODEL_FOR_..._MAPPING_NAMES. vLLM
+names classes alone, in the tables ..._MODELS of its registry: a type is known to the first release with a class of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from packaging.version import Version
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client
+from imagegen.plan.harvest import wheel_metadata
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import DEFAULT, Link
+from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.models import Models
+
+SOURCE = {
+    "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",
+    "vllm": "vllm/model_executor/models/registry.py of the wheels on PyPI, by the classes of a type in transformers",
+}
+_AUTO = "transformers/models/auto/"
+_TYPES = ("auto_mappings.py", "configuration_auto.py")  # from 5.x on in the first
+_CLASSES = "modeling_auto.py"
+_REGISTRY = "vllm/model_executor/models/registry.py"
+_GENERATES = re.compile(r"MODEL_FOR_(CAUSAL_LM|IMAGE_TEXT_TO_TEXT|VISION_2_SEQ|MULTIMODAL_LM)_MAPPING_NAMES")
+_THREADS = 6  # wheels at once
+
+
+def read(packages: Mapping[str, Package], settings: Settings, today: str, say: Callable[[str], None]) -> Models:
+    """Return the types of the harvested releases of transformers and vllm. Raises FetchError."""
+    url = indexes.url_of(DEFAULT, settings)
+    if url is None:
+        raise FetchError(f"no address is known for the index {DEFAULT}")
+    with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
+        links = {name: _wheels(indexes.project(client, url, name), package) for name, package in packages.items()}
+        files = {
+            "transformers": (*(f"{_AUTO}{name}" for name in _TYPES), f"{_AUTO}{_CLASSES}"),
+            "vllm": (_REGISTRY,),
+        }
+
+        def sources(name: str, link: Link) -> list[bytes]:
+            return wheel_metadata.members(client, link, files[name])
+
+        say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
+        texts = {
+            name: dict(zip(found, pool.map(lambda link, name=name: sources(name, link), found.values()), strict=True))
+            for name, found in links.items()
+        }
+    types = {version: set(_types(found)) for version, found in texts["transformers"].items()}
+    classes: dict[str, set[str]] = {}
+    for found in texts["transformers"].values():
+        for name, known in _classes(found):
+            classes.setdefault(name, set()).update(known)
+    registries = {version: set(_registered(found)) for version, found in texts["vllm"].items()}
+    first = {
+        name: {
+            package: version
+            for package, version in (
+                ("transformers", _first(types, {name})),
+                ("vllm", _first(registries, classes.get(name, set()))),
+            )
+            if version
+        }
+        for name in sorted(set[str]().union(*types.values()))
+    }
+    since = {name: min(found, key=Version) for name, found in links.items() if found}
+    return Models(today, since, SOURCE, first)
+
+
+def _wheels(links: list[Link], package: Package) -> dict[str, Link]:
+    """Return a wheel for each release of the package that was harvested and is not yanked."""
+    found: dict[str, Link] = {}
+    for link in links:
+        version = link.filename.split("-")[1]
+        release = package.releases.get(version)
+        if link.filename.endswith(".whl") and release and not release.yanked and "aarch64" not in link.filename:
+            found.setdefault(version, link)
+    return found
+
+
+def _first(releases: Mapping[str, set[str]], names: set[str]) -> str | None:
+    """Return the oldest release that has one of the names."""
+    return min((version for version, known in releases.items() if known & names), key=Version, default=None)
+
+
+def _types(sources: list[bytes]) -> Iterator[str]:
+    for name, pairs in _tables(sources):
+        if name == "CONFIG_MAPPING_NAMES":
+            yield from (key for key, _ in pairs)
+
+
+def _classes(sources: list[bytes]) -> Iterator[tuple[str, list[str]]]:
+    for name, pairs in _tables(sources):
+        if _GENERATES.fullmatch(name):
+            yield from pairs
+
+
+def _registered(sources: list[bytes]) -> Iterator[str]:
+    for name, pairs in _tables(sources):
+        if name.endswith("_MODELS"):
+            yield from (key for key, _ in pairs)
+
+
+def _tables(sources: list[bytes]) -> Iterator[tuple[str, list[tuple[str, list[str]]]]]:
+    """Yield (name, [(key, its texts)]) of each table of texts at module level: a dict, or pairs in OrderedDict."""
+    for source in sources:
+        for node in ast.parse(source).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(target, ast.Name) and isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                yield target.id, list(_pairs(node.value))
+
+
+def _pairs(value: ast.expr) -> Iterator[tuple[str, list[str]]]:
+    for node in ast.walk(value):
+        if isinstance(node, ast.Dict):
+            couples = list(zip(node.keys, node.values, strict=True))
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
+            couples = [(node.elts[0], node.elts[1])]
+        else:
+            continue
+        for key, content in couples:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                constants = (each.value for each in ast.walk(content) if isinstance(each, ast.Constant))
+                yield key.value, [each for each in constants if isinstance(each, str)]

@@ -1,0 +1,177 @@
+"""What an index says about a package -> its releases, each with the metadata of one of its wheels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
+from packaging.utils import (
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
+from imagegen.core.errors import FetchError
+from imagegen.core.text import cut
+from imagegen.plan.harvest.wheel_metadata import Metadata
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.matrix.metadata import LONGEST, Package, Release, holds, requirement
+
+# Images are for Linux on these machines; what can be said of others alone is left out.
+_MACHINES = ("x86_64", "aarch64")
+_PLATFORM = re.compile(rf"any|(?:many)?linux.*_(?:{'|'.join(_MACHINES)})")
+_MOST = 2000  # requirements of a release; vllm has some 150
+_PYTHONS = range(8, 20)  # minor versions of Python 3 in which a marker may hold
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit")
+
+
+@dataclass(frozen=True)
+class _Wheel:
+    link: Link
+    build: tuple[int, str] | tuple[()]
+    tags: frozenset[Tag]
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The one whose metadata is read ranks highest: x86_64, rebuilt last, for the newest ordinary CPython."""
+        machines = {_machine(tag) for tag in self.tags}
+        python = max(
+            (int(tag.interpreter[3:] or 0) for tag in self.tags if re.fullmatch(r"cp3\d+", tag.interpreter)), default=0
+        )
+        threaded = any(tag.abi.endswith("t") for tag in self.tags)
+        place = [each in machines for each in ("x86_64", "any", "aarch64")]
+        return (place, self.build, not threaded, python, self.link.filename)
+
+
+@dataclass
+class _Found:
+    """The files of one version."""
+
+    wheels: list[_Wheel] = field(default_factory=list)
+    sdists: list[Link] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)  # all of them, also those for other systems
+
+
+def read(asked: Package, links: Iterable[Link], metadata: Callable[[Link, str], Metadata], today: str) -> Package:
+    """`asked` with the releases that the links show; `metadata` reads that of a wheel of a version.
+
+    Raises FetchError for a page without any release, and where the metadata of one cannot be used.
+    """
+    versions = _versions(asked, _by_version(asked.name, links))
+    if not versions:
+        since = f" since {asked.since}" if asked.since else ""
+        raise FetchError(f"the index has no release of {asked.name}{since} for Linux")
+    releases = {str(version): _release(asked, str(version), found, metadata) for version, found in versions.items()}
+    ordered = {version: releases[version] for version in sorted(releases, key=Version, reverse=True)}
+    return Package(asked.name, asked.index, today, asked.since, asked.extras, ordered)
+
+
+def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
+    found: dict[Version, _Found] = {}
+    for link in links:
+        try:
+            if link.filename.endswith(".whl"):
+                name, version, build, tags = parse_wheel_filename(link.filename)
+            else:
+                (name, version), build, tags = parse_sdist_filename(link.filename), (), frozenset()
+        except ValueError:  # eggs, installers, and what nobody can install any more
+            continue
+        if name != package:
+            continue
+        each = found.setdefault(version, _Found())
+        each.links.append(link)
+        if not tags:
+            each.sdists.append(link)
+        elif any(_PLATFORM.fullmatch(tag.platform) and not tag.interpreter.startswith("pp") for tag in tags):
+            each.wheels.append(_Wheel(link, build, tags))
+    return {version: each for version, each in found.items() if each.wheels or each.sdists}
+
+
+def _versions(asked: Package, found: dict[Version, _Found]) -> dict[Version, _Found]:
+    """From `since` on; pre-releases only where there is nothing else."""
+    kept = {each: files for each, files in found.items() if asked.since is None or each >= Version(asked.since)}
+    return {each: files for each, files in kept.items() if not each.is_prerelease} or kept
+
+
+def _release(asked: Package, version: str, found: _Found, metadata: Callable[[Link, str], Metadata]) -> Release:
+    days = sorted(str(link.uploaded) for link in found.links if link.uploaded)
+    wheel = max(found.wheels, key=lambda each: each.rank, default=None)
+    read = metadata(wheel.link, version) if wheel else None
+    try:
+        python = _specifier(read.python if read else found.sdists[0].python)
+        plain, extras = _split(asked.extras, read.requires if read else ())
+    except (ValueError, RecursionError) as error:
+        file = (wheel.link if wheel else found.sdists[0]).filename
+        raise FetchError(f"the metadata of {file} cannot be used", why=str(error)) from error
+    return Release(
+        version=version,
+        uploaded=days[0] if days else None,
+        python=python,
+        requires=plain if wheel else None,
+        wheels=tuple(sorted({_tag(each.link.filename) for each in found.wheels})),
+        extras=extras,
+        cuda=cuda_of(plain),
+        yanked=all(link.yanked for link in found.links),
+    )
+
+
+def _split(extras: Iterable[str], texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """What a plain install needs on Linux, and what each of the extras adds."""
+    if len(texts) > _MOST:
+        raise ValueError(f"it has {len(texts)} requirements")
+    parsed = {_canonical(text): requirement(text).marker for text in texts}
+    plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
+    rest = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
+    more = {extra: tuple(text for text, marker in rest.items() if _may_hold(marker, extra)) for extra in extras}
+    return tuple(sorted(plain)), {extra: added for extra, added in sorted(more.items()) if added}
+
+
+@cache
+def _canonical(text: str) -> str:
+    """The same text for the same requirement, however it was written. Raises ValueError."""
+    found = requirement(text)
+    extras = ",".join(sorted(canonicalize_name(extra) for extra in found.extras))
+    name = canonicalize_name(found.name) + (f"[{extras}]" if extras else "")
+    wanted = f" @ {found.url} " if found.url else str(found.specifier)
+    return name + wanted + (f"; {found.marker}" if found.marker else "")
+
+
+@cache
+def _may_hold(marker: str, extra: str) -> bool:
+    places = itertools.product(_PYTHONS, _MACHINES)
+    return any(holds(marker, f"3.{minor}.0", machine, extra) is not False for minor, machine in places)
+
+
+def cuda_of(requires: Iterable[str]) -> str | None:
+    """The CUDA version of a build that pins its runtime: "12.8" of nvidia-cuda-runtime-cu12==12.8.90, else None."""
+    for text in requires:
+        found = requirement(text)
+        pins = [each.version for each in found.specifier if each.operator == "=="]
+        if _RUNTIME.fullmatch(canonicalize_name(found.name)) and pins:
+            release = Version(pins[0].removesuffix(".*")).release
+            return f"{release[0]}.{release[1]}" if len(release) > 1 else None
+    return None
+
+
+def _specifier(text: str) -> str:
+    try:
+        if len(text) <= LONGEST:
+            return str(SpecifierSet(text))
+    except ValueError:
+        pass
+    raise ValueError(f'its Requires-Python is "{cut(text, LONGEST)}"')
+
+
+def _machine(tag: Tag) -> str:
+    return next((machine for machine in _MACHINES if tag.platform.endswith(machine)), tag.platform)
+
+
+def _tag(filename: str) -> str:
+    """The tag of a wheel's name: "cp38-abi3-manylinux_2_28_x86_64"."""
+    return "-".join(filename.removesuffix(".whl").split("-")[-3:])

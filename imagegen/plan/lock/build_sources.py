@@ -1,0 +1,165 @@
+"""What a source build begins with: found out when a lock is made, brought into the store when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from imagegen.core import data, git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError, ReproducibilityError
+from imagegen.core.net import Client, Missing, MissingFiles
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.model import (
+    GIT,
+    LOCAL,
+    File,
+    LockedBuild,
+    LockedGit,
+    LockedPatch,
+    LockedSubmodule,
+    archive_name,
+)
+from imagegen.plan.lock.recipes import Compiled
+from imagegen.plan.lock.sources import Finder, Wanted, in_parallel, mirrored
+from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
+
+
+def source_of(each: Compiled, store: Store, settings: Settings, progress: Progress) -> File:
+    """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
+    release = each.recipe.releases[each.version]
+    if isinstance(release, SdistFile):
+        return File(release.filename, release.sha256, release.size, indexes.DEFAULT)
+    folder = f"{each.package}-{each.version}"
+    if isinstance(release, LocalSource):
+        with _told_where(release):
+            made, index = git.pack(release.path, folder, store), LOCAL
+        name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
+    else:
+        made, index = git.archive(_commit(release), folder, store, settings, progress), GIT
+        name = archive_name(each.package, each.version)
+        for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
+            if paths:
+                progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
+    return File(name, made.digest.removeprefix("sha256:"), made.size, index)
+
+
+def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[LockedSubmodule, ...]]:
+    """The commit that the release is, with the submodules that come along; of another source none."""
+    release = each.recipe.releases[each.version]
+    if not isinstance(release, Commit):
+        return None, ()
+    submodules = tuple(LockedSubmodule(sub.path, sub.url, sub.commit, sub.tree) for sub in release.submodules)
+    return LockedGit(release.ref or release.commit[:12], release.url, release.commit, release.tree), submodules
+
+
+def patches_of(recipe: Recipe) -> tuple[LockedPatch, ...]:
+    return tuple(LockedPatch(patch.path.name, patch.sha256) for patch in recipe.patches)
+
+
+def fetch_sources(
+    builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store, settings: Settings, progress: Progress
+) -> None:
+    """Bring all that the builds begin with into the store: sources, patches, build requirements, each by its hash.
+
+    `recipes` are the cell's, by package. Raises MissingFiles with all that could not be had, FetchError, LockError for
+    what on this disk is no longer as it was locked, ReproducibilityError for an archive that came out differently.
+    """
+    builds = tuple(builds)
+    for build in builds:
+        _keep_patches(build, recipes[build.name].of(build.version), store)
+    wanted = [Wanted(each.name, each.file) for build in builds for each in build.build_requires]
+    wanted += [Wanted(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)]
+    wanted = [each for each in wanted if not store.intact(each.file.digest, each.file.size)]
+    total = sum(each.file.estimate for each in wanted)
+    label = f"fetching what {counted(len(builds), 'source build')} begins with"
+    lacking: MissingFiles | None = None
+    for build in builds:
+        try:
+            _pack(build, recipes[build.name], store, settings, progress)
+        except MissingFiles as error:
+            lacking = lacking.also(error.files) if lacking else error
+    with Client(settings) as client, progress.meter(label, total) as meter:
+        finder = Finder(client, store, settings, meter)
+        try:
+            for _ in in_parallel([partial(finder.fetch, each) for each in wanted], client):
+                pass
+        except MissingFiles as error:
+            lacking = lacking.also(error.files) if lacking else error
+    if lacking:
+        raise lacking
+
+
+def require_unchanged(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store) -> None:
+    """Of builds from sources on this disk, raise LockError for one that is not as it was locked, FetchError if gone."""
+    for build in builds:
+        _require_unchanged(build, recipes[build.name], store)
+
+
+def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, progress: Progress) -> None:
+    """Bring the archive of a commit or of a directory into the store; other sources have an address."""
+    folder = f"{build.name}-{build.version}"
+    if build.source.index == LOCAL:
+        _require_unchanged(build, recipe, store)
+    elif build.git and not (
+        store.intact(build.source.digest, build.source.size) or mirrored(build.source, store, settings, progress)
+    ):
+        commit = git.Source(
+            build.git.url,
+            build.git.commit,
+            build.git.tree,
+            submodules=tuple(git.Submodule(sub.path, sub.url, sub.commit, sub.tree) for sub in build.submodules),
+        )
+        try:
+            made = git.archive(commit, folder, store, settings, progress)
+        except FetchError as error:
+            raise MissingFiles([_missing(build, build.git, error)], store.root) from error
+        if made.digest != build.source.digest:
+            raise ReproducibilityError(
+                f"{build.git.url} at {build.git.commit} gives another archive than the lock names",
+                why=f"expected {build.source.digest}, got {made.digest}, of the same tree {build.git.tree}",
+                fix="use the imagegen that wrote the lock, or lock again",
+            )
+
+
+def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None:
+    folder = f"{build.name}-{build.version}"
+    release = recipe.releases.get(build.version)
+    if not isinstance(release, LocalSource):
+        raise LockError(f"{folder} has no directory to be compiled from", fix="lock again")
+    with _told_where(release):
+        git.unchanged(release.path, folder, build.source.digest, store)
+
+
+@contextmanager
+def _told_where(source: LocalSource) -> Iterator[None]:
+    """Errors of a directory that cannot be packed name the line that asks for it, unless they name a file of it."""
+    try:
+        yield
+    except FetchError as error:
+        error.where = error.where or source.where
+        raise
+
+
+def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:
+    name = f"{build.source.filename}, {commit.url} at {commit.commit}"
+    tried = f"{error.what}: {error.why}" if error.why else error.what
+    return Missing(name, build.source.sha256, (tried,), error.fix or "run this where that host can be reached")
+
+
+def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
+    """Write the recipe's patches into the store; the matrix has compared them with the hashes that the lock repeats."""
+    for patch in recipe.patches:
+        if not store.has(f"sha256:{patch.sha256}"):
+            store.write(data.read(patch.path))
+    if lacking := [each.filename for each in build.patches if not store.has(f"sha256:{each.sha256}")]:
+        raise LockError(f"{', '.join(lacking)} of {build.name} is none of its recipe's patches", fix="lock again")
+
+
+def _commit(release: Commit) -> git.Source:
+    submodules = tuple(git.Submodule(sub.path, sub.url, sub.commit, sub.tree) for sub in release.submodules)
+    return git.Source(release.url, release.commit, release.tree, release.ref, submodules)

@@ -1,0 +1,118 @@
+"""What a source build of a lock is decided by, as one key; and the lock once its wheels are made.
+
+The key names a wheel in every wheelhouse, so that nobody compiles the same twice. It covers what can change the wheel's
+bytes and nothing else: not why it is compiled, who asks for it, or how many jobs compiled it at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.core.errors import BuildError
+from imagegen.core.store import digest_of
+from imagegen.incontainer import WORKER
+from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.interpreter import interpreter_key
+from imagegen.plan.lock.model import BUILT, File, Lock, LockedBuild, LockedWheel
+
+BUILDER = "builder"  # name of the input: what runs a build, for locks that have some
+# NVIDIA's wheels that make a toolkit. Those of CUDA 12 hold no nvcc: there the base is the toolkit.
+TOOLKIT = ("nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm")
+_FORMAT = 1  # of the key; a new number compiles everything anew
+_COMPILING = re.compile(
+    r"(gcc|g\+\+|cpp)(-\d+)?|binutils|libc6-dev|lib(stdc\+\+|gcc)-\d+-dev|python3(\.\d+)?(-minimal|-dev)?|libpython3.*"
+)
+
+
+@functools.cache
+def builder() -> str:
+    """Hex sha256 of the programs that run a build in its container."""
+    found = hashlib.sha256()
+    for path in sorted(WORKER.rglob("*.py")):
+        source = path.read_bytes()
+        found.update(f"{path.relative_to(WORKER)} {len(source)}\n".encode() + source)
+    return found.hexdigest()
+
+
+def key_of(build: LockedBuild, lock: Lock) -> str:
+    """The digest of all that decides the build's wheel, read off the lock; the build's own `key` is not."""
+    shas = {wheel.name: wheel.file.sha256 for wheel in lock.wheels}
+    archive = [interpreter_key(lock.interpreter)] if lock.interpreter.file else []
+    parts = {
+        "format": _FORMAT,
+        "builder": lock.inputs.get(BUILDER),
+        "release": [build.name, build.version],
+        "source": [build.source.filename, build.source.sha256],
+        "git": [build.git.commit, build.git.tree] if build.git else None,
+        "submodules": [[each.path, each.commit, each.tree] for each in build.submodules],
+        "patches": [each.sha256 for each in build.patches],
+        "build-requires": [[each.name, each.file.sha256] for each in build.build_requires],
+        "against": [[name, shas.get(name)] for name in build.against],
+        "compiler": compiler(lock.base, lock.debs),
+        "interpreter": [lock.interpreter.path, lock.python, lock.platform, *archive],
+        "env": dict(build.env),
+        "architectures": build.architectures,
+    }
+    return digest_of(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode())
+
+
+def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:
+    """The build, with its key in this lock."""
+    return replace(build, key=key_of(build, lock))
+
+
+def compiler(base: LockedBase, debs: Iterable[Deb]) -> list[str]:
+    """Return what compiles, and Python: the base's image by digest, and packages of the lock by name and version."""
+    image = [base.content.digest] if base.content else []
+    return [*image, *(f"{deb.name}={deb.version}" for deb in debs if _COMPILING.fullmatch(deb.name))]
+
+
+def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
+    """Of the wheels these, and all that they need, sorted; the toolkit's wheels are always among them."""
+    needed_by = {wheel.name: frozenset(wheel.via) for wheel in wheels}
+    found = {*names, *TOOLKIT} & needed_by.keys()
+    while more := {name for name, asking in needed_by.items() if not asking.isdisjoint(found)} - found:
+        found |= more
+    return tuple(sorted(found))
+
+
+def realised(lock: Lock, built: Mapping[str, BuiltWheel]) -> Lock:
+    """The lock with the wheels of its builds, by package: what is assembled, and written nowhere.
+
+    Raises BuildError for a build without its wheel, or with another's.
+    """
+    made = [_wheel(build, built.get(build.name)) for build in lock.builds]
+    others = [wheel for wheel in lock.wheels if wheel.build is None]
+    return replace(lock, wheels=tuple(sorted((*others, *made), key=lambda wheel: wheel.name)))
+
+
+def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
+    if wheel is None or wheel.key != build.key:
+        raise BuildError(
+            f"{build.name} {build.version} has not been built",
+            why=f"the wheelhouse has no wheel with the key {build.key}",
+            fix="`imagegen wheels build` makes it",
+        )
+    name, version, _, _ = parse_wheel_filename(wheel.filename)
+    if (name, version) != (build.name, Version(build.version)):
+        raise BuildError(
+            f"{wheel.filename} is no wheel of {build.name} {build.version}",
+            why=f"the wheelhouse has it under the key {build.key}",
+            fix="`imagegen wheels gc` forgets it, then build again",
+        )
+    file = File(wheel.filename, wheel.sha256, wheel.size, BUILT)
+    return LockedWheel(build.name, build.version, file, build.via, build.because, choice=build.choice, build=build.key)
+
+
+def misbuilt(lock: Lock) -> tuple[str, ...]:
+    """Builds whose key is not that of what the lock says of them: only an edit can have done that."""
+    return tuple(build.name for build in lock.builds if build.key != key_of(build, lock))

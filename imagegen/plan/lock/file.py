@@ -1,0 +1,197 @@
+"""The lock file: TOML that reads well in a diff, written stably, read strictly.
+
+Source of the format: TOML 1.0. The order and layout are ours, so that a new version of a library cannot touch every
+committed lock: one table per wheel, one line per Debian package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from imagegen.core import data
+from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
+from imagegen.core.store import digest_of
+from imagegen.plan.lock import builds
+from imagegen.plan.lock.model import LOCK_VERSION, Lock
+from imagegen.plan.lock.schema import LockFile, to_table
+
+_RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
+
+
+_LONGEST_LINE = 1 << 13  # a key of a million parts would take tomllib days
+
+
+class LockErrors(ErrorGroup, LockError):
+    """All that is wrong with a lock file, at once."""
+
+
+def read(path: Path, project: Path | None = None) -> Lock:
+    """Return the lock in a file, of a project. Raises LockError, or LockErrors with each fault's line."""
+    try:
+        text = data.read(path, project).decode()
+    except FileNotFoundError:
+        raise LockError("there is no lock", where=Location(path), fix="run `imagegen lock` first") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(
+            "the lock cannot be read",
+            where=Location(path),
+            why=getattr(error, "strerror", None) or "it is not UTF-8",
+            fix=_RELOCK,
+        ) from error
+    return loads(text, path)
+
+
+def loads(text: str, path: Path | str = "<lock>") -> Lock:
+    """The lock in `text`; `path` is named in errors."""
+    try:
+        if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
+            raise ValueError(f"a line is longer than {_LONGEST_LINE} characters")  # noqa: TRY301 - as what tomllib raises
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and numbers that are too long for int
+        line = re.search(r"line (\d+)", str(error))
+        at_end = len(text.splitlines()) if "end of document" in str(error) else None
+        where = Location(path, int(line[1]) if line else at_end)
+        raise LockError("the lock is not TOML", where=where, why=str(error), fix=_RELOCK) from error
+    version = table.get("version")
+    if version != LOCK_VERSION or isinstance(version, bool):
+        raise LockError(
+            f"the lock has format {version!r}, this imagegen reads format {LOCK_VERSION}",
+            where=Location(path, _line(text, ("version",))),
+            fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
+        )
+    try:
+        lock = LockFile.model_validate(table).to_model()
+    except ValidationError as error:
+        faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
+        faults.omitted = error.error_count() - len(faults)
+        raise LockErrors(faults) from error
+    if wrong := builds.misbuilt(lock):
+        position = [build.name for build in lock.builds].index(wrong[0])
+        raise LockError(
+            f"the key of {', '.join(wrong)} is not that of what the lock says of the build",
+            where=Location(path, _line(text, ("build", position, "key"))),
+            why="the lock was edited by hand; a key stands for all that decides a compiled wheel",
+            fix=_RELOCK,
+        )
+    return lock
+
+
+def write(lock: Lock, path: Path) -> None:
+    """Replace the file at once, or leave it as it was. Raises LockError when it cannot be written."""
+    try:
+        data.write(path, dumps(lock).encode())
+    except OSError as error:
+        raise LockError("the lock cannot be written", where=Location(path), why=str(error)) from error
+
+
+def dumps(lock: Lock) -> str:
+    """The lock file's text; equal locks give equal text. Raises LockErrors for a lock that could not be read back."""
+    head = (
+        f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
+        "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
+    )
+    text = head + "\n".join(_render(to_table(lock), ())) + "\n"
+    loads(text, f"lock of {lock.cell}")
+    return text
+
+
+def inputs_hash(lock: Lock) -> str:
+    """The digest of the lock without its record: what labels and tags carry."""
+    canonical = json.dumps(to_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
+    return digest_of(canonical.encode())
+
+
+def contents_hash(lock: Lock) -> str:
+    """As `inputs_hash`, with the bytes of what was compiled: one key may have given others on another machine."""
+    compiled = [[wheel.name, wheel.file.sha256] for wheel in lock.wheels if wheel.build]
+    return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
+
+
+def _render(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:
+    """Lines of a table: plain values first, then its tables, then its arrays of tables."""
+    for key, value in table.items():
+        if _is_rows(key, value):
+            yield from (f"{_key(key)} = [", *(f"  {_inline(row)}," for row in value), "]")
+        elif not isinstance(value, dict) and not _is_tables(value):
+            yield f"{_key(key)} = {_value(value)}"
+    for key, value in table.items():
+        header = ".".join(_key(part) for part in (*prefix, key))
+        if isinstance(value, dict):
+            yield from ("", f"[{header}]", *_render(value, (*prefix, key)))
+        elif _is_tables(value) and not _is_rows(key, value):
+            for item in value:
+                yield from ("", f"[[{header}]]", *_render(item, (*prefix, key)))
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+def _is_rows(key: str, value: object) -> bool:
+    """Long lists of small records take one line each."""
+    return key in ("archives", "debs", "layers") and _is_tables(value)
+
+
+def _inline(row: Mapping[str, Any]) -> str:
+    return "{ " + ", ".join(f"{_key(key)} = {_value(value)}" for key, value in row.items()) + " }"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    raise TypeError(f"a lock holds no {type(value).__name__}")
+
+
+def _explain(text: str, path: Path | str, fault: Any) -> LockError:
+    loc: tuple[str | int, ...] = fault["loc"]
+    why = str(fault["msg"]).removeprefix("Value error, ")
+    shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+    if fault["type"] == "extra_forbidden":
+        what, why = f"unknown key {shown!r}", "this format has no such key"
+    elif fault["type"] == "missing":
+        what, why = f"key {shown!r} is missing", "every lock has it"
+    else:
+        what = f"{shown!r} is not valid" if shown else "the lock contradicts itself"
+    place = loc[:-1] if fault["type"] == "missing" else loc
+    return LockError(what, where=Location(path, _line(text, place)), why=why, fix=_RELOCK)
+
+
+def _line(text: str, loc: tuple[str | int, ...]) -> int | None:
+    """The line of a value in a file laid out as `dumps` lays it out; None when it cannot be told."""
+    lines = text.splitlines()
+    found, number = None, 0
+    for position, part in enumerate(loc):
+        if isinstance(part, int):
+            continue
+        turn = loc[position + 1] if position + 1 < len(loc) else 0
+        count = turn if isinstance(turn, int) else 0
+        pattern = re.compile(rf'\[{{1,2}}(\S+\.)?"?{re.escape(part)}"?\]{{1,2}}\s*$|\s*"?{re.escape(part)}"?\s*=')
+        for index in range(number, len(lines)):
+            if pattern.match(lines[index]):
+                if lines[index].startswith("[[") and count:
+                    count -= 1
+                    continue
+                if lines[index].endswith("= ["):
+                    return index + count + 2
+                found, number = index + 1, index
+                break
+        else:
+            break
+    return found

@@ -1,0 +1,197 @@
+"""Does a lock still answer its cell? What moved in the matrix since, and what a hand has changed in the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.core.errors import BuildError, LockError
+from imagegen.plan.lock.build_sources import commit_of, patches_of
+from imagegen.plan.lock.builds import BUILDER, builder
+from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan.lock.interpreter import lock_interpreter
+from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, winners_among
+from imagegen.plan.lock.recipes import Compiled, architectures, environment
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.matrix.recipe import SdistFile
+
+BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the matrix
+
+
+def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
+    """Names of the inputs that moved since the lock was made, sorted: changed, new or gone.
+
+    The matrix knows sdists that this stack never asked for: only those that the lock was made with count.
+    """
+    now = {**cell.inputs, BUILDER: builder()} if lock.builds else cell.inputs
+    names = lock.inputs.keys() | {name for name in now if not name.startswith("sdist ")}
+    moved = {name for name in names if lock.inputs.get(name) != now.get(name)}
+    if lock.winners != winners_among(cell.winners, lock.packages):
+        moved.add("winners")
+    if any(wheel.misrecorded != cell.misrecorded.get(wheel.file.sha256) for wheel in lock.wheels):
+        moved.add("misrecorded")
+    return tuple(sorted(moved))
+
+
+def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
+    """Return the fields in which a lock that is not stale contradicts its cell: only an edit can have done that.
+
+    Which packages there are, their versions and hashes are the lock's alone: only its review, or another resolution,
+    finds such an edit. Raises LockError for a platform that wheels do not know.
+    """
+    return tuple(_contradictions(lock, cell))
+
+
+def require_fresh(lock: Lock, cell: Cell, where: str) -> None:
+    """Raise LockError for a lock at the path `where` that is stale or that an edit has changed."""
+    fix = f"`imagegen lock {cell.id}`"
+    if moved := stale(lock, cell):
+        why = f"since then these inputs moved: {', '.join(moved)}"
+        raise LockError(f"the lock of {cell.id} is stale", where=where, why=why, fix=fix)
+    if wrong := contradictions(lock, cell):
+        why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
+        raise LockError(f"the lock of {cell.id} contradicts the matrix", where=where, why=why, fix=fix)
+
+
+def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
+    repeated = (
+        ("cell", lock.cell, cell.id),
+        ("image", lock.image, cell.image),
+        ("axes", dict(lock.axes), dict(cell.axes)),
+        *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
+        *_of_interpreter(lock, cell),
+        ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
+        ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
+        (
+            "env",
+            [(each.name, each.value, each.because) for each in lock.env],
+            [(each.name, each.value, each.because) for each in cell.env],
+        ),
+    )
+    yield from (name for name, said, meant in repeated if said != meant)
+    wheels = {wheel.name: wheel for wheel in lock.wheels}
+    builds = {build.name: build for build in lock.builds}
+    for requirement in cell.requirements:
+        package = requirement.component.package
+        if build := builds.pop(package, None):
+            if not _compiles(build, requirement, cell):
+                yield f"build {package}"
+        elif not _answers(wheels.get(package), requirement, cell):
+            yield f"wheel {package}"
+    yield from (f"build {name}" for name in builds)
+    required = {each.component.package for each in cell.requirements}
+    whole = cell.from_uv_lock  # a file that names all others: what it says is compared when it is read again
+    if not whole:
+        yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
+    made = [each for each in lock.wheels if each.sdist and not (whole and each.sdist.git)]
+    yield from (f"sdist {each.name}" for each in made if not _is_declared(each, cell))
+    if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
+        yield "uv"
+    for build in lock.builds:
+        yield from (f"build {build.name}: {each.name}" for each in build.build_requires if not _is_plain(each))
+    target = Target.of(cell.platform, cell.base, lock.interpreter.version)
+    yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
+
+
+def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
+    meant = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
+    for each in fields(meant):
+        yield f"interpreter.{each.name}", getattr(lock.interpreter, each.name), getattr(meant, each.name)
+
+
+def _capabilities(cell: Cell) -> tuple[str, ...] | None:
+    return tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
+
+
+def _source(wheel: LockedWheel) -> LockedGit | None:
+    return wheel.sdist.git if wheel.sdist else None
+
+
+def _is_ordinary(wheel: LockedWheel) -> bool:
+    """Return whether the wheel comes from the default index, as all do that no cell asks for by name."""
+    return wheel.file.index == DEFAULT and wheel.choice is None
+
+
+def _is_plain(wheel: LockedWheel) -> bool:
+    return _is_ordinary(wheel) and wheel.sdist is None
+
+
+def _is_declared(wheel: LockedWheel, cell: Cell) -> bool:
+    """Return whether the matrix has this release built from source, with the build requirements that it pins."""
+    assert wheel.sdist  # noqa: S101 - the caller asks for such wheels alone
+    source = wheel.sdist
+    if source.git:
+        asked = next((each.git for each in cell.requirements if each.component.package == wheel.name), None)
+        declared = asked.metadata if asked else None
+    else:
+        declared = next((each.sdist for each in cell.sdists if each.package == wheel.name), None)
+    locked = {(each.name, Version(each.version)) for each in source.build_requires}
+    return (
+        declared is not None
+        and Version(declared.version) == Version(wheel.version)
+        and {_pin(each) for each in declared.build_requires} <= locked
+        and all(map(_is_plain, source.build_requires))
+        and (source.git is not None or source.file.index == wheel.file.index)
+    )
+
+
+def _pin(requirement: str) -> tuple[str, Version]:
+    """Return name and version of a requirement as the matrix pins build requirements: "setuptools==84.2.1"."""
+    name, _, version = requirement.partition("==")
+    return canonicalize_name(name), Version(version)
+
+
+def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
+    """Whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
+    if cell.from_uv_lock:
+        return True
+    has_recipe = requirement.component.package in cell.recipes
+    chosen = wheel.choice is not None and has_recipe and not requirement.from_source
+    index = GIT if requirement.git else requirement.index
+    return wheel.file.index == index or (chosen and wheel.file.index in (URL, LINKS))
+
+
+def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
+    """Whether the build is what the recipe says, for a release that will do."""
+    recipe = cell.recipes.get(build.name)
+    release = recipe.releases.get(build.version) if recipe else None
+    if recipe is None or release is None:
+        return False
+    recipe = recipe.of(build.version)
+    each = Compiled(requirement, recipe, build.version)
+    try:
+        env = environment(each, cell)
+    except BuildError:
+        return False
+    file = build.source
+    return (
+        build.because == requirement.because
+        and SpecifierSet(requirement.specifier).contains(build.version, prereleases=True)
+        and (not isinstance(release, SdistFile) or (file.filename, file.sha256) == (release.filename, release.sha256))
+        and (build.git, build.submodules) == commit_of(each)
+        and (build.patches, build.requires, build.modules) == (patches_of(recipe), recipe.requires, recipe.modules)
+        and build.env == env
+        and build.architectures == architectures(each, cell)
+    )
+
+
+def _answers(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) -> bool:
+    return (
+        wheel is not None
+        and wheel.because == requirement.because
+        and _is_of(wheel, requirement, cell)
+        and (
+            _source(wheel) == (requirement.git and LockedGit.of(requirement.git)) or _is_from_uv_lock(requirement, cell)
+        )
+        and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
+    )
+
+
+def _is_from_uv_lock(requirement: Requirement, cell: Cell) -> bool:
+    """Return whether a uv.lock names the requirement's source, and not the matrix."""
+    return cell.from_uv_lock is not None and requirement.git is None

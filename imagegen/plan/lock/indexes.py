@@ -1,0 +1,224 @@
+"""Package indexes: where an alias is served from on this machine, and what an index or a find-links place holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.core.config import Settings, mirror_name
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, Page, file_path, is_file
+from imagegen.core.text import redact
+from imagegen.plan.lock.forms import names_file, relative_path
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Index
+
+if TYPE_CHECKING:
+    import pypi_simple
+
+DEFAULT = "pypi"
+_PREAMBLE = 1024  # bytes of a page in which HTML shows itself
+_MAX_LINKS = 200_000  # the longest pages have some ten thousand
+_MAX_TAG = 1 << 14  # bytes
+# Characters. File systems take no longer name; on one, parsers backtrack, and its tags are the product of its parts.
+_MAX_NAME = 255
+# No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
+_SAID = ("data-requires-python", "data-upload-time", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
+_TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^'<]|<[^a-z/!'])*')*>""", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file that a page or a directory offers, and what a page may say about it (PEP 503, 592, 658, 700)."""
+
+    filename: str
+    url: str
+    sha256: str | None
+    python: str = ""  # the specifier of Requires-Python, as it is written there
+    uploaded: dt.date | None = None  # in UTC
+    yanked: bool = False
+    metadata_sha256: str | None = None
+
+
+def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
+    """`settings` in which every alias of the matrix has its address; what the user set stays.
+
+    User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
+    """
+    known = {alias: index.url for alias, index in indexes.items() if index.url} | dict(settings.index_urls)
+    # No variable's name has a dot.
+    known |= {alias: known[spelled] for alias in indexes if (spelled := alias.replace(".", "-")) in settings.index_urls}
+    return replace(settings, index_urls={alias: _signed(alias, url, settings) for alias, url in known.items()})
+
+
+def _signed(alias: str, url: str, settings: Settings) -> str:
+    name = f"UV_INDEX_{mirror_name(alias)}"
+    user, password = (settings.env.get(f"{name}_{part}", "") for part in ("USERNAME", "PASSWORD"))
+    scheme, separator, rest = url.partition("://")
+    if not (user or password) or "@" in rest.partition("/")[0] or scheme not in ("http", "https"):
+        return url
+    return f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
+
+
+def url_of(alias: str, settings: Settings) -> str | None:
+    """The address that serves `alias` here, without a trailing slash."""
+    if alias == DEFAULT and alias not in settings.index_urls:
+        import pypi_simple  # late, here and below: it brings an HTML parser, which an unchanged build never needs
+
+        return pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/")
+    return settings.index_urls.get(alias, "").rstrip("/") or None
+
+
+def variable(alias: str) -> str:
+    """The environment variable that gives an alias another address."""
+    return f"IMAGEGEN_INDEX_{mirror_name(alias)}"
+
+
+def project(client: Client, index_url: str, name: str) -> list[Link]:
+    """The files of a project (PEP 503, PEP 691). Raises FetchError."""
+    import pypi_simple
+
+    return _links(client.page(f"{index_url}/{name}/", accept=pypi_simple.ACCEPT_JSON_PREFERRED), name)
+
+
+def find_links(client: Client, place: str) -> list[Link]:
+    """The files at a find-links place: a directory, a file:// address, or a page. Raises FetchError."""
+    directory = local_directory(place)
+    if directory is not None:
+        return [Link(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
+    return _links(client.page(place if "://" in place else Path(place).resolve().as_uri()), "")
+
+
+def local_directory(place: str) -> Path | None:
+    """The directory that a find-links place names, if it is one."""
+    path = file_path(place) if is_file(place) else Path(place)
+    return path if ("://" not in place or is_file(place)) and path.is_dir() else None
+
+
+def stand_in(settings: Settings, package: str, version: str, target: Target) -> Path | None:
+    """The one wheel of exactly this release (local version included) for the target in the find-links directories.
+
+    None when there is none, or when several file names fit and a choice would have to be made.
+    """
+    found: dict[str, Path] = {}
+    for directory in filter(None, map(local_directory, settings.find_links)):
+        for path in sorted(directory.glob("*.whl")):
+            if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
+                found.setdefault(path.name, path)
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _is_release(filename: str, package: str, version: str) -> bool:
+    try:
+        name, found, _, _ = parse_wheel_filename(filename)
+    except ValueError:
+        return False
+    return name == package and found == Version(version)
+
+
+def _links(page: Page, name: str) -> list[Link]:
+    import pypi_simple
+
+    # By content, not by its declared type: there are mirrors that serve HTML as JSON.
+    try:
+        if page.body.lstrip()[:1] == b"{":
+            data = json.loads(page.body)
+            _check_count(len(data["files"]))
+            data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
+            found = pypi_simple.ProjectPage.from_json_data(data, page.url)
+            links = [_told(each) for each in found.packages]
+        else:
+            links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
+            if not links and b"<" not in page.body[:_PREAMBLE]:
+                raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
+        return [link for link in links if len(link.filename) <= _MAX_NAME and _may_link(page.url, link.url)]
+    except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
+        what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
+        raise FetchError(what, why=redact(str(error))) from error
+
+
+def _tags(body: bytes) -> str:
+    """Those tags of an HTML page that say where files are: over what else it may hold, HTML parsers can take days."""
+    found = list(itertools.islice(_TAG.finditer(body), _MAX_LINKS + 1))
+    _check_count(len(found))
+    tags = (match[0] + (b"</a>" if match[1] in b"aA" else b"") for match in found if len(match[0]) <= _MAX_TAG)
+    return b"".join(tags).decode(errors="replace")
+
+
+def _check_count(links: int) -> None:
+    if links > _MAX_LINKS:
+        raise ValueError(f"it has more than {_MAX_LINKS} links")
+
+
+def _may_link(page: str, link: str) -> bool:
+    """A page on the network must not send us to this machine's files; what is neither cannot be fetched."""
+    return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
+
+
+def _told(file: pypi_simple.DistributionPackage) -> Link:
+    return Link(
+        file.filename,
+        file.url,
+        file.digests.get("sha256"),
+        file.requires_python or "",
+        _day(file.upload_time.isoformat() if file.upload_time else ""),
+        file.is_yanked,
+        (file.metadata_digests or {}).get("sha256"),
+    )
+
+
+def _link(anchor: pypi_simple.Link) -> Link:
+    parts = urlsplit(anchor.url)
+    said = {name: text for name in _SAID if (text := anchor.get_str_attrib(name)) is not None}
+    return Link(
+        unquote(parts.path.rpartition("/")[2]),
+        parts._replace(fragment="").geturl(),
+        _sha256(parts.fragment),
+        said.get("data-requires-python", ""),
+        _day(said.get("data-upload-time", "")),
+        "data-yanked" in said,
+        _sha256(said.get("data-core-metadata") or said.get("data-dist-info-metadata", "")),
+    )
+
+
+def _sha256(text: str) -> str | None:
+    algorithm, _, digest = text.partition("=")
+    return digest.lower() if algorithm == "sha256" else None
+
+
+def _day(text: str) -> dt.date | None:
+    """Of an upload time (RFC 3339). The standard has it in JSON alone; there are mirrors that say it in HTML too."""
+    try:
+        return dt.datetime.fromisoformat(text).astimezone(dt.UTC).date()
+    except (ValueError, OverflowError):
+        return None
+
+
+def hint(url: str, filename: str) -> str | None:
+    """Return the host-free part of a file's address for a lock; None where there is none that a lock may hold."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not names_file(parts.path, filename):
+        return None
+    try:
+        return relative_path(parts.path.removeprefix("/"))
+    except ValueError:
+        return None
+
+
+def from_hint(links: Iterable[Link], path: str) -> str | None:
+    """The address of `path` on the file host that an index's page shows."""
+    for link in links:
+        parts = urlsplit(link.url)
+        if parts.scheme in ("http", "https"):
+            return parts._replace(path=f"/{path}", query="", fragment="").geturl()
+    return None

@@ -1,0 +1,277 @@
+"""What a cell needs from elsewhere before it can be resolved: its base, the indexes behind aliases, commits.
+
+What cannot be had is told at once: whoever carries a lock to another network wants to hear of all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_wheel_filename
+
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import BaseError, FetchError, ImagegenError, LockError
+from imagegen.core.net import Client, NotFoundError, UnreachableError
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.core.text import redact
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.commits import require_metadata
+from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.model import BUILT, GIT
+from imagegen.plan.lock.recipes import Compiled, no_recipe
+from imagegen.plan.lock.resolve import Site
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Requirement
+
+T = TypeVar("T")
+
+
+class Attempts:
+    """Steps that may fail one by one; `require` then raises all that went wrong."""
+
+    def __init__(self) -> None:
+        self._errors: list[ImagegenError] = []
+
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """What the step gives, or None."""
+        try:
+            return step()
+        except (BaseError, FetchError, LockError) as error:
+            self._errors.append(error)
+            return None
+
+    def require(self) -> None:
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise LockErrors(self._errors)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`sites` by index alias; `archives` of commits by package."""
+
+    sites: Mapping[str, Site]
+    archives: Mapping[str, git.Archive]
+
+
+def gather(
+    cell: Cell,
+    target: Target,
+    compiled: Mapping[str, Compiled],
+    attempts: Attempts,
+    room: Path,
+    settings: Settings,
+    store: Store,
+    progress: Progress,
+) -> Parts:
+    """All of it; `room` is a directory for as long as the lock is made. Raises what `attempts` and this gathered.
+
+    Of what is `compiled` by a recipe, the resolution needs no file.
+    """
+    for requirement in cell.requirements:
+        if requirement.component.compiled and requirement.component.package not in cell.recipes:
+            attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
+    found: dict[str, Site | None] = dict(default_site(settings))
+    maker = _SiteMaker(cell, target, room, settings, progress)
+    routed: dict[str, list[Requirement]] = {}
+    for requirement in cell.requirements:
+        ordinary = not requirement.git and requirement.component.package not in compiled
+        if requirement.index != indexes.DEFAULT and ordinary:
+            routed.setdefault(requirement.index, []).append(requirement)
+    for alias, requirements in routed.items():
+        found[alias] = attempts.attempt(lambda alias=alias, each=requirements: maker.site(alias, each))  # type: ignore[misc]
+    packed = {
+        each.component.package: attempts.attempt(lambda each=each: _archive(each, store, settings, progress))  # type: ignore[misc]
+        for each in cell.requirements
+        if each.git and not each.component.compiled
+    }
+    attempts.require()
+    archives = {package: archive for package, archive in packed.items() if archive}
+    sites = {alias: site for alias, site in found.items() if site}
+    sites |= {GIT: maker.commits(archives)} if archives else {}
+    sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
+    return Parts(sites, archives)
+
+
+def default_site(settings: Settings) -> dict[str, Site]:
+    """The default index where the user names one, by its alias; else nothing, and uv has its own."""
+    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
+
+
+def pep508(requirement: Requirement) -> str:
+    """The requirement; an exact version gets the local label of its index, so that no other build answers."""
+    if requirement.git:
+        return f"{requirement.pep508}{',' if requirement.specifier else ''}=={requirement.git.metadata.version}"
+    parsed = Pep508(requirement.pep508)
+    exacts = [each for each in parsed.specifier if each.operator == "==" and "*" not in each.version]
+    if (label := requirement.label) and len(parsed.specifier) == len(exacts) == 1 and "+" not in exacts[0].version:
+        return f"{requirement.pep508}+{label}"
+    return requirement.pep508
+
+
+def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -> None:
+    """Raise LockError for a compiled component of which there is no wheel. An index that fails is told by others."""
+    name, package = requirement.component.name, requirement.component.package
+    if source := requirement.git:
+        asked = f"the cell asks for {source.url} at {source.commit}"
+        raise no_recipe(f"{name} {source.metadata.version}", asked)
+    url = indexes.url_of(requirement.index, settings)
+    try:
+        links = indexes.project(Client(settings).impatient(), url, package) if url else None
+    except NotFoundError:
+        links = []
+    except FetchError:
+        return
+    if links is None or (not links and settings.extra_indexes):  # which may have it
+        return
+    allowed = SpecifierSet(requirement.specifier)
+    wheels = [(link.filename, link) for link in links if allowed.contains(_version(link.filename), prereleases=True)]
+    if target.best(wheels) is None:
+        place = f" for Python {target.python} on {target.uv_platform}" if links else ""
+        why = f"recipes know none, and index {requirement.index} has no wheel of it{place}"
+        raise no_recipe(f"{name} {requirement.specifier}".strip(), why)
+
+
+def _version(filename: str) -> str:
+    """A wheel's version; one that nobody asks for, of another file."""
+    try:
+        return str(parse_wheel_filename(filename)[1])
+    except ValueError:
+        return "0.dev0"
+
+
+def _archive(requirement: Requirement, store: Store, settings: Settings, progress: Progress) -> git.Archive:
+    assert requirement.git  # noqa: S101 - asked for such alone
+    source, package = requirement.git, requirement.component.package
+    commit = git.Source(source.url, source.commit, source.tree)
+    made = git.archive(commit, f"{package}-{source.metadata.version}", store, settings, progress)
+    for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
+        if paths:
+            progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
+    require_metadata(requirement, made, store)
+    return made
+
+
+@dataclass(frozen=True)
+class _SiteMaker:
+    cell: Cell
+    target: Target
+    room: Path
+    settings: Settings
+    progress: Progress
+
+    def site(self, alias: str, requirements: Sequence[Requirement]) -> Site:
+        """The alias's index; where it cannot be reached, the exact files that find-links directories hold.
+
+        An index that answers is never replaced: what it refuses or lacks is an error. Raises FetchError, LockError.
+        """
+        url = indexes.url_of(alias, self.settings)
+        if url is None:
+            raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
+        try:
+            undated = frozenset(self._undated(url, requirements))
+        except UnreachableError as error:
+            return self._stand_in(alias, requirements, error)
+        if undated:
+            names = ", ".join(sorted(undated))
+            self.progress.say(f"note: index {alias} gives no upload times for {names}: --as-of does not apply there")
+        return Site(url, undated=undated)
+
+    def _undated(self, url: str, requirements: Iterable[Requirement]) -> Iterator[str]:
+        """The packages of which an index lists a file without an upload time; that file may be older than the others.
+
+        Raises FetchError, UnreachableError where the index does not answer.
+        """
+        client = Client(self.settings).impatient()
+        for requirement in requirements:
+            package = requirement.component.package
+            try:
+                links = indexes.project(client, url, package)
+            except NotFoundError:  # uv names what an index lacks
+                continue
+            if any(link.uploaded is None for link in links):
+                yield package
+
+    def commits(self, archives: Mapping[str, git.Archive]) -> Site:
+        """A page that offers one sdist for each commit: uv has its metadata from the matrix and does not open it."""
+        lines = []
+        for requirement in self.cell.requirements:
+            if (source := requirement.git) and (archive := archives.get(requirement.component.package)):
+                name = f"{requirement.component.package.replace('-', '_')}-{source.metadata.version}.tar.gz"
+                digest = archive.digest.removeprefix("sha256:")
+                lines.append(_link((self.room / name).as_uri(), digest, name))
+        return self._page(GIT, lines)
+
+    def recipes(self, compiled: Iterable[Compiled]) -> Site:
+        """A page that offers one sdist for each component that a recipe compiles: uv has its metadata, as for commits.
+
+        Its hash is of what we say, not of a file: a wheel that fits may make the sources unnecessary. It differs, since
+        uv takes files of one hash for one release (measured with 0.13.8).
+        """
+        lines = []
+        for each in compiled:
+            name = f"{each.package.replace('-', '_')}-{each.version}.tar.gz"
+            said = hashlib.sha256(json.dumps([name, each.recipe.requires]).encode()).hexdigest()
+            lines.append(_link((self.room / name).as_uri(), said, name))
+        return self._page(BUILT, lines)
+
+    def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: UnreachableError) -> Site:
+        """A page of files from find-links directories that replaces an index out of reach for this resolution.
+
+        Each package must be pinned to a version with a local label (2.13.0+cpu), so that no other build can have its
+        version, and exactly one wheel must fit. Raises LockError where that is not so.
+        """
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        files = {each.component.package: self._exact_file(each) for each in requirements}
+        lacking = [pep508(each) for each in requirements if not files[each.component.package]]
+        if lacking:
+            places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
+            raise LockError(
+                f"index {alias} cannot be reached",
+                why=f"{why}; find-links directories ({places}) can replace it only where each package is pinned to a "
+                f"version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
+                f"{self.target.python} on {self.target.uv_platform}: not so for {', '.join(lacking)}",
+                fix=f"set {indexes.variable(alias)} to a mirror of the index, or put that wheel where PIP_FIND_LINKS "
+                "points",
+            ) from error
+        found = [(each, file) for each in requirements if (file := files[each.component.package])]
+        self.progress.say(f"warning: index {alias} cannot be reached ({why})")
+        for each, file in found:
+            self.progress.say(
+                f"warning: {pep508(each)} is locked from the find-links directory {file.parent} in place of "
+                f"index {alias}: {file.name}"
+            )
+        # With hashes on a page uv need not unpack the files into its cache to learn them.
+        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in found])
+
+    def _page(self, alias: str, lines: Sequence[str]) -> Site:
+        page = self.room / f"{alias}.html"
+        page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
+        return Site(page.as_uri(), flat=True)
+
+    def _exact_file(self, requirement: Requirement) -> Path | None:
+        specifiers = list(Pep508(pep508(requirement)).specifier)
+        if len(specifiers) != 1 or specifiers[0].operator != "==" or "+" not in specifiers[0].version:
+            return None
+        package = requirement.component.package
+        return indexes.stand_in(self.settings, package, specifiers[0].version, self.target)
+
+
+def _link(url: str, sha256: str, name: str) -> str:
+    return f'<a href="{url}#sha256={sha256}">{html.escape(name)}</a>'
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

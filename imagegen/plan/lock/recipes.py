@@ -1,0 +1,243 @@
+"""A cell's compiled components before anything is compiled: which release each is, and whether it can be built there.
+
+What can be known without a compiler is told here, since a compiler takes hours to say it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.core import data
+from imagegen.core.errors import BuildError, ImagegenError, LockError
+from imagegen.core.gpu import Gpu
+from imagegen.plan import rules as compat
+from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.builds import closure
+from imagegen.plan.lock.model import LockedWheel
+from imagegen.plan.lock.resolve import Pinned
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Component, Requirement, Sdist, cuda_version
+from imagegen.plan.matrix.recipe import Recipe
+from imagegen.plan.matrix.rule import Rule
+
+_IMAGE = re.compile(r":([0-9]+\.[0-9]+)[^:/]*$")  # of a toolkit's own image: "nvidia/cuda:13.0.2-devel-ubuntu24.04"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A component of the cell that has a recipe, and the release that was chosen of it."""
+
+    requirement: Requirement
+    recipe: Recipe  # of that release alone
+    version: str
+
+    @property
+    def package(self) -> str:
+        return self.requirement.component.package
+
+    @property
+    def described(self) -> Component:
+        """The component with static metadata, so that a resolution needs none of its code."""
+        return Component(self.package, self.package, "", (), sdist=Sdist(self.version, self.recipe.requires, ()))
+
+    @property
+    def pep508(self) -> str:
+        extras = f"[{','.join(self.requirement.extras)}]" if self.requirement.extras else ""
+        return f"{self.package}{extras}=={self.version}"
+
+
+def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], kept: str | None) -> Compiled:
+    """The component in the release that is `kept` if it can stay, else in the newest that will do.
+
+    That is one that there is a recipe for, or a wheel in the catalogue; of what shall come from source, recipes alone
+    count. Raises LockError where there is none.
+    """
+    fitting = allowed(requirement.specifier, (*recipe.releases, *(() if requirement.from_source else catalogued)))
+    if not fitting:
+        raise _no_release(f"{requirement.component.package} {requirement.specifier}", recipe)
+    public = Version(kept).public if kept else None
+    version = public if public in fitting else fitting[-1]
+    return Compiled(requirement, recipe.of(version), version)
+
+
+def allowed(specifier: str, known: Iterable[str]) -> list[str]:
+    """Of the known releases those that satisfy it, the newest last; of pre-releases as PEP 440 has it."""
+    return list(SpecifierSet(specifier).filter(sorted(set(known), key=Version)))
+
+
+def require_release(each: Compiled, cell: Cell) -> None:
+    """Raise LockError for a release of which only wheels are known."""
+    if each.version not in each.recipe.releases:
+        raise _no_release(f"{each.package} {each.version}", cell.recipes[each.package])
+
+
+def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
+    """The error for a release that nobody has said how to compile."""
+    return LockError(
+        f"{what} has to be compiled, and no recipe says how",
+        why=why,
+        fix=fix or "write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
+    )
+
+
+def reason(error: ImagegenError) -> str:
+    """Why there can be no build, in one line."""
+    return ": ".join(filter(None, [error.what, error.why]))
+
+
+def _no_release(what: str, recipe: Recipe) -> LockError:
+    """The error where there is a recipe, for other releases: a second one of its name replaces it as a whole."""
+    why = f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
+    place = f" at {recipe.where}" if recipe.where else ""
+    fix = f"add that release to the recipe{place}, or ask for another"
+    if recipe.where and Path(recipe.where.file).is_relative_to(data.shipped("wheels")):
+        fix = (
+            f"copy the whole recipe{place}, with its patches, under `recipes:` in a file below wheels/ of your "
+            "project, and add `override: true` and that release there; or ask for another"
+        )
+    return no_recipe(what, why, fix)
+
+
+def environment(each: Compiled, cell: Cell) -> dict[str, str]:
+    """The build's own variables. Raises BuildError for a GPU that the recipe does not know."""
+    found = {variable.name: variable.value for variable in each.recipe.env}
+    if told := each.recipe.architectures:
+        unknown = [gpu.capability for gpu in cell.gpus if gpu.capability not in told.names]
+        if unknown or not cell.gpus:
+            raise BuildError(
+                f"{each.package} {each.version} cannot be compiled for {', '.join(unknown) or 'a cell without a GPU'}",
+                why=f"its recipe knows the compute capabilities {', '.join(sorted(told.names, key=Version))}",
+                fix=f"choose a cell without {each.package}, or add the GPU to its recipe if its sources know it",
+            )
+        found[told.variable] = told.separator.join(_names(each, cell))
+    return found
+
+
+def architectures(each: Compiled, cell: Cell) -> tuple[str, ...]:
+    """The compute capabilities that it is compiled for; none where nothing in it is for a GPU."""
+    return tuple(gpu.capability for gpu in cell.gpus) if each.recipe.architectures else ()
+
+
+def _names(each: Compiled, cell: Cell) -> list[str]:
+    """What the recipe calls the cell's GPUs, each once, in the order of their capabilities."""
+    told = each.recipe.architectures
+    return list(dict.fromkeys(told.names[gpu.capability] for gpu in cell.gpus)) if told else []
+
+
+def against(each: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
+    """The wheels that are in place while it is compiled. Raises BuildError for one that is not there."""
+    wheels = tuple(wheels)
+    there = {wheel.name for wheel in wheels}
+    for name in each.recipe.against:
+        if name not in there:
+            why = "it is compiled itself" if name in cell.recipes else "the stack does not hold it"
+            what = f"{each.package} {each.version} is compiled against {name}, which {cell.id} cannot give it"
+            raise BuildError(what, why=why, fix=f"add {name} to the cell, or take it out of the recipe's `against`")
+    return closure(each.recipe.against, wheels)
+
+
+def require_tools(
+    each: Compiled,
+    cell: Cell,
+    base: LockedBase,
+    debs: Iterable[Deb],
+    wheels: Iterable[LockedWheel],
+    rules: Iterable[Rule],
+) -> None:
+    """Raise BuildError where base and packages have no compiler, or the toolkit is none that this build can use.
+
+    `debs` are all Debian packages that the lock names.
+    """
+    _require_compiler(each, cell, base, debs)
+    if each.recipe.architectures is None and not each.recipe.toolkit:
+        return
+    versions = {wheel.name: wheel.version for wheel in wheels}
+    toolkit, what = _toolkit(base, versions), f"{each.package} {each.version} cannot be compiled in {cell.id}"
+    if toolkit is None and base.content:
+        return  # an image that does not tell
+    if toolkit is None:
+        fix = "add nvidia-cuda-nvcc, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-nvvm to the cell"
+        if cell.axes.get("cuda", "").startswith("cu12"):
+            fix = "choose a cell with CUDA 13, or with a base that has nvcc; PyPI has nvcc for CUDA 13 alone"
+        raise BuildError(what, why="neither its wheels nor its base hold a CUDA toolkit", fix=fix)
+    if not SpecifierSet(each.recipe.toolkit).contains(toolkit):
+        fix = "choose a cell with another CUDA"
+        raise BuildError(what, why=f"it takes a CUDA toolkit {each.recipe.toolkit}, and this is {toolkit}", fix=fix)
+    if "torch" in each.recipe.against and (torch := _torch_cuda(cell, versions["torch"])) != toolkit:
+        built = f"built with CUDA {torch}" if torch else "built without CUDA"
+        why = f"its toolkit is CUDA {toolkit}, and torch {versions['torch']} is {built}"
+        raise BuildError(what, why=why, fix=f"hold the toolkit's wheels at {torch or 'that of torch'}.*")
+    _require_new_enough(what, toolkit, _names(each, cell), rules)
+
+
+def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterable[Deb]) -> None:
+    if base.content:
+        return  # its packages are the image's own to tell
+    there = {deb.name for deb in debs}
+    headers = [] if cell.interpreter.files else [f"python{cell.python}-dev"]  # a standalone interpreter brings its own
+    if lacking := [name for name in ("g++", *headers) if name not in there]:
+        raise BuildError(
+            f"{each.package} {each.version} cannot be compiled on {base.name}",
+            why=f"the base has no {' and no '.join(lacking)}",
+            fix="add them to the image's `packages`, or use a base with g++ and python3-dev, such as debian12-gpu",
+        )
+
+
+def _toolkit(base: LockedBase, versions: Mapping[str, str]) -> str | None:
+    """Major and minor version, "13.0": of nvcc's wheel, else as the base's image says it; None: nothing says."""
+    if nvcc := versions.get("nvidia-cuda-nvcc"):
+        return _minor(nvcc)
+    env = dict(each.partition("=")[::2] for each in base.content.config.env) if base.content else {}
+    named = _IMAGE.search(base.image or "")
+    told = env.get("CUDA_VERSION") or (named[1] if named and "cuda" in str(base.image) else "")
+    return _minor(told) if re.match(r"[0-9]+\.[0-9]", told) else None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _torch_cuda(cell: Cell, version: str) -> str | None:
+    """What torch's label says, else the cell: PyPI's wheels carry no label, and other people's others."""
+    label = Version(version).local or ""
+    return None if label == "cpu" else cuda_version(label) or cell.cuda_version
+
+
+def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
+    """The matrix's rules know which CUDA release is the first for a GPU; what only warns of a stack fails a build."""
+    about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
+    facts = compat.Facts({}, {"cuda": compat.Fact.exactly(toolkit)}, {}, closed=False)
+    gpus = [Gpu(f"sm_{name}", _capability(name), "", ()) for name in names]
+    verdict = compat.judge_on(gpus, about, facts)
+    if verdict.conflicts:
+        raise BuildError(
+            what,
+            why="\n".join(str(conflict) for conflict in verdict.conflicts),
+            fix="use a cell whose CUDA is new enough for its GPUs, or leave the GPU out",
+        )
+
+
+def _capability(name: str) -> str:
+    """The compute capability behind a name as compilers have it: "90a", "9.0", "120"."""
+    number = re.sub(r"[^0-9.]", "", name)
+    return number if "." in number else f"{number[:-1]}.{number[-1]}"
+
+
+def no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
+    """Return the error for a release of which no wheel fits the target, and whose sdist is not declared."""
+    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
+    if pinned.sdist and pinned.name in compiled:
+        return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
+    wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])
+    offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
+    return LockError(
+        f"{pinned.name} {pinned.version} has no wheel for Python {target.python} on {target.uv_platform}",
+        why=f"its index offers {offered}; {', '.join(pinned.via) or 'the cell'} asks for it",
+        fix=f"if it is pure Python, declare {pinned.name} as a component with `sdist:`; else exclude this version",
+    )

@@ -1,0 +1,268 @@
+"""Resolution with uv, from static metadata only: no code of any package runs.
+
+uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
+interpreter that refuses to build (guard.py), a cache of our own (metadata that somebody's earlier build left in the
+user's cache must not decide), and no configuration but what is written here. It runs twice: for the versions and who
+asks for them, and, held to these, for the files (PEP 751).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import uv
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.text import redact
+from imagegen.plan.lock import guard
+from imagegen.plan.lock import unmet as unmet_requirements
+from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Component
+
+_PROJECT = "cell"
+_TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
+_OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
+# Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
+_INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
+_EXPLANATION = 24  # lines of uv's own words that are passed on
+_KEPT_ENV = re.compile(
+    r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
+    r"|UV_(HTTP_TIMEOUT|HTTP_RETRIES|KEYRING_PROVIDER|INSECURE_HOST|SYSTEM_CERTS|NATIVE_TLS"
+    r"|OFFLINE|CONCURRENT_DOWNLOADS)"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The source of an index alias: the address of a PEP 503 index, or of a page of files that replaces it.
+
+    `undated` are packages of which the index lists files without an upload time: uv would ignore these files.
+    """
+
+    url: str
+    flat: bool = False
+    undated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be resolved. `routes` maps a package to the alias that alone may give it."""
+
+    requirements: tuple[str, ...]  # PEP 508
+    target: Target
+    as_of: str
+    routes: Mapping[str, str]
+    sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
+    constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # PEP 508, in place of what packages require
+    sdists: tuple[Component, ...] = ()
+    preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
+
+    @property
+    def undated(self) -> list[str]:
+        """Packages that are resolved whatever their files' upload times, sorted."""
+        return sorted(
+            name for name, alias in self.routes.items() if alias in self.sites and name in self.sites[alias].undated
+        )
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file as an index offers it; `size` in bytes where the index tells it."""
+
+    filename: str
+    url: str
+    sha256: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A chosen release. `via` names the distributions that ask for it."""
+
+    name: str
+    version: str
+    via: tuple[str, ...]
+    wheels: tuple[Remote, ...]
+    sdist: Remote | None
+
+
+def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
+    """The releases that answer the question, sorted by name. Raises LockError with uv's explanation, shortened,
+    and FetchError, with the index's address, when an index fails.
+    """
+    rooms = _home(settings)
+    rooms.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=rooms, prefix="room-") as name:
+        room = Path(name)
+        _furnish(room, question)
+        pins = room / "pins.txt"
+        pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
+        shared = ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
+        shared += ["--python-platform", question.target.uv_platform]
+        shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
+        shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
+        _uv(room, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        via = dict(_annotated(pins.read_text()))
+        files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
+        _uv(room, settings, question, files)
+        packages = tomllib.loads((room / "pylock.toml").read_text()).get("packages", [])
+    found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
+    if {pinned.name for pinned in found} != via.keys():
+        odd = sorted({pinned.name for pinned in found} ^ via.keys())
+        raise LockError("uv answered the same question in two ways", why=f"about {', '.join(odd)}", fix="lock again")
+    return found
+
+
+def _home(settings: Settings) -> Path:
+    """Where uv works: beside the store, since /tmp may forbid programs and the interpreter is one."""
+    return settings.store.parent / "uv"
+
+
+def _furnish(room: Path, question: Question) -> None:
+    """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
+    requirements = [*question.requirements, *question.constraints, *question.overrides]
+    for text in requirements:
+        _check(text)
+    routed = sorted({package: alias for package, alias in question.routes.items() if alias != "pypi"}.items())
+    lines = ["[project]", f'name = "{_PROJECT}"', 'version = "0"']
+    lines += [f"dependencies = {json.dumps(list(question.requirements))}", "[tool.uv.sources]"]
+    lines += [f"{package} = {{ index = {json.dumps(alias)} }}" for package, alias in routed]
+    for alias in sorted({alias for _, alias in routed}):
+        site = question.sites[alias]
+        lines += ["[[tool.uv.index]]", f"name = {json.dumps(alias)}", f"url = {json.dumps(site.url)}"]
+        lines += ["explicit = true", *(['format = "flat"'] if site.flat else [])]
+    (room / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    (room / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
+    (room / "overrides.txt").write_text("".join(f"{text}\n" for text in question.overrides))
+    lines = []
+    if "pypi" in question.sites:
+        lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
+    for component in question.sdists:
+        if component.sdist:
+            lines += [
+                "[[dependency-metadata]]",
+                f'name = "{component.package}"',
+                f'version = "{component.sdist.version}"',
+            ]
+            lines += [f"requires-dist = {json.dumps(list(component.sdist.requires))}"]
+    (room / "uv.toml").write_text("\n".join(lines) + "\n")
+    guarded = shlex.join([sys.executable, "-I", guard.__file__])
+    (room / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
+    (room / "python").chmod(0o755)
+
+
+def _check(text: str) -> None:
+    try:
+        if Requirement(text).url is None:
+            return
+        why = "a requirement by address names no version that an index could tell"
+    except ValueError as error:
+        why = str(error)
+    raise LockError(f"{text!r} cannot be resolved", why=why)
+
+
+def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
+    command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
+    command += ["--python", str(room / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
+    env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
+    env |= {"UV_CACHE_DIR": str(_home(settings) / "cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    if settings.ca_bundle:
+        env["SSL_CERT_FILE"] = str(settings.ca_bundle)
+    command += arguments
+    try:
+        done = subprocess.run(
+            command, cwd=room, env=env, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT
+        )
+    except subprocess.TimeoutExpired as error:
+        # uv's own timeout is for a single read, which never comes where an index drips.
+        raise FetchError(
+            f"uv did not resolve the cell in {_TIMEOUT // 60} minutes", why="an index is too slow", fix=_OTHER_INDEX
+        ) from error
+    if done.returncode:
+        raise _explained(done.stderr, question)
+
+
+def _explained(stderr: str, question: Question) -> LockError | FetchError:
+    """An error of ours from uv's explanation, without what only makes sense to who typed the uv command."""
+    text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
+    if guard.REFUSAL in text:
+        found = re.search(r"`([^`=]+)==([^`]+)`", text)
+        name, version = (found[1], found[2]) if found else ("a package", "")
+        return LockError(
+            f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
+            why=guard.REFUSAL,
+            fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
+        )
+    if undated := unmet_requirements.undated(text):
+        return _no_upload_time(undated, question)
+    if unmet := unmet_requirements.told(redact(stderr), _PROJECT):
+        return LockError("the requirements cannot all be met", why=str(unmet))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
+    lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
+    if len(lines) > _EXPLANATION:
+        lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
+    why = "\n       ".join(lines) or "uv said nothing"
+    if _INDEX_FAILED.search(text):
+        fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
+        return FetchError("an index does not answer as one", why=why, fix=fix)
+    what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
+    return LockError(what, why=why)
+
+
+def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:
+    """The error for an index that lists files of these packages without the upload time that the cutoff needs."""
+    alias = question.routes.get(packages[0], DEFAULT)
+    names = ", ".join(packages)
+    return FetchError(
+        f"index {alias} gives no upload times for {names}",
+        why=f"a lock takes only files that were uploaded before its time ({question.as_of}), so these are left out",
+        fix="name an index that gives upload times (PEP 700), as PyPI does: UV_DEFAULT_INDEX; or, for packages of your "
+        f"own, declare {names} as a component with an `index:` of its own, which needs no upload times",
+    )
+
+
+def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(package, who asks for it) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
+    for line in text.splitlines():
+        found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s+(.*))?$", line)
+        if found:
+            names = [name.partition("[")[0] for name in (found[2] or "").split(", ")]
+            asking = {canonicalize_name(name) for name in names if re.fullmatch(r"[A-Za-z0-9._-]+", name)}
+            yield canonicalize_name(found[1]), tuple(sorted(asking))
+
+
+def _pinned(package: Mapping[str, Any], via: Mapping[str, tuple[str, ...]]) -> Pinned:
+    name = canonicalize_name(package["name"])
+    return Pinned(
+        name=name,
+        version=package["version"],
+        via=via.get(name, ()),
+        wheels=tuple(_remotes(name, package.get("wheels", []))),
+        sdist=next(iter(_remotes(name, [package["sdist"]] if "sdist" in package else [])), None),
+    )
+
+
+def _remotes(name: str, files: Iterable[Mapping[str, Any]]) -> Iterator[Remote]:
+    for file in files:
+        url = file["url"]
+        filename = file.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
+        sha256 = file.get("hashes", {}).get("sha256")
+        if sha256 is None:
+            raise LockError(f"the index gives no sha256 for {filename}", why=f"{name} cannot be locked without")
+        yield Remote(filename, url, sha256, file.get("size"))

@@ -1,0 +1,142 @@
+"""A pure-Python source distribution becomes a wheel: in the sandbox, by the base's interpreter, without network."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
+from imagegen.core.git import LARGEST_POINTER, is_pointer
+from imagegen.core.progress import Progress, timed
+from imagegen.core.sandbox import Sandbox
+from imagegen.core.store import Store, digest_of
+from imagegen.plan.lock.model import File, LockedSdist
+
+_FORMAT = 1  # of this way of building; a new number builds everything anew
+_TIMEOUT = 600  # seconds
+_MEMORY = 2 << 30  # bytes
+_WORKER = Path(__file__).with_name("sdist_worker.py")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where wheels are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs` unpacks it."""
+
+    key: str
+    interpreter: str
+    rootfs: Callable[[], Path]
+    store: Store
+    progress: Progress
+
+
+def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> File:
+    """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
+
+    The sdist and its build requirements must be in the store. Raises SandboxError when the build fails, WheelError when
+    it gives no pure wheel of this release, ReproducibilityError when it gives two wheels.
+    """
+    store, key = workshop.store, _key(sdist, workshop)
+    with store.lock(f"sdist-{key}"):
+        known = store.recall("sdist", key)
+        if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
+            return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
+        with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
+            filename, wheel = _build_twice(name, version, sdist, workshop)
+        _check(name, version, filename, wheel, sdist.file.filename)
+        digest = store.write(wheel)
+        record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
+        store.remember("sdist", key, record)
+    return File(filename, digest.removeprefix("sha256:"), len(wheel), sdist.file.index)
+
+
+def _key(sdist: LockedSdist, workshop: Workshop) -> str:
+    parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
+    parts += [sdist.git.subdirectory] if sdist.git else []
+    text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
+    return digest_of(text.encode())
+
+
+def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+    first = _build_once(version, sdist, workshop)
+    if _build_once(version, sdist, workshop) != first:
+        raise ReproducibilityError(
+            f"{sdist.file.filename} gives another wheel each time it is built",
+            fix=f"choose a release of {name} that has a wheel",
+        )
+    return first
+
+
+def _build_once(version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+    # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
+    files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
+    mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
+    mounts["/tomllib"] = Path(tomllib.__file__).parent
+    sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
+    env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
+    if sdist.git:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
+        env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
+    try:
+        directory = sdist.git.subdirectory if sdist.git else ""
+        sources, *wheels = files
+        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), sources, directory, *wheels]
+        filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
+    except SandboxError as error:
+        raise SandboxError(
+            f"{sdist.file.filename} could not be made into a wheel",
+            why=error.why or error.what,
+            fix="its component's `build_requires` must name all that its build backend needs",
+        ) from error
+    return filename.decode(errors="replace"), wheel
+
+
+def _check(name: str, version: str, filename: str, wheel: bytes, source: str) -> None:
+    """Raise WheelError unless it is a pure wheel of this release, and whole."""
+    try:
+        found, release, _, tags = parse_wheel_filename(filename)
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            members = archive.namelist()
+            absent = [info.filename for info in archive.infolist() if _stands_for_another(archive, info)]
+    # RuntimeError: encrypted, or of a future version.
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        struct.error,
+    ) as error:
+        raise WheelError(f"{source} gave something that is no wheel", where=filename, why=str(error)) from error
+    if (found, release) != (name, Version(version)):
+        raise WheelError(f"{source} gave a wheel of another release", where=filename, why=f"not {name} {version}")
+    binary = [member for member in members if member.endswith((".so", ".a", ".o", ".dll"))]
+    if binary or any(tag.abi != "none" or tag.platform != "any" for tag in tags):
+        raise WheelError(
+            f"{source} is not pure Python",
+            where=filename,
+            why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
+            fix="declare it `compiled: true`, with a recipe in wheels/*.yaml: then it is compiled against the cell",
+        )
+    if absent:
+        raise WheelError(
+            f"{source} lacks what Git LFS keeps elsewhere",
+            where=f"{filename}: {absent[0]}",
+            why="this file is a pointer; imagegen does not fetch what it stands for",
+            fix="take a release that has a wheel",
+        )
+
+
+def _stands_for_another(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a bound
+        raise zipfile.BadZipFile(f"{member.filename} is compressed in a way that wheels do not use")
+    return member.file_size <= LARGEST_POINTER and is_pointer(archive.read(member))

@@ -1,0 +1,217 @@
+"""Where a file of a lock is found, by hash: the store, find-links places, extra indexes, its address or its index.
+
+A hash decides, so any source serves: a find-links directory cannot change what is built, only where it comes from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
+from imagegen.core.progress import Meter, Progress
+from imagegen.core.registry.mirror import Mirror
+from imagegen.core.store import Store
+from imagegen.core.text import redact
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.lock.model import BUILT, LINKS, URL, File
+
+_THREADS = 6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file and the distribution that it belongs to."""
+
+    name: str
+    file: File
+    recipe: bool = False  # its hash is a recipe's, which locking again does not change
+
+
+class Finder:
+    """Fetches files from the first source that has them. Thread-safe; every page is read once."""
+
+    def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
+        self._client, self._store, self._settings, self._meter = client, store, settings, meter
+        self._mirror = Mirror.of(settings, client)
+        self._pages: dict[tuple[str, str], Future[list[Link]]] = {}
+        self._dead: dict[str, str] = {}  # place -> why it is not asked again
+        self._lock = threading.Lock()
+
+    def fetch(self, wanted: Wanted) -> None:
+        """Bring the file into the store. Raises MissingFiles with all that was tried."""
+        if self._store.intact(wanted.file.digest, wanted.file.size):
+            self._meter.advance(wanted.file.estimate)
+            return
+        tried: list[str] = []
+        if self._mirrored(wanted, tried):
+            return
+        asked: set[str] = set()  # a hint and its page often name one address
+        for url in self._addresses(wanted, tried):
+            if url in asked:
+                continue
+            asked.add(url)
+            try:
+                size = self._client.size(url) if wanted.file.size is None else wanted.file.size
+                self._client.download(url, self._store, sha256=wanted.file.sha256, size=size, meter=self._meter)
+            except FetchError as error:
+                tried.append(_reason(error))
+            else:
+                return
+        raise MissingFiles([missing(wanted, tried)], self._store.root)
+
+    def _mirrored(self, wanted: Wanted, tried: list[str]) -> bool:
+        if self._mirror is None:
+            return False
+        try:
+            size = self._mirror.size(wanted.file.digest) if wanted.file.size is None else wanted.file.size
+            found = size is not None and self._mirror.take(wanted.file.digest, size, self._store, self._meter)
+        except FetchError as error:
+            tried.append(_reason(error))
+            return False
+        if not found:
+            tried.append(f"{self._mirror}: it has no such file")
+        return found
+
+    def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
+        """Addresses that may have the file, best first; what has it not is told to `tried`."""
+        for place in self._settings.find_links:
+            links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
+            yield from self._matching(links, wanted, place, tried)
+        for index_url in self._settings.extra_indexes:
+            links = self._project(index_url.rstrip("/"), wanted.name, tried)
+            yield from self._matching(links, wanted, index_url, tried)
+        if wanted.file.url:
+            yield wanted.file.url
+        if wanted.file.index in (URL, LINKS, BUILT):
+            return
+        url = indexes.url_of(wanted.file.index, self._settings)
+        if url is None:
+            tried.append(f"index {wanted.file.index}: no address is known for it")
+            return
+        if wanted.file.path:
+            # The page of whichever project came first shows the index's file host.
+            links = self._listing(url, "", partial(indexes.project, self._client, url, wanted.name), [])
+            if links and (hinted := indexes.from_hint(links, wanted.file.path)):
+                yield hinted
+        links = self._project(url, wanted.name, tried)
+        yield from self._matching(links, wanted, url, tried)
+
+    def _project(self, index_url: str, name: str, tried: list[str]) -> list[Link] | None:
+        return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
+
+    def _listing(self, place: str, name: str, read: Callable[[], list[Link]], tried: list[str]) -> list[Link] | None:
+        """What `read` gives, once for each (place, name); None, with the reason in `tried`, when it fails."""
+        if place in self._dead:
+            tried.append(self._dead[place])
+            return None
+        with self._lock:
+            future = self._pages.get((place, name))
+            mine = future is None
+            if future is None:
+                future = self._pages[place, name] = Future()
+        if mine:
+            try:
+                future.set_result(read())
+            except Exception as error:  # noqa: BLE001 - raised again below, in every thread that waits
+                future.set_exception(error)
+        try:
+            return future.result()
+        except UnreachableError as error:
+            self._dead[place] = f"{redact(place)}: {error.why or error.what}"
+            tried.append(self._dead[place])
+            return None
+        except NotFoundError:
+            tried.append(_lacks(place))
+            return None
+        except (FetchError, OSError) as error:
+            tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            return None
+
+    @staticmethod
+    def _matching(links: list[Link] | None, wanted: Wanted, place: str, tried: list[str]) -> Iterator[str]:
+        """Links with the hash, or with the file name where the source tells no hash."""
+        if links is None:
+            return
+        fitting = [
+            link.url
+            for link in links
+            if link.sha256 == wanted.file.sha256 or (link.sha256 is None and link.filename == wanted.file.filename)
+        ]
+        if not fitting:
+            other = any(link.filename == wanted.file.filename for link in links)
+            tried.append(f"{redact(place)}: has another file of this name" if other else _lacks(place))
+        yield from fitting
+
+
+def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]:
+    """Results as they come. All tasks are tried: what is missing is told at once, at the end, as one MissingFiles.
+
+    Any other error ends the iteration, and so does its consumer's: downloads under way are then stopped.
+    """
+    lacking: MissingFiles | None = None
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+    try:
+        for future in as_completed([pool.submit(task) for task in tasks]):
+            try:
+                result = future.result()
+            except MissingFiles as error:
+                lacking = lacking.also(error.files) if lacking else error
+            else:
+                yield result
+    finally:
+        client.close()
+        pool.shutdown(cancel_futures=True)
+    if lacking:
+        raise lacking
+
+
+def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
+    """The file as one that the store lacks."""
+    links = "put it into a directory that PIP_FIND_LINKS names"
+    fixes = {
+        URL: f"{links}, or reach {wanted.file.url}",
+        LINKS: f"{links}: only such places have had it",
+        BUILT: "`imagegen wheels build` makes it again",
+    }
+    again = "correct its recipe under wheels/, and lock again" if wanted.recipe else "`imagegen lock` looks again"
+    other = (
+        "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
+        f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
+        f"where an index serves other bytes than the lock names, {again}"
+    )
+    fix = fixes.get(wanted.file.index, other)
+    return Missing(wanted.file.filename, wanted.file.sha256, tuple(dict.fromkeys(tried)), fix)
+
+
+def _lacks(place: str) -> str:
+    return f"{redact(place)}: does not have it"
+
+
+def mirrored(file: File, store: Store, settings: Settings, progress: Progress) -> bool:
+    """Bring a file that no index has from one's own mirror; False where there is none, or it lacks the file.
+
+    Raises FetchError, StoreError.
+    """
+    with Client(settings) as client:
+        mirror = Mirror.of(settings, client)
+        if mirror is None:
+            return False
+        size = mirror.size(file.digest) if file.size is None else file.size
+        if size is None:
+            return False
+        with progress.meter(file.filename, size) as meter:
+            return mirror.take(file.digest, size, store, meter)
+
+
+def _reason(error: FetchError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

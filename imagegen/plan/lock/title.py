@@ -1,0 +1,29 @@
+"""What people call the software in a lock: the versions by which an image is chosen, looked for and tagged."""
+
+from __future__ import annotations
+
+from imagegen.plan.lock.model import Lock
+
+# By these people choose an image, most telling first; versions of the rest stand in the lock and in the SBOM.
+MAIN = (
+    *("torch", "vllm", "sglang", "verl", "trl", "stable-baselines3", "sb3-contrib", "prime-rl"),
+    *("transformers", "megatron-core", "mbridge", "flash-attn", "transformer-engine", "apex"),
+)
+_SERVING = ("vllm", "sglang")
+
+
+def main_versions(lock: Lock) -> dict[str, str]:
+    """Name -> version of the main components that the lock holds, in the order of MAIN."""
+    versions = {package.name: package.version for package in lock.packages}
+    return {name: versions[name] for name in MAIN if name in versions}
+
+
+def title(lock: Lock) -> str:
+    """As torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, where no `+` may stand, so local versions are left out.
+
+    CUDA's part is the cell's value of the axis; of the components, torch and the one that serves, where there is one.
+    """
+    versions = {name: version.partition("+")[0] for name, version in main_versions(lock).items()}
+    torch = [f"torch{versions['torch']}"] if "torch" in versions else []
+    serving = [f"{name}{versions[name]}" for name in _SERVING if name in versions]
+    return "-".join([*torch, lock.axes["cuda"], *serving, f"py{lock.python.replace('.', '')}"])

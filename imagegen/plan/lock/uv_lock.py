@@ -1,0 +1,294 @@
+"""A project's own uv.lock: the distributions and files that it names for one machine, without asking an index.
+
+Source of the format: uv's documentation of the lockfile ("The lockfile format is not stable across major `version`s;
+`revision`s add keys that older readers ignore"), and uv 0.13.8's crates/uv-resolver/src/lock. Markers are PEP 508's.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from imagegen.core.errors import LockError
+from imagegen.plan.matrix import metadata
+
+VERSION = 1  # of the format
+_KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")
+# uv's spelling of a chosen extra or group, where a project declares that some of them conflict.
+_CHOICE = re.compile(r"extra (==|!=) '([^']*)'")
+_TRUE, _FALSE = "os_name == 'posix'", "os_name != 'posix'"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=lambda name: name.replace("_", "-"))
+
+
+class Source(_Table):
+    """The place of a distribution; exactly one of its keys but `subdirectory` is set."""
+
+    registry: str | None = None  # address of an index
+    git: str | None = None  # address?subdirectory=...&rev=...#commit
+    url: str | None = None
+    path: str | None = None  # of a file, relative to the project
+    directory: str | None = None
+    editable: str | None = None
+    virtual: str | None = None  # a project that is not installed itself
+    subdirectory: str | None = None
+
+    @property
+    def member(self) -> str | None:
+        """The directory of a distribution that lies in the project itself, relative to it: "." is the project."""
+        return self.editable or self.directory
+
+    @property
+    def commit(self) -> GitCommit | None:
+        """The commit that `git` names. Raises ValueError for an address that names none."""
+        if self.git is None:
+            return None
+        parts = urlsplit(self.git)
+        if not re.fullmatch(r"[0-9a-f]{40}", parts.fragment):
+            raise ValueError(f"{self.git!r} names no commit")
+        folder = parse_qs(parts.query).get("subdirectory", [""])[0]
+        return GitCommit(parts._replace(query="", fragment="").geturl(), parts.fragment, folder.strip("/"))
+
+
+@dataclass(frozen=True)
+class GitCommit:
+    """A commit (40 hex digits) of the repository at `url`, and the folder below which the distribution lies."""
+
+    url: str
+    commit: str
+    subdirectory: str = ""
+
+
+class Dependency(_Table):
+    """An edge of the resolution. `version` and `source` are there where the file has several packages of the name."""
+
+    name: str
+    version: str | None = None
+    source: Source | None = None
+    extra: tuple[str, ...] = ()
+    marker: str | None = None
+
+
+class DistributionFile(_Table):
+    """A wheel or an sdist."""
+
+    url: str | None = None
+    path: str | None = None
+    filename: str | None = None
+    hash: str | None = None  # "sha256:..."
+    size: int | None = Field(default=None, ge=0)  # bytes; uv knows it of indexes that give it
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return self.filename or unquote(urlsplit(self.url or self.path or "").path.rpartition("/")[2])
+
+
+class Package(_Table):
+    """One distribution of the file, with its files and edges."""
+
+    name: str
+    version: str | None = None  # None: only the build backend of a member knows it
+    source: Source
+    resolution_markers: tuple[str, ...] = ()  # of the forks that it belongs to; none: of all
+    dependencies: tuple[Dependency, ...] = ()
+    optional_dependencies: Mapping[str, tuple[Dependency, ...]] = {}
+    dev_dependencies: Mapping[str, tuple[Dependency, ...]] = {}
+    sdist: DistributionFile | None = None
+    wheels: tuple[DistributionFile, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" if self.version else self.name
+
+
+class UvLock(_Table):
+    """The whole file."""
+
+    version: int
+    requires_python: str
+    supported_markers: tuple[str, ...] = ()
+    package: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True)
+class Root:
+    """A distribution that is asked for, with its extras and, for a member, its dependency groups."""
+
+    name: str
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A package of the selection. `via` names the distributions whose requirements brought it, sorted."""
+
+    package: Package
+    via: tuple[str, ...]
+
+
+def parse(text: str, where: str) -> UvLock:
+    """Return the file's contents; `where` names it in errors. Raises LockError."""
+    try:
+        table = tomllib.loads(text)
+        if (found := table.get("version")) != VERSION or isinstance(found, bool):
+            what = f"format {found!r} of uv.lock is unknown"
+            raise LockError(what, where=where, why=f"this imagegen reads format {VERSION}", fix="`uv lock` of uv 0.13")
+        parsed = UvLock.model_validate(table)
+        SpecifierSet(parsed.requires_python)
+        for package in parsed.package:
+            _require_valid(package)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise LockError("uv.lock is malformed", where=where, why=f"{path}: {first['msg']}") from error
+    except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError and InvalidSpecifier are ValueErrors
+        raise LockError("uv.lock is malformed", where=where, why=str(error)) from error
+    return parsed
+
+
+def select(lock: UvLock, roots: Sequence[Root], python: str, machine: str, where: str) -> tuple[Selected, ...]:
+    """Return what the file installs for `roots` on CPython `python` ("3.12.6") on Linux, sorted by name.
+
+    `machine` is platform_machine: "x86_64". Raises LockError: the file is not for that interpreter or machine, lacks a
+    root, an extra or a group, or gives two packages of one name.
+    """
+    return _Selection(lock, python, machine, where, _choices(roots)).run(roots)
+
+
+def _require_valid(package: Package) -> None:
+    """Raise ValueError for a package whose name is not normalised or whose source is none of uv's kinds."""
+    if package.name != canonicalize_name(package.name):
+        raise ValueError(f"{package.name!r} is no normalised package name")
+    kinds = [kind for kind in _KINDS if getattr(package.source, kind) is not None]
+    if len(kinds) != 1:
+        raise ValueError(f"{package}: its source names {' and '.join(kinds) or 'no place'}")
+    _ = package.source.commit
+
+
+def _choices(roots: Iterable[Root]) -> frozenset[str]:
+    """The extras and groups of `roots`, as uv spells them in markers."""
+    extras = (f"extra-{len(root.name)}-{root.name}-{each}" for root in roots for each in root.extras)
+    groups = (f"group-{len(root.name)}-{root.name}-{each}" for root in roots for each in root.groups)
+    return frozenset((*extras, *groups))
+
+
+@dataclass(frozen=True)
+class _Selection:
+    lock: UvLock
+    python: str
+    machine: str
+    where: str
+    choices: frozenset[str]
+
+    def run(self, roots: Sequence[Root]) -> tuple[Selected, ...]:
+        self._require_target()
+        found: dict[str, Package] = {}
+        extras: dict[str, set[str]] = defaultdict(set)  # package -> those whose dependencies are in; "" is none
+        via: dict[str, set[str]] = defaultdict(set)
+        todo = [(self._root(each), "") for each in roots]
+        todo += [(each, root.name) for root in roots for each in self._grouped(root)]
+        while todo:
+            wanted, asking = todo.pop()
+            package = self._resolve(wanted)
+            if found.setdefault(package.name, package) != package:
+                raise self._error(f"it installs both {found[package.name]} and {package}")
+            via[package.name] |= {asking} - {""}
+            for extra in {"", *wanted.extra} - extras[package.name]:
+                extras[package.name].add(extra)
+                edges = package.optional_dependencies.get(extra, ()) if extra else package.dependencies
+                todo += [(each, package.name) for each in edges if self._holds(each.marker)]
+        return tuple(
+            Selected(found[name], tuple(sorted(via[name] - {name})))
+            for name in sorted(found)
+            if found[name].source.virtual is None
+        )
+
+    def _require_target(self) -> None:
+        try:
+            fits = SpecifierSet(self.lock.requires_python).contains(self.python, prereleases=True)
+        except InvalidSpecifier:
+            fits = False
+        if not fits:
+            raise self._error(f"it is for Python {self.lock.requires_python}, and the cell has {self.python}")
+        if self.lock.supported_markers and not any(map(self._holds, self.lock.supported_markers)):
+            raise self._error(f"it is not for Linux on {self.machine}")
+
+    def _root(self, root: Root) -> Dependency:
+        """`root` as an edge. Raises LockError for an extra that the distribution does not declare."""
+        package = self._resolve(Dependency(name=root.name))
+        if unknown := sorted(set(root.extras) - package.optional_dependencies.keys()):
+            declared = ", ".join(sorted(package.optional_dependencies)) or "none"
+            raise self._error(f"{root.name} has no extra {', '.join(unknown)}; it declares {declared}")
+        return Dependency(name=root.name, extra=root.extras)
+
+    def _grouped(self, root: Root) -> Iterator[Dependency]:
+        package = self._resolve(Dependency(name=root.name))
+        for group in root.groups:
+            if group not in package.dev_dependencies:
+                declared = ", ".join(sorted(package.dev_dependencies)) or "none"
+                raise self._error(f"{root.name} has no dependency group {group}; it declares {declared}")
+            yield from (each for each in package.dev_dependencies[group] if self._holds(each.marker))
+
+    def _resolve(self, wanted: Dependency) -> Package:
+        named = [each for each in self.lock.package if each.name == wanted.name]
+        fitting = [
+            each
+            for each in named
+            if wanted.version in (None, each.version)
+            and wanted.source in (None, each.source)
+            and (not each.resolution_markers or any(map(self._holds, each.resolution_markers)))
+        ]
+        if len(fitting) != 1:
+            wrong = " and ".join(map(str, fitting)) or ("none for this machine" if named else "none")
+            raise self._error(f"of {wanted.name} it has {wrong}")
+        return fitting[0]
+
+    def _holds(self, marker: str | None) -> bool:
+        if marker is None:
+            return True
+
+        def replace(match: re.Match[str]) -> str:
+            return _TRUE if (match[2] in self.choices) == (match[1] == "==") else _FALSE
+
+        try:
+            holds = metadata.holds(_CHOICE.sub(replace, marker), self.python, self.machine, "")
+        except (ValueError, RecursionError):  # packaging's InvalidMarker is a ValueError
+            holds = None
+        if holds is None:
+            raise self._error(f"the marker {marker!r} cannot be evaluated")
+        return holds
+
+    def _error(self, why: str) -> LockError:
+        return LockError(
+            "uv.lock does not answer this cell",
+            where=self.where,
+            why=why,
+            fix="correct `extras`, `groups` or the components of the image; or `uv lock` the project again",
+        )
+
+
+def sha256_of(file: DistributionFile, package: Package, where: str) -> str:
+    """Return the file's sha256 as hex digits. Raises LockError where uv.lock names another hash, or none."""
+    algorithm, _, digest = (file.hash or "").partition(":")
+    if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        why = f"{package} cannot be locked without"
+        raise LockError(f"uv.lock names no sha256 of {file.name}", where=where, why=why)
+    return digest
+
+
+def build_requires(pyproject: Mapping[str, Any]) -> tuple[str, ...]:
+    """The requirements of a project's build backend (PEP 518), setuptools' where it names none."""
+    system = pyproject.get("build-system", {})
+    return tuple(system.get("requires", ["setuptools"]))

@@ -1,0 +1,216 @@
+"""A cell that holds what a project's own uv.lock says: its distributions, their files, and the commits of its members.
+
+Sources: gitmodules(5) for the submodules in which members may lie; uv's documentation of workspaces for members.
+"""
+
+from __future__ import annotations
+
+import configparser
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urljoin
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.core import git
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.plan.lock import indexes, uv_lock
+from imagegen.plan.lock.commits import member, pyproject, require_metadata
+from imagegen.plan.lock.model import GIT, URL
+from imagegen.plan.lock.parts import Attempts
+from imagegen.plan.lock.recipes import Compiled
+from imagegen.plan.lock.resolve import Pinned, Remote
+from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.uv_lock import GitCommit, Package, Root, Selected
+from imagegen.plan.matrix.model import Cell, GitSource, Sdist
+
+_SCP = re.compile(r"(?:ssh://)?git@([A-Za-z0-9.-]+)[:/](.+)")  # git-clone(1): an address that only a key opens
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the cell holds. `commits` and `archives` by package; `routes` as in resolve.Question."""
+
+    found: tuple[Pinned, ...]  # sorted by name; without members whose commit could not be had
+    routes: Mapping[str, str]
+    commits: Mapping[str, GitSource]
+    archives: Mapping[str, git.Archive]
+    choice: str  # the file that names all others, in words
+
+
+class UvProject:
+    """The uv.lock of the commit that `cell.from_uv_lock` names; no index is asked.
+
+    Raises FetchError for a commit of the project that cannot be had.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        target: Target,
+        compiled: Mapping[str, Compiled],
+        attempts: Attempts,
+        store: Store,
+        settings: Settings,
+        progress: Progress,
+    ) -> None:
+        asked = cell.from_uv_lock
+        assert asked and asked.git and asked.uv_lock  # noqa: S101 - the matrix holds `uv_lock` with `git` alone
+        self.asked, self.source, self.path = asked, asked.git, asked.uv_lock
+        self.cell, self.target, self.compiled, self.attempts = cell, target, compiled, attempts
+        self.store, self.settings, self.progress = store, settings, progress
+        self.requirements = {each.component.package: each for each in cell.requirements}
+        self.folder = f"{asked.component.package}-{self.source.metadata.version}"
+        self.archive = self._archive(git.Source(self.source.url, self.source.commit, self.source.tree), self.folder)
+        require_metadata(asked, self.archive, store)
+        self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
+
+    def contents(self) -> Contents:
+        """Return what the file holds for the cell's Python and machine.
+
+        Commits of members that cannot be had are recorded in `attempts`. Raises LockError for a file that does not
+        answer the cell.
+        """
+        parsed = uv_lock.parse(self._text(self.path), self.where)
+        own = self.asked.component.package
+        roots = [Root(own, self.asked.extras, self.asked.groups)]
+        roots += [Root(name, each.extras) for name, each in sorted(self.requirements.items()) if name != own]
+        selected = uv_lock.select(parsed, roots, self.target.python, self.target.machine, self.where)
+        found = [self._pinned(each) for each in selected]
+        sources = {each.package.name: each.package for each in selected}
+        commits, archives = self._commits({each.name: (each.version, sources[each.name]) for each in found})
+        lacking = {name for name, package in sources.items() if self._place(package)} - commits.keys()
+        return Contents(
+            found=tuple(each for each in found if each.name not in lacking),
+            routes={name: self._route(package) for name, package in sources.items()},
+            commits=commits,
+            archives=archives,
+            choice=self.where,
+        )
+
+    def _archive(self, source: git.Source, folder: str) -> git.Archive:
+        return git.archive(source, folder, self.store, self.settings, self.progress)
+
+    def _text(self, path: str) -> str:
+        """A file of the project's tree."""
+        try:
+            return member(self.store, self.archive, f"{self.folder}/{path}").decode()
+        except (KeyError, UnicodeDecodeError) as error:
+            what = f"{self.source.url} at {self.source.commit} has no {path} that can be read"
+            raise LockError(what, why=str(error), fix="correct `uv_lock`: a path in the commit's tree") from error
+
+    def _pinned(self, selected: Selected) -> Pinned:
+        package = selected.package
+        version = package.version or self._declared_version(package)
+        requirement = self.requirements.get(package.name)
+        if requirement and not SpecifierSet(requirement.specifier).contains(version, prereleases=True):
+            raise self._error(f"it has {package.name} {version}, and the matrix asks for {requirement.specifier}")
+        compiled = self.compiled.get(package.name)
+        if compiled and Version(compiled.version) != Version(version):
+            raise self._error(f"it has {package.name} {version}, which no recipe compiles")
+        if package.source.path or (not self._place(package) and not package.wheels and not package.sdist):
+            raise self._error(f"it names no file of {package} that has an address")
+        return Pinned(
+            package.name,
+            version,
+            selected.via,
+            tuple(self._remote(file, package) for file in package.wheels),
+            self._remote(package.sdist, package) if package.sdist else None,
+        )
+
+    def _declared_version(self, package: Package) -> str:
+        """The version of a member that only its build backend knows: the matrix declares it as an exact specifier."""
+        requirement = self.requirements.get(package.name)
+        exact = [each.version for each in SpecifierSet(requirement.specifier)] if requirement else []
+        if len(exact) != 1 or not str(requirement and requirement.specifier).startswith("=="):
+            fix = f'declare the component {package.name} with its version: `version: "==1.2.3"`'
+            why = f"{package.name} derives its version from git's tags, which no commit holds"
+            raise LockError(f"{self.where} gives no version of {package.name}", why=why, fix=fix)
+        return exact[0]
+
+    def _remote(self, file: uv_lock.DistributionFile, package: Package) -> Remote:
+        if file.url is None:
+            raise self._error(f"{file.name} of {package} has no address")
+        return Remote(file.name, file.url, uv_lock.sha256_of(file, package, self.where), file.size)
+
+    @staticmethod
+    def _route(package: Package) -> str:
+        """The index alias of the package's files: URL for those that have an address of their own."""
+        import pypi_simple  # late: it brings an HTML parser, which an unchanged build never needs
+
+        registry = (package.source.registry or "").rstrip("/")
+        return (
+            indexes.DEFAULT
+            if f"{registry}/" == pypi_simple.PYPI_SIMPLE_ENDPOINT
+            else GIT
+            if not (registry or package.source.url)
+            else URL
+        )
+
+    def _place(self, package: Package) -> GitCommit | None:
+        """The commit that the package is built of; None for one of files."""
+        if (directory := package.source.member) is None:
+            return package.source.commit
+        path = posixpath.normpath(directory)
+        if path.startswith("../"):
+            raise self._error(f"{package} lies at {directory}, outside the commit")
+        for folder, commit in self.archive.commits.items():
+            if path == folder or path.startswith(f"{folder}/"):
+                return GitCommit(self._submodules()[folder], commit, path[len(folder) + 1 :])
+        return GitCommit(self.source.url, self.source.commit, "" if path == "." else path)
+
+    def _submodules(self) -> dict[str, str]:
+        """Path -> address of each submodule, an https address in place of one that only a key opens."""
+        parser = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            parser.read_string("\n".join(line.strip() for line in self._text(".gitmodules").splitlines()))
+            found = {parser[name]["path"]: parser[name]["url"] for name in parser.sections()}
+        except (configparser.Error, KeyError) as error:
+            raise LockError(".gitmodules is malformed", where=self.where, why=str(error)) from error
+        return {path: self._address(url) for path, url in found.items()}
+
+    def _address(self, url: str) -> str:
+        if found := _SCP.fullmatch(url):
+            return f"https://{found[1]}/{found[2]}"
+        return urljoin(f"{self.source.url}/", url) if url.startswith(("./", "../")) else url
+
+    def _commits(
+        self, packages: Mapping[str, tuple[str, Package]]
+    ) -> tuple[dict[str, GitSource], dict[str, git.Archive]]:
+        commits, archives = {}, {}
+        for name, (version, package) in packages.items():
+            if place := self._place(package):
+                made = self.attempts.attempt(partial(self._source, name, version, place))
+                if made:
+                    commits[name], archives[name] = made
+        return commits, archives
+
+    def _source(self, name: str, version: str, place: GitCommit) -> tuple[GitSource, git.Archive]:
+        """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
+        if name == self.asked.component.package:
+            return self.source, self.archive
+        folder = f"{name}-{version}"
+        known = self.source.tree if place.commit == self.source.commit else None
+        try:
+            archive = self._archive(git.Source(place.url, place.commit, known), folder)
+        except FetchError as error:
+            raise type(error)(f"{name} of uv.lock: {error.what}", why=error.why, fix=error.fix) from error
+        project = pyproject(self.store, archive, folder, place.subdirectory)
+        metadata = Sdist(version, (), uv_lock.build_requires(project))
+        short = place.commit[:12]
+        return GitSource(short, place.url, place.commit, archive.tree, metadata, place.subdirectory), archive
+
+    def _error(self, why: str) -> LockError:
+        return LockError(
+            "uv.lock does not answer this cell",
+            where=self.where,
+            why=why,
+            fix="correct the image's components, or name another commit",
+        )

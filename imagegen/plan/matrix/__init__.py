@@ -1,0 +1,8 @@
+"""What users write under matrices/ and wheels/: loading, cells and their selection."""
+
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.load import load
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.rule import Rule
+
+__all__ = ["Cell", "Matrix", "Rule", "load"]

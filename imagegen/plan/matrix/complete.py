@@ -1,0 +1,352 @@
+"""Validated entries -> the frozen dataclasses that the rest of imagegen sees, with every reference resolved."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from imagegen.core.config import mirror_name
+from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.cells import Matrix, cell_id
+from imagegen.plan.matrix.compose import applies, compose
+from imagegen.plan.matrix.fields import NO_CUDA, SURROUNDINGS
+from imagegen.plan.matrix.hashes import inputs
+from imagegen.plan.matrix.interpreters import Interpreters
+from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.model import (
+    Base,
+    Cell,
+    Component,
+    EnvVar,
+    GitSource,
+    Index,
+    Override,
+    Requirement,
+    Sdist,
+    System,
+    cuda_version,
+)
+from imagegen.plan.matrix.recipe import Recipe
+from imagegen.plan.matrix.recipes import recipe
+from imagegen.plan.matrix.references import Entries, Found, check_references
+from imagegen.plan.matrix.route import AmbiguousBuildError, is_pypi_build
+from imagegen.plan.matrix.rule import Rule, WinnerRule
+from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
+
+CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
+_MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
+_LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
+SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
+
+
+def complete(entries: Entries, directories: Sequence[Path], errors: ErrorList[MatrixError]) -> Matrix:
+    """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial.
+
+    `directories` are those of the entries' layers, each below its project's own.
+    """
+    return _Completion(entries, directories, errors, check_references(entries, errors)).matrix()
+
+
+class _Completion:
+    def __init__(
+        self,
+        entries: Entries,
+        directories: Sequence[Path],
+        errors: ErrorList[MatrixError],
+        unresolved: set[tuple[str, str]],
+    ) -> None:
+        self.entries = entries
+        self.errors = errors
+        self.directories = directories
+        self._metadata: dict[str, Package | None] = {}
+        self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
+        self.unresolved = unresolved  # entries that name what does not exist
+        self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
+        self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
+        self.gpus = {
+            found.name: Gpu(found.name, found.entry.capability, found.entry.family, tuple(found.entry.products))
+            for found in self._sound("gpus")
+        }
+        self.bases = {
+            found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
+        }
+        resolved = [found for found in self._sound("interpreters") if self._resolved(found)]
+        whole = len(resolved) == len(self.entries["interpreters"])
+        self.interpreters = Interpreters(resolved, errors, whole=whole)
+        self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
+        self._check_axes()
+        self.indexes = self._indexes()
+        self.components = self._components()
+        self.sdists = tuple(each for each in self.components.values() if each.sdist)
+        self.recipes = self._recipes(directories)
+        self.rules = tuple(self._rule(found) for found in self._sound("rules"))
+        self.winners = tuple(_winner(found) for found in self._sound("winners"))
+        self.misrecorded = {found.entry.sha256: found.entry.because for found in self._sound("misrecorded")}
+
+    def matrix(self) -> Matrix:
+        cells: dict[str, Cell] = {}
+        defaults: dict[str, str] = {}
+        for found in self._sound("images"):
+            made = self._cells(found)
+            for cell in made:
+                if cell.id in cells:
+                    self._fail(found, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
+                if len(cell.id) - len(cell.image) - 1 > _LONGEST_TAG:
+                    self._fail(found, f'the cell id "{cell.id}" is too long for an image\'s tag')
+                cells[cell.id] = cell
+            if made:
+                defaults[found.name] = made[0].id
+        for name in sorted(set(defaults) & set(cells)):
+            self._fail(self.entries["images"][name], f'"{name}" is also the id of a cell of "{cells[name].image}"')
+        return Matrix(
+            tuple(cells[each] for each in sorted(cells)),
+            self.rules,
+            defaults,
+            self.components,
+            self.gpus,
+            self.systems,
+            {name: tuple(axis.values) for name, axis in self.axes.items()},
+            {found.name: found.where() for found in self._sound("rules")},
+            self.recipes,
+            self.interpreters.known,
+        )
+
+    def _sound(self, section: str) -> list[Found]:
+        return [found for _, found in sorted(self.entries[section].items()) if found.entry is not None]
+
+    def _resolved(self, found: Found) -> bool:
+        return found.path not in self.unresolved
+
+    def _fail(self, found: Found, what: str, *inside: str | int, key: bool = True) -> None:
+        self.errors.append(found.error(what, *inside, key=key))
+
+    def _check_axes(self) -> None:
+        for axis in CELL_AXES:
+            if axis not in self.entries["axes"]:
+                self.errors.append(MatrixError(f'no file defines the axis "{axis}"', fix="every matrix needs it"))
+        for position, value in enumerate(self._values("cuda")):
+            if value != NO_CUDA and cuda_version(value) is None:
+                what = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
+                self._fail(self.entries["axes"]["cuda"], what, "values", position, key=False)
+        for axis, (prefix, example) in SHAPES.items():
+            for position, value in enumerate(self._values(axis)):
+                if not value.startswith(prefix):
+                    what = f'"{value}" is no value of the {axis} axis; one looks like "{example}"'
+                    self._fail(self.entries["axes"][axis], what, "values", position, key=False)
+
+    def _indexes(self) -> dict[str, Index]:
+        if "pypi" not in self.entries["indexes"]:
+            self.errors.append(MatrixError('no file defines the index "pypi"', fix="every matrix needs it"))
+        result = {}
+        for found in self._sound("indexes"):
+            alias, url = found.name, found.entry.url
+            if url and alias == "pypi":
+                self._fail(found, "pypi's url comes from the environment")
+            elif not url and alias != "pypi":
+                variable = f"IMAGEGEN_INDEX_{mirror_name(alias)}"
+                fix = f"write its address as `url: https://...`; {variable} only gives it another one on a machine"
+                self.errors.append(found.error(f'the index "{alias}" needs a url', fix=fix))
+            result[alias] = Index(alias, url, found.entry.description)
+        return result
+
+    def _components(self) -> dict[str, Component]:
+        result: dict[str, Component] = {}
+        owner: dict[str, str] = {}
+        for found in self._sound("components"):
+            name, entry = found.name, found.entry
+            if name in SURROUNDINGS:
+                self._fail(found, f'"{name}" cannot be a component: rules call the surroundings so')
+            package = entry.package or name
+            if package in owner:
+                self._fail(found, f'the package "{package}" already belongs to the component "{owner[package]}"')
+            owner[package] = name
+            if entry.compiled and (entry.git or entry.sdist):
+                key = "git" if entry.git else "sdist"
+                self._fail(found, "the sources of a compiled component stand in its recipe, under `recipes`", key)
+            result[name] = Component(
+                name=name,
+                package=package,
+                description=entry.description,
+                imports=tuple(entry.imports),
+                sdist=entry.sdist and _metadata(entry.sdist),
+                source=entry.source,
+                index=dict(entry.index),
+                local=dict(entry.local),
+                pypi_build=entry.pypi_build,
+                aliases=tuple(entry.aliases),
+                git={
+                    each: GitSource(each, one.url, one.commit, one.tree, _metadata(one), one.subdirectory or "")
+                    for each, one in entry.git.items()
+                },
+                compiled=entry.compiled,
+                entry_points=tuple(entry.entry_points),
+            )
+        return result
+
+    def _recipes(self, directories: Sequence[Path]) -> dict[str, Recipe]:
+        result = {}
+        for found in self._sound("recipes"):
+            if found.name in self.components:
+                directory = directories[found.layer]
+                made, errors = recipe(found, self.components[found.name], self.gpus, directory)
+                result[found.name] = made
+                self.errors += errors
+        return result
+
+    def _rule(self, found: Found) -> Rule:
+        entry = found.entry
+        return Rule(
+            id=found.name,
+            when=self._by_package(entry.when),
+            then=self._by_package(entry.then),
+            conflict=self._by_package(entry.conflict),
+            because=entry.because,
+            source=entry.source,
+            date=entry.date,
+            severity=entry.severity,
+            evidence=entry.evidence,
+            fix=entry.fix,
+            same=tuple(self._by_package(dict.fromkeys(entry.same, ""))),
+        )
+
+    def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
+        return {self.components[name].package if name in self.components else name: text for name, text in side.items()}
+
+    def _cells(self, found: Found) -> list[Cell]:
+        """The image's cells, its default cell first; none when something it names is missing."""
+        entry: ImageEntry = found.entry
+        parts = [found, *(self.entries["stacks"][name] for name in entry.stacks if name in self.entries["stacks"])]
+        if not (set(CELL_AXES) <= set(self.axes) and all(self._resolved(part) and part.entry for part in parts)):
+            return []
+        if not entry.gpus and set(self._offered(entry, "cuda")) != {NO_CUDA}:
+            self._fail(found, "an image with CUDA says for which GPUs it is: `gpus` is missing")
+        axes = sorted(self.axes)
+        offered = [self._offered(entry, axis) for axis in axes]
+        if math.prod(map(len, offered)) > _MAX_CELLS:
+            self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
+            return []
+        choices = [dict(zip(axes, values, strict=True)) for values in itertools.product(*offered)]
+        for position, excluded in enumerate(entry.exclude):
+            if not any(applies(excluded, choice) for choice in choices):
+                self._fail(found, "it excludes none of the image's cells", "exclude", position, key=False)
+        choices = [each for each in choices if not any(applies(excluded, each) for excluded in entry.exclude)]
+        if not choices:
+            self._fail(found, "it excludes every cell of the image", "exclude")
+        cells = [self._cell(found, entry, choice) for choice in choices]
+        return [cell for cell in cells if cell]
+
+    def _base(self, found: Found) -> Base:
+        system = self.systems[found.entry.system]
+        return Base(name=found.name, glibc=system.glibc, **found.entry.model_dump(exclude={"override", "env"}))
+
+    def _values(self, axis: str) -> list[str]:
+        return self.axes[axis].values if axis in self.axes else []
+
+    def _offered(self, entry: ImageEntry, axis: str) -> list[str]:
+        """The image's values on the axis, the axis's default first where it is among them."""
+        default = self.axes[axis].default
+        return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
+
+    def _index(self, found: Found, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
+        """Return the alias of the index that gives `component` to a cell whose components are `uses`."""
+        own, version = component.index.get(cuda, "pypi"), cuda_version(cuda)
+        leader = uses.get(component.pypi_build or "")
+        named = uses[component.name].index or (leader and leader.index and (own if leader.index != "pypi" else "pypi"))
+        if named or not (component.pypi_build and version):
+            return named or own
+        specifier = leader.version if leader else ""
+        try:
+            return "pypi" if is_pypi_build(specifier, version, self._harvested(component.pypi_build)) else own
+        except AmbiguousBuildError as error:
+            what = f'"{component.pypi_build}{specifier}" admits builds for CUDA {version} and others'
+            fix = f"pin {component.pypi_build}, bound its version on both sides, or name its `index:`"
+            if (found.path, what) not in self._ambiguous:  # once for all cells of an image
+                self._ambiguous.add((found.path, what))
+                self.errors.append(MatrixError(what, where=found.where(), why=str(error), fix=fix))
+            return own
+
+    def _harvested(self, package: str) -> Package | None:
+        if package not in self._metadata:
+            self._metadata[package] = metadata.load(self.directories, package)
+        return self._metadata[package]
+
+    def _cell(self, found: Found, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
+        made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
+        sound = made.base in self.bases and set(made.components) <= set(self.components)
+        if not (sound and set(made.gpus) <= set(self.gpus)):
+            return None  # what it names has an error of its own
+        base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
+        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in made.gpus]
+        locked = [name for name, use in made.components.items() if use.uv_lock]
+        if len(locked) > 1:
+            self._fail(found, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
+            return None
+        if unknown := sorted(set(made.accepts) - {each.id for each in self.rules}):
+            self._fail(found, f"it accepts {', '.join(unknown)}, and no rule has that id")
+            return None
+        interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
+        if interpreter is None:
+            return None
+        requirements = tuple(
+            Requirement(
+                replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
+                use.version,
+                use.because,
+                self._index(found, made.components, component, axes["cuda"]),
+                component.git[use.git] if use.git else None,
+                tuple(sorted(set(use.extras))),
+                use.from_source,
+                use.uv_lock,
+                tuple(sorted(set(use.groups))),
+            )
+            for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
+        )
+        aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
+        draft = Cell(
+            id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
+            image=found.name,
+            description=entry.description,
+            purpose=entry.purpose,
+            axes=axes,
+            base=base,
+            interpreter=interpreter,
+            requirements=requirements,
+            sdists=self.sdists,
+            indexes={alias: self.indexes[alias] for alias in sorted(aliases)},
+            env=tuple(
+                EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items())
+            ),
+            gpus=tuple(sorted(gpus, key=lambda gpu: Version(gpu.capability))),
+            inputs={},
+            misrecorded=self.misrecorded,
+            winners=self.winners,
+            recipes={
+                self.components[name].package: self.recipes[name]
+                for name in sorted(made.components)
+                if name in self.recipes
+            },
+            omits=dict(sorted(made.omits.items())),
+            packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
+            overrides=tuple(
+                Override(name, None if each.omit else each.version, each.because)
+                for name, each in sorted(made.overrides.items())
+            ),
+            accepts=dict(sorted(made.accepts.items())),
+        )
+        return inputs(draft, self.rules)
+
+
+def _metadata(entry: SdistEntry) -> Sdist:
+    return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
+
+
+def _winner(found: Found) -> WinnerRule:
+    fields = found.entry.model_dump(exclude={"override"})
+    return WinnerRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

@@ -1,0 +1,86 @@
+"""The choice of a cell's interpreter: the one that its image names, its base's own, or a standalone build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.plan.matrix.model import Interpreter, InterpreterFile
+from imagegen.plan.matrix.references import Found
+
+PREFIX = "/opt/python"  # standalone interpreters lie below it, by their minor version
+
+
+def prefix(python: str) -> str:
+    """Return the directory of the standalone interpreter of a minor version in an image: /opt/python/3.12."""
+    return f"{PREFIX}/{python}"
+
+
+class Interpreters:
+    """The interpreters of a matrix; what is wrong with a choice is appended to `errors`, once for each image.
+
+    `entries` are the sound ones; where others have errors of their own (not `whole`), none is missed.
+    """
+
+    def __init__(self, entries: Sequence[Found], errors: ErrorList[MatrixError], *, whole: bool) -> None:
+        self._errors, self._whole = errors, whole
+        self._failed: set[tuple[str, str]] = set()  # image, message
+        self.known = {found.name: _interpreter(found) for found in entries}
+        self._own: dict[tuple[str, str], Interpreter] = {}  # system, minor version
+        for found in entries:
+            each = self.known[found.name]
+            for system in each.systems:
+                other = self._own.setdefault((system, each.python), each)
+                if other is not each:
+                    what = f'"{other.name}" is already the Python {each.python} of {system}'
+                    errors.append(found.error(what, "systems", fix="keep one of them"))
+
+    def choose(self, image: Found, name: str | None, system: str, axes: Mapping[str, str]) -> Interpreter | None:
+        """Return the interpreter of a cell of `image` on a base of `system`; None after an error.
+
+        `name` is the one that the image or a variant asks for. Otherwise it is the system's own for the value of the
+        axis `python`, or the standalone build that is named after that value.
+        """
+        python = axes["python"]
+        chosen = self.known.get(name or f"standalone-{python}")
+        if name is None:
+            chosen = self._own.get((system, python), chosen)
+        if chosen is None and name is None and self._whole:
+            fix = f"define the interpreter standalone-{python}, or leave the value {python} out"
+            self._fail(image, f"no interpreter is Python {python} on {system}", fix)
+        elif chosen and (wrong := _mismatch(chosen, system, axes)):
+            self._fail(image, *wrong)
+            return None
+        return chosen
+
+    def _fail(self, image: Found, what: str, fix: str) -> None:
+        if (image.name, what) not in self._failed:
+            self._failed.add((image.name, what))
+            self._errors.append(image.error(what, "interpreter", fix=fix))
+
+
+def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return what is wrong with the choice and how to fix it; None where it fits."""
+    python, platform, name = axes["python"], axes["platform"], f'the interpreter "{chosen.name}"'
+    if chosen.python != python:
+        fix = "name it in a variant `when: {python: [...]}`, or leave the other values of that axis out"
+        return f"{name} is Python {chosen.python}, not {python}", fix
+    if chosen.systems and system not in chosen.systems:
+        fix = "leave `interpreter` out, or name a standalone one"
+        return f"{name} is of {', '.join(chosen.systems)}; the base is {system}", fix
+    if not chosen.systems and platform not in chosen.files:
+        return f"{name} has no archive for {platform}", "add it to the entry's `files`"
+    return None
+
+
+def _interpreter(found: Found) -> Interpreter:
+    entry = found.entry
+    return Interpreter(
+        name=found.name,
+        python=entry.python,
+        path=entry.path or f"{prefix(entry.python)}/bin/python{entry.python}",
+        systems=tuple(entry.systems),
+        version=entry.version,
+        release=entry.release,
+        files={platform: InterpreterFile(file.path, file.sha256) for platform, file in entry.files.items()},
+    )

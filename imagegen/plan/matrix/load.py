@@ -1,0 +1,159 @@
+"""matrices/**/*.yaml, wheels/**/*.yaml -> Matrix: parse, validate, complete. All errors of all files come at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from imagegen.core import data
+from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
+from imagegen.core.text import did_you_mean
+from imagegen.plan.matrix import document as documents
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.complete import complete
+from imagegen.plan.matrix.faults import explain
+from imagegen.plan.matrix.references import Entries, Found
+from imagegen.plan.matrix.schema import SECTIONS, MatrixFile
+
+RECIPES = "wheels"  # a directory of this name may hold other things too
+CATALOGUE = "catalogue"  # below it: data of another language, which imagegen.wheels reads
+
+
+def load(directories: Sequence[Path]) -> Matrix:
+    """Read every YAML file below the directories; later directories add to earlier ones, or override entries openly.
+
+    An entry that is equal to one of an earlier directory is that entry. Raises MatrixErrors with everything that is
+    wrong, the first MOST errors with file, line and column.
+    """
+    entries: Entries = {section: {} for section in SECTIONS}
+    errors: ErrorList[MatrixError] = ErrorList()
+    for layer, directory in enumerate(directories):
+        for file in _files(directory, errors):
+            document = _read(file, data.project_of(directory), errors)
+            parsed = _validate(document, errors)
+            for section in SECTIONS:
+                for name, entry in getattr(parsed, section).items():
+                    found = Found(name, entry, document, (section, name), layer)
+                    _add(entries[section], found, errors)
+            _remember_broken(entries, document, parsed, layer)
+    _check_overrides(entries, errors)
+    matrix = complete(entries, directories, errors)
+    if errors:
+        errors.sort(key=_order)
+        raise MatrixErrors(errors)
+    return matrix
+
+
+def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
+    unreadable: list[OSError] = []
+    files: list[Path] = []
+    for folder, below, names in os.walk(directory, onerror=unreadable.append):
+        if Path(folder) == directory and directory.name == RECIPES and CATALOGUE in below:
+            below.remove(CATALOGUE)
+        files += (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
+    files.sort()
+    errors += (
+        MatrixError("the directory cannot be read", where=str(error.filename), why=error.strerror)
+        for error in unreadable
+        if not isinstance(error, FileNotFoundError)
+    )
+    if not files and directory.name != RECIPES and not (directory / metadata.FOLDER).is_dir():
+        errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
+    return files
+
+
+def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.Document:
+    try:
+        raw = data.read(file, project, data.HAND_WRITTEN)
+    except OSError as error:
+        errors.append(MatrixError("the file cannot be read", where=str(file), why=error.strerror))
+        return documents.Document(file, data={})
+    document = documents.parse(file, raw)
+    errors += document.errors
+    return document
+
+
+def _validate(document: documents.Document, errors: list[MatrixError]) -> MatrixFile:
+    """The file's sound entries; the others' faults go to `errors`."""
+    written = document.data
+    if not isinstance(written, dict):
+        if written is not None:
+            errors.append(
+                MatrixError(
+                    "a matrix file is a mapping", where=document.where(()), fix=f"begin with one of {_sections()}"
+                )
+            )
+        return MatrixFile()
+    try:
+        return MatrixFile.model_validate(written)
+    except ValidationError as invalid:
+        details = invalid.errors(include_url=False)
+    errors += explain(document, details, MatrixFile)
+    unsound = {tuple(detail["loc"][:2]) for detail in details}
+    sound = {
+        section: {name: entry for name, entry in entries.items() if (section, name) not in unsound}
+        for section, entries in written.items()
+        if (section,) not in unsound
+    }
+    return MatrixFile.model_validate(sound)
+
+
+def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None:
+    old = known.get(new.name)
+    if old and old.layer == new.layer:
+        errors.append(
+            MatrixError(
+                f'"{new.name}" is defined twice',
+                where=new.where(),
+                why=f"first at {old.where()}",
+                fix="keep one of them",
+            )
+        )
+    elif old and old.written == new.written:
+        return
+    elif old and not (new.entry and new.entry.override):
+        errors.append(
+            MatrixError(
+                f'"{new.name}" is already defined',
+                where=new.where(),
+                why=f"at {old.where()}",
+                fix="choose another name, or say `override: true` in the entry to replace that one",
+            )
+        )
+    else:
+        known[new.name] = Found(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
+
+
+def _remember_broken(entries: Entries, document: documents.Document, parsed: MatrixFile, layer: int) -> None:
+    """Names whose entries are faulty are still names: nobody should read that they do not exist."""
+    if isinstance(document.data, dict):
+        for section in SECTIONS:
+            written = document.data.get(section)
+            for name in written if isinstance(written, dict) else ():
+                if name not in getattr(parsed, section):
+                    entries[section].setdefault(name, Found(name, None, document, (section, name), layer))
+
+
+def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:
+    for section, known in entries.items():
+        for found in known.values():
+            if found.entry and found.entry.override and not found.replaces:
+                where = found.where("override")
+                others = () if errors.is_full else (name for name in known if name != found.name)
+                fix = did_you_mean(found.name, others)
+                errors.append(MatrixError(f'"{found.name}" overrides nothing in {section}', where=where, fix=fix))
+
+
+def _order(error: MatrixError) -> tuple[str, int, int, str]:
+    where = error.where
+    if where is None or isinstance(where, str):
+        return (str(where), 0, 0, error.what)
+    return (str(where.file), where.line or 0, where.column or 0, error.what)
+
+
+def _sections() -> str:
+    return ", ".join(SECTIONS)

@@ -1,0 +1,293 @@
+"""matrices/metadata/<package>.json: what package metadata on an index states, release by release, known offline.
+
+Written by `imagegen harvest`, never by hand, but for `since` and `extras`. One line per release, the newest first, so
+that a new release is one new line in a diff.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.tags import parse_tag
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from imagegen.core import data
+from imagegen.core.errors import Location, MatrixError
+from imagegen.core.text import cut, redact
+
+FOLDER = "metadata"  # below a directory of matrices
+LONGEST = 2000  # characters of a text
+_SHOWN = 200  # characters of a text that an error repeats
+_LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are the product of its parts
+
+
+@dataclass(frozen=True)
+class Release:
+    """One version as the index has it, for Linux on x86_64 and aarch64.
+
+    `requires` are PEP 508 strings, sorted, without those of extras; None where only an sdist exists, whose requirements
+    nobody knows without running its code. `wheels` are the tags of file names, in their compressed form
+    ("cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64"); with none, the release is built from source.
+    """
+
+    version: str  # canonical: "0.8.5.post1"
+    uploaded: str | None  # the day of its first file, "2026-07-03", where the index tells it
+    python: str  # PEP 440 specifier, "" for any
+    requires: tuple[str, ...] | None
+    wheels: tuple[str, ...]
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of those asked for: what each adds
+    cuda: str | None = None  # "12.8": the CUDA runtime that it pins; None where it pins none
+    yanked: bool = False
+
+
+@dataclass(frozen=True)
+class Package:
+    """`since` and `extras` are what a harvest is asked for, everything else is what it found."""
+
+    name: str  # normalised
+    index: str  # alias: "pypi"
+    read: str | None  # the day on which the index last said something new; None before the first harvest
+    since: str | None  # the oldest version that is kept; None for all
+    extras: tuple[str, ...]  # whose requirements are kept, sorted
+    releases: Mapping[str, Release]  # by version, the newest first
+
+
+@cache
+def requirement(text: str) -> Requirement:
+    """A requirement, parsed once: releases of a package share most of theirs. Raises ValueError."""
+    if len(text) > LONGEST:  # and so no number in it is too long for int(), which packaging calls when it compares
+        raise ValueError(f"a requirement is longer than {LONGEST} characters")
+    try:
+        return Requirement(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'"{cut(redact(text), _SHOWN)}" is not a PEP 508 requirement') from error
+
+
+@cache
+def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
+    """Whether a marker holds for a full version of CPython on Linux; None where nobody can say."""
+    environment = {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": "linux",
+        "extra": extra,
+    }
+    try:
+        return Marker(marker).evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return None
+
+
+def load(directories: Sequence[Path], package: str) -> Package | None:
+    """What is known of a package; of directories of matrices, the last one that has it counts. None where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    for directory in reversed(directories):
+        path = path_of(directory, package)
+        try:
+            raw = data.read(path, data.project_of(directory))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise MatrixError("the file cannot be read", where=Location(path), why=error.strerror) from error
+        return parse(raw, path, package)
+    return None
+
+
+def names(directories: Iterable[Path]) -> list[str]:
+    """The packages that have a file, sorted."""
+    return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+
+
+def path_of(directory: Path, package: str) -> Path:
+    return directory / FOLDER / f"{package}.json"
+
+
+def dumps(package: Package) -> bytes:
+    """The file of a package: the same bytes for the same facts, whatever order they came in."""
+    newest_first = sorted(package.releases.values(), key=lambda release: Version(release.version), reverse=True)
+    lines = [f"    {json.dumps(each.version)}: {json.dumps(_table(each))}" for each in newest_first]
+    head: dict[str, Any] = {"package": package.name, "index": package.index, "read": package.read}
+    head |= {"since": package.since} if package.since else {}
+    head |= {"extras": sorted(package.extras)} if package.extras else {}
+    top = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    versions = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
+    return f'{{\n{top}  "versions": {versions}\n}}\n'.encode()
+
+
+def write(package: Package, path: Path) -> None:
+    """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
+    try:
+        data.write(path, dumps(package))
+    except OSError as error:
+        raise MatrixError("the file cannot be written", where=Location(path), why=error.strerror) from error
+
+
+def _table(release: Release) -> dict[str, Any]:
+    table: dict[str, Any] = {"uploaded": release.uploaded} if release.uploaded else {}
+    table |= {"python": release.python} if release.python else {}
+    table["requires"] = None if release.requires is None else sorted(release.requires)
+    table |= (
+        {"extras": {name: sorted(release.extras[name]) for name in sorted(release.extras)}} if release.extras else {}
+    )
+    table |= {"wheels": sorted(release.wheels)} if release.wheels else {}
+    table |= {"cuda": release.cuda} if release.cuda else {}
+    return table | ({"yanked": True} if release.yanked else {})
+
+
+def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) -> Package:
+    """The package in a file's bytes; `path` is named in errors, `name` is what the file must be about.
+
+    Raises MatrixError for anything but what `dumps` writes, up to order and white space.
+    """
+    try:
+        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=_once))
+        if name and found.package != name:
+            raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
+    except json.JSONDecodeError as error:
+        where = Location(path, error.lineno, error.colno)
+        raise MatrixError("this is not valid JSON", where=where, why=error.msg, fix=_fix(path)) from error
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
+        what = " > ".join(str(part) for part in first["loc"]) or "all of it"
+        why = f"{what}: {first['msg'].removeprefix('Value error, ')}"
+        where = Location(path, _line(raw, first["loc"]))
+        raise MatrixError("this is not harvested metadata", where=where, why=why, fix=_fix(path)) from error
+    except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        where = Location(path)
+        raise MatrixError("this is not harvested metadata", where=where, why=why, fix=_fix(path)) from error
+    newest_first = sorted(found.versions, key=Version, reverse=True)
+    return Package(
+        name=found.package,
+        index=found.index,
+        read=found.read,
+        since=found.since,
+        extras=tuple(sorted(found.extras)),
+        releases={version: _release(version, found.versions[version]) for version in newest_first},
+    )
+
+
+def _fix(path: Path | str) -> str:
+    return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f'"{twice}" is given twice')
+    return table
+
+
+def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:
+    """The line of the version, or of the key, that `path` leads to."""
+    key = path[1] if path[:1] == ("versions",) and len(path) > 1 else path[0] if path else None
+    before, found, _ = raw.partition(json.dumps(key).encode() + b":")
+    return before.count(b"\n") + 1 if found else None
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version specifier') from error
+    return text
+
+
+def _version(text: str) -> str:
+    try:
+        canonical = str(Version(text))
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version') from error
+    if canonical != text:
+        raise ValueError(f'the canonical form of "{text}" is "{canonical}"')
+    return text
+
+
+def _requires(text: str) -> str:
+    requirement(text)
+    return text
+
+
+def _distribution(text: str) -> str:
+    if text != canonicalize_name(text):
+        raise ValueError(f'"{text}" is not the normalised name of a package')
+    return text
+
+
+@cache
+def _tag(text: str) -> str:
+    if len(text) > _LONGEST_TAG or text.count("-") != 2 or not parse_tag(text):
+        raise ValueError(f'"{text}" is not the tag of a wheel')
+    return text
+
+
+def _date(text: str) -> str:
+    if str(dt.date.fromisoformat(text)) != text:
+        raise ValueError(f'write "{text}" as YYYY-MM-DD')
+    return text
+
+
+_Text = Annotated[str, StringConstraints(max_length=LONGEST)]
+_Date = Annotated[_Text, AfterValidator(_date)]
+_Version = Annotated[_Text, AfterValidator(_version)]
+_Requirement = Annotated[_Text, AfterValidator(_requires)]
+_Name = Annotated[_Text, StringConstraints(pattern="^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_distribution)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # most commands read none
+
+
+class _ReleaseTable(_Strict):
+    uploaded: _Date | None = None
+    python: Annotated[_Text, AfterValidator(_specifier)] = ""
+    requires: list[_Requirement] | None
+    extras: dict[_Name, list[_Requirement]] = {}
+    wheels: list[Annotated[_Text, AfterValidator(_tag)]] = []
+    cuda: Annotated[str, Field(pattern="^[0-9]{1,4}[.][0-9]{1,4}$")] | None = None
+    yanked: bool = False
+
+
+class _FileTable(_Strict):
+    package: _Name
+    index: Annotated[str, Field(pattern="^[a-z0-9]+([.-][a-z0-9]+)*$")]
+    read: _Date | None = None
+    since: _Version | None = None
+    extras: list[_Name] = []
+    versions: dict[_Version, _ReleaseTable]
+
+
+def _release(version: str, table: _ReleaseTable) -> Release:
+    return Release(
+        version=version,
+        uploaded=table.uploaded,
+        python=table.python,
+        requires=None if table.requires is None else tuple(sorted(table.requires)),
+        wheels=tuple(sorted(table.wheels)),
+        extras={name: tuple(sorted(table.extras[name])) for name in sorted(table.extras)},
+        cuda=table.cuda,
+        yanked=table.yanked,
+    )

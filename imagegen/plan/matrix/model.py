@@ -1,0 +1,240 @@
+"""What the rest of imagegen sees of the matrix: cells, complete and frozen. Nothing here reads a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix.rule import WinnerRule
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.recipe import Recipe  # which is made of this module's EnvVar
+
+
+def cuda_version(label: str) -> str | None:
+    """The CUDA version behind a label as wheels carry it: "13.0" for cu130, None for anything else."""
+    found = re.fullmatch(r"cu([1-9][0-9])([0-9])", label)
+    return f"{found[1]}.{found[2]}" if found else None
+
+
+@dataclass(frozen=True)
+class Index:
+    """A package index, known by its alias alone so that locks stay free of hosts.
+
+    `url` is None for the default index: its address comes from the user's environment, as for pip and uv.
+    """
+
+    alias: str
+    url: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """Static metadata of a release that has no wheel, so that resolving it runs none of its code.
+
+    `requires` are PEP 508 strings; `build_requires` are exact pins of what its build backend needs.
+    """
+
+    version: str
+    requires: tuple[str, ...]
+    build_requires: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """A commit of a repository, by hash: its tree decides what it holds. Metadata as in Sdist.
+
+    `subdirectory` is the folder of the tree that is the distribution's project; "" is the tree itself.
+    """
+
+    name: str  # how the matrix calls it: "v0.9.0"
+    url: str  # "https://github.com/volcengine/verl"
+    commit: str  # 40 hex digits
+    tree: str  # 40 hex digits
+    metadata: Sdist
+    subdirectory: str = ""
+
+
+@dataclass(frozen=True)
+class System:
+    """A distribution's release, as far as wheels depend on it."""
+
+    name: str  # "ubuntu22.04"
+    glibc: str  # "2.35"
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something with a version that the matrix chooses."""
+
+    name: str
+    package: str  # the distribution's normalised name on the index
+    description: str
+    imports: tuple[str, ...]  # module names that must import in an image that declares this component
+    sdist: Sdist | None = None
+    source: str | None = None  # where the facts in this entry come from
+    index: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> index alias
+    local: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> local version, "cpu"
+    pypi_build: str | None = None  # component whose harvested releases state the CUDA of PyPI's build: "torch"
+    aliases: tuple[str, ...] = ()
+    git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
+    compiled: bool = False  # its sources need a compiler
+    entry_points: tuple[str, ...] = ()  # modules that users start: everything that they import must be installed
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A component as a cell asks for it."""
+
+    component: Component
+    specifier: str  # PEP 440, may be empty: any version
+    because: str
+    index: str  # index alias in this cell
+    git: GitSource | None = None  # in place of a release of the index
+    extras: tuple[str, ...] = ()  # sorted
+    from_source: bool = False  # compiled by its recipe, even where a wheel would fit
+    uv_lock: str | None = None  # path in the tree of `git` of the uv.lock that says all that the cell holds
+    groups: tuple[str, ...] = ()  # sorted; dependency groups of `uv_lock`
+
+    @property
+    def label(self) -> str | None:
+        """The local version of every build of the component on its index: "cu128"; None where builds have none."""
+        names = (self.component.local.get(cuda) for cuda, alias in self.component.index.items() if alias == self.index)
+        return next(names, None)
+
+    @property
+    def pep508(self) -> str:
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        return f"{self.component.package}{extras}{self.specifier}"
+
+
+@dataclass(frozen=True)
+class Override:
+    """A requirement that replaces all others of `package`; with `specifier` None, the image does not hold it."""
+
+    package: str
+    specifier: str | None  # PEP 440; "" is any version
+    because: str
+
+    @property
+    def pep508(self) -> str:
+        return f'{self.package}; python_version < "0"' if self.specifier is None else f"{self.package}{self.specifier}"
+
+
+@dataclass(frozen=True)
+class Base:
+    """The operating-system layers under the stack."""
+
+    name: str  # "debian12"
+    kind: str  # "debian" or "registry"
+    suite: str | None  # of kind debian: "bookworm"
+    image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
+    system: str  # "debian12"
+    glibc: str  # "2.36": decides which manylinux wheels fit
+    packages: Mapping[str, str]  # package name -> why it is there; of kind registry, above the image
+    description: str
+
+
+@dataclass(frozen=True)
+class InterpreterFile:
+    """The archive of a standalone interpreter for one platform."""
+
+    path: str  # below the release downloads, percent-encoded: "20260814/cpython-3.12.14%2B20260814-....tar.gz"
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that a stack rests on: of the base's distribution, or a standalone build (then it has a file)."""
+
+    name: str  # "debian12-3.11", "standalone-3.12"
+    python: str  # minor version: "3.12"
+    path: str  # absolute path of the program in the image
+    systems: tuple[str, ...] = ()  # of a distribution: the systems whose own Python it is
+    version: str | None = None  # of a standalone build: "3.12.14"
+    release: str | None = None  # of a standalone build: "20260814"
+    files: Mapping[str, InterpreterFile] = field(default_factory=dict)  # by platform
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    name: str
+    value: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What the matrix declares of a cell's packages beside their versions. No lock depends on it.
+
+    All keys are distributions by their normalised names.
+    """
+
+    imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that must import
+    entry_points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that users start
+    omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
+    overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None: the image lacks it
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An image with one value on each axis, complete: everything a lock is made from."""
+
+    id: str  # "cpu-grpo-cpu-py311"
+    image: str  # "cpu-grpo"
+    description: str
+    purpose: str  # what the image is for, one or two sentences
+    axes: Mapping[str, str]  # every axis -> value: {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
+    base: Base
+    interpreter: Interpreter
+    requirements: tuple[Requirement, ...]  # sorted by component name
+    sdists: tuple[Component, ...]  # every component of the matrix that declares an Sdist, wanted here or not
+    indexes: Mapping[str, Index]  # by alias; always holds "pypi"
+    env: tuple[EnvVar, ...]  # sorted by name
+    inputs: Mapping[
+        str, str
+    ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
+    misrecorded: Mapping[str, str] = field(default_factory=dict)  # sha256 of a wheel whose RECORD is wrong -> because
+    winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
+    gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
+    omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
+    packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
+    overrides: tuple[Override, ...] = ()  # sorted by package
+    accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
+
+    @property
+    def declarations(self) -> Declarations:
+        components = [each.component for each in self.requirements]
+        return Declarations(
+            {each.package: each.imports for each in components},
+            {each.package: each.entry_points for each in components if each.entry_points},
+            self.omits,
+            {each.package: each.specifier for each in self.overrides},
+        )
+
+    @property
+    def from_uv_lock(self) -> Requirement | None:
+        """The requirement whose uv.lock says what the cell holds; None where the cell is resolved."""
+        return next((each for each in self.requirements if each.uv_lock), None)
+
+    @property
+    def python(self) -> str:
+        return self.axes["python"]
+
+    @property
+    def cuda(self) -> str:
+        return self.axes["cuda"]
+
+    @property
+    def cuda_version(self) -> str | None:
+        """The CUDA version that its cuda axis names: "13.0" for cu130, None for cpu."""
+        return cuda_version(self.cuda)
+
+    @property
+    def platform(self) -> str:
+        return self.axes["platform"]

@@ -1,0 +1,118 @@
+"""How a component becomes a wheel by a compiler: what a file under wheels/ says, complete and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from imagegen.core.errors import Location
+from imagegen.plan.matrix.model import EnvVar
+
+
+@dataclass(frozen=True)
+class SdistFile:
+    """A source distribution of the default index."""
+
+    filename: str
+    sha256: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Submodule:
+    """A repository inside a repository's tree: what must be at `path`."""
+
+    path: str
+    url: str
+    commit: str  # 40 hex digits
+    tree: str  # 40 hex digits
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a repository, known by its hash and its tree's, with all submodules that the build reads."""
+
+    url: str
+    commit: str  # 40 hex digits
+    tree: str  # 40 hex digits
+    ref: str | None  # the tag or branch that people know it by, which must still lead to it; None: not asked
+    submodules: tuple[Submodule, ...]  # sorted by path
+
+
+@dataclass(frozen=True)
+class LocalSource:
+    """An sdist, or a directory with sources, on the disk of whoever builds; the lock pins its hash."""
+
+    path: Path
+    where: Location | None = field(default=None, compare=False)  # what says so
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A unified diff beside the recipe, applied with `patch -p1` in the order given."""
+
+    path: Path
+    sha256: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Architectures:
+    """How the build is told the GPUs: by one variable with their names, ascending, joined by `separator`."""
+
+    variable: str  # "TORCH_CUDA_ARCH_LIST", "FLASH_ATTN_CUDA_ARCHS"
+    separator: str
+    names: Mapping[str, str]  # compute capability -> its name there: "10.3" -> "100"; two may share one
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What compiling takes, measured: per nvcc thread, for one architecture. `source` says where and when."""
+
+    units: int  # files that ninja compiles
+    seconds: float  # CPU seconds of a unit
+    memory: int  # bytes of a thread on average, at the build's peak
+    largest: int  # bytes of the largest process
+    source: str
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one release has in place of what its recipe says; None: nothing."""
+
+    requires: tuple[str, ...] | None
+    patches: tuple[Patch, ...] | None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one component is compiled, whichever the cell. `of` says how it is for one release."""
+
+    component: str
+    releases: Mapping[str, SdistFile | Commit | LocalSource]  # version -> its source
+    requires: tuple[str, ...]  # PEP 508: what the wheel will require; the resolution reads it here
+    build_requires: tuple[str, ...]  # exact pins, kept apart from the cell's own packages
+    against: tuple[str, ...]  # packages of the cell whose headers, libraries or modules the build reads: ("torch",)
+    patches: tuple[Patch, ...]
+    env: tuple[EnvVar, ...]
+    architectures: Architectures | None  # None: nothing in it is for a GPU
+    modules: tuple[str, ...]  # extension modules that the wheel must hold: ("flash_attn_2_cuda",)
+    jobs: str | None  # the variable with which it takes the number of jobs; None: it compiles one file at a time
+    threads: str | None  # the variable for nvcc's threads per job; None: it has none
+    toolkit: str  # PEP 440 specifier of the CUDA toolkits that it takes, may be empty
+    cost: Cost | None  # None: nobody has measured it
+    source: str  # where the facts come from
+    own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
+    where: Location | None = field(default=None, compare=False)  # its entry
+
+    def of(self, version: str) -> Recipe:
+        """The recipe of this release alone; of one that it does not know, it has no sources."""
+        own = self.own.get(version, Own(None, None))
+        return replace(
+            self,
+            releases={each: source for each, source in self.releases.items() if each == version},
+            requires=self.requires if own.requires is None else own.requires,
+            patches=self.patches if own.patches is None else own.patches,
+            own={},
+        )

@@ -1,0 +1,228 @@
+"""Do the names that entries use exist? Checked on what was written, so that a faulty entry hides no wrong name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from imagegen.core.errors import ErrorList, Location, MatrixError
+from imagegen.core.text import counted, did_you_mean
+from imagegen.plan.matrix.document import Document
+from imagegen.plan.matrix.fields import ENV, SURROUNDINGS, condition_error
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry and the place where it stands; `entry` is None when it has an error of its own."""
+
+    name: str
+    entry: Any
+    document: Document
+    path: tuple[str, str]
+    layer: int  # which of the directories
+    replaces: Found | None = None
+
+    @property
+    def written(self) -> Any:
+        section, name = self.path
+        return self.document.data[section][name]
+
+    def where(self, *inside: str | int, key: bool = True) -> Location:
+        return self.document.where((*self.path, *inside), key=key)
+
+    def error(self, what: str, *inside: str | int, fix: str | None = None, key: bool = True) -> MatrixError:
+        return MatrixError(what, where=self.where(*inside, key=key), fix=fix)
+
+
+_LISTED = 50  # names that an error repeats
+_SECTION = {"index": "indexes"}  # where the plural is not as usual
+
+Entries = dict[str, dict[str, Found]]  # section -> name -> entry
+
+
+def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tuple[str, str]]:
+    """Add an error for every name in an entry that no entry defines; return the paths of the entries that use one."""
+    known = _Known(entries, errors)
+    checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
+    checks |= {"recipes": _recipe, "interpreters": _interpreter}
+    unresolved = set()
+    for section, check in checks.items():
+        for found in entries[section].values():
+            for error in check(found, known):
+                errors.append(error)
+                unresolved.add(found.path)
+    return unresolved
+
+
+def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
+    return _name(found, "system", known)
+
+
+def _interpreter(found: Found, known: _Known) -> Iterator[MatrixError]:
+    return _names(found, "system", _list(found.written, "systems"), known, "systems")
+
+
+def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
+    if found.name not in known.names["components"]:
+        near = None if known.errors.is_full else did_you_mean(found.name, known.names["components"])
+        yield found.error(f'there is no component "{found.name}"', fix=near or "say under components what it is")
+
+
+def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
+    for side in ("when", "then", "conflict"):
+        yield from _conditions(found, side, known)
+    yield from _names(found, "component", _list(found.written, "same"), known, "same")
+
+
+class _Known:
+    """The names that entries define, each kind collected once: many entries name one of many."""
+
+    def __init__(self, entries: Entries, errors: ErrorList[MatrixError]) -> None:
+        self.names = {section: set(known) for section, known in entries.items()}
+        self.subjects = self.names["components"] | set(SURROUNDINGS)
+        self.values = cache(self._values)
+        self.errors = errors
+        self._axes = entries["axes"]
+        self._components = entries["components"]
+        self._gpus = entries["gpus"]
+
+    def missing(
+        self, found: Found, kind: str, name: Any, defined: Collection[str], *inside: str | int, fix: str | None = None
+    ) -> Iterator[MatrixError]:
+        """An error if `name` is text that is not `defined`; anything but text has an error of its own already."""
+        broken = (*found.path, *inside) in found.document.broken
+        if isinstance(name, str) and name not in defined and not broken:
+            if not self.errors.is_full:
+                fix = fix or did_you_mean(name, defined) or _known_here(defined)
+            yield found.error(f'there is no {kind} "{name}"', *inside, fix=fix, key=name == inside[-1])
+
+    def _values(self, axis: str) -> set[str]:
+        written = self._axes[axis].written if axis in self._axes else None
+        values = written.get("values") if isinstance(written, dict) else None
+        return {value for value in values if isinstance(value, str)} if isinstance(values, list) else set()
+
+    def is_compiled(self, component: str) -> bool:
+        written = self._components[component].written
+        return isinstance(written, dict) and written.get("compiled") is True
+
+    def architecture(self, product: str) -> str | None:
+        """What `gpus` calls the architecture of this product, as "sm_90" of an H100."""
+        return self._products.get(product.casefold())
+
+    @cached_property
+    def _products(self) -> dict[str, str]:
+        return {
+            each.casefold(): name
+            for name, found in reversed(self._gpus.items())
+            for each in _list(found.written, "products")
+            if isinstance(each, str)
+        }
+
+    def commits(self, component: str) -> set[str]:
+        return set(_mapping(self._components[component].written, "git"))
+
+
+def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
+    for key in ("index", "local"):
+        for value in _mapping(found.written, key):
+            yield from known.missing(found, "value of the cuda axis", value, known.values("cuda"), key, value)
+    for value, alias in _mapping(found.written, "index").items():
+        yield from known.missing(found, "index", alias, known.names["indexes"], "index", value)
+    leader = found.written.get("pypi_build") if isinstance(found.written, dict) else None
+    if leader is not None:
+        yield from known.missing(found, "component", leader, known.names["components"], "pypi_build")
+
+
+def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
+    yield from _name(found, "base", known)
+    yield from _name(found, "interpreter", known)
+    yield from _gpus(found, known)
+    yield from _names(found, "stack", _list(found.written, "stacks"), known, "stacks")
+    yield from _axes(found, _mapping(found.written, "axes"), known, "axes")
+    for position, excluded in enumerate(_list(found.written, "exclude")):
+        if isinstance(excluded, dict):
+            yield from _axes(found, excluded, known, "exclude", position)
+    yield from _part(found, known)
+
+
+def _gpus(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """Check the architectures that an image or a variant names; the error for a product's name has its architecture."""
+    for position, name in enumerate(_list(found.written if written is None else written, "gpus")):
+        architecture = known.architecture(name) if isinstance(name, str) else None
+        fix = f"{name} is {architecture}: write {architecture}" if architecture else None
+        yield from known.missing(found, "gpu", name, known.names["gpus"], *inside, "gpus", position, fix=fix)
+
+
+def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """Components and variants of a stack or an image; what a variant says of itself."""
+    written = found.written if written is None else written
+    for name, use in _mapping(written, "components").items():
+        here = (*inside, "components", name)
+        yield from known.missing(found, "component", name, known.names["components"], *here)
+        yield from _name(found, "index", known, use, *here)
+        if not isinstance(use, dict) or name not in known.names["components"]:
+            continue
+        if "git" in use:
+            yield from known.missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
+        if use.get("from_source") is True and not known.is_compiled(name):
+            yield found.error(f'the component "{name}" needs no compiler', *here, "from_source")
+    for position, variant in enumerate(_list(written, "variants")):
+        here = (*inside, "variants", position)
+        yield from _axes(found, _mapping(variant, "when"), known, *here, "when")
+        yield from _name(found, "base", known, variant, *here)
+        yield from _gpus(found, known, variant, *here)
+        yield from _name(found, "interpreter", known, variant, *here)
+        yield from _names(found, "component", _list(variant, "without"), known, *here, "without")
+        yield from _part(found, known, variant, *here)
+
+
+def _axes(found: Found, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+    for axis, values in axes.items():
+        yield from known.missing(found, "axis", axis, known.names["axes"], *inside, axis)
+        if axis in known.names["axes"] and isinstance(values, list):
+            for position, value in enumerate(values):
+                kind = f"value of the {axis} axis"
+                yield from known.missing(found, kind, value, known.values(axis), *inside, axis, position)
+
+
+def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+    """The one entry that the key `kind` names, where it is given."""
+    written = found.written if written is None else written
+    if isinstance(written, dict) and kind in written:
+        defined = known.names[_SECTION.get(kind, f"{kind}s")]
+        yield from known.missing(found, kind, written[kind], defined, *inside, kind)
+
+
+def _names(found: Found, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+    for position, name in enumerate(names):
+        yield from known.missing(found, kind, name, known.names[f"{kind}s"], *inside, position)
+
+
+def _conditions(found: Found, side: str, known: _Known) -> Iterator[MatrixError]:
+    closed = {"base": known.names["bases"], "platform": known.values("platform")}
+    for name, value in _mapping(found.written, side).items():
+        if name in closed:
+            yield from known.missing(found, f"{name} value", value, closed[name], side, name)
+            continue
+        if not name.startswith(ENV):
+            yield from known.missing(found, "component", name, known.subjects, side, name)
+        wrong = condition_error(name, value) if isinstance(value, str) else None
+        if wrong:
+            yield found.error(f"{side}.{name}: {wrong}", side, name, key=False)
+
+
+def _known_here(names: Collection[str]) -> str:
+    more = [counted(len(names) - _LISTED, "other")] if len(names) > _LISTED else []
+    return f"known here: {', '.join([*sorted(names)[:_LISTED], *more]) or 'none'}"
+
+
+def _mapping(written: Any, key: str) -> dict[str, Any]:
+    value = written.get(key) if isinstance(written, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _list(written: Any, key: str) -> list[Any]:
+    value = written.get(key) if isinstance(written, dict) else None
+    return value if isinstance(value, list) else []

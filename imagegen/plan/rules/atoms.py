@@ -1,0 +1,87 @@
+"""What a name can stand for, as a short list of atoms, so that a set of possibilities is one integer.
+
+A package is absent, one of its known releases, or, where no releases are known, one of the pieces into which the
+specifiers in play cut the line of versions: within a piece, all of them agree. Bit i of a mask stands for atom i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from packaging.ranges import VersionRange
+from packaging.version import Version
+
+from imagegen.plan.rules.clauses import Literal
+from imagegen.plan.rules.facts import versions_in
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One of: a release or point (`version`), a piece (`range`), a value (neither, its `text`), or absent.
+
+    An `opaque` piece stands for versions of which nothing is known: whatever may be true of one of them counts as true.
+    """
+
+    text: str
+    version: Version | None = None
+    range: VersionRange | None = None
+    absent: bool = False
+    opaque: bool = False
+
+    def __str__(self) -> str:
+        return self.text or str((self.range and self.range.to_specifier_set()) or "some versions")
+
+    def fits(self, literal: Literal) -> bool:
+        if self.absent:
+            return not literal.required
+        inside = literal.range
+        if inside is None:
+            glob = literal.text if literal.label is None else literal.label
+            return fnmatchcase(self.text, glob) is not literal.negated
+        if self.version is not None:
+            return (self.version in inside) is not literal.negated
+        if self.range is None:  # a value, and the literal speaks of versions: cuda is "cpu"
+            return literal.negated
+        if self.opaque:
+            return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
+        return self.range.is_subset(inside) is not literal.negated
+
+    def agrees_with(self, other: Atom) -> bool:
+        """Whether both can be of one public version, labels aside, or the other one is not installed."""
+        if other.absent:
+            return True
+        if self.version is not None and other.version is not None:
+            return self.version.public == other.version.public
+        one, two = self._publics, other._publics
+        return one is None or two is None or not one.is_disjoint(two)
+
+    @property
+    def _publics(self) -> VersionRange | None:
+        return self.range if self.version is None else versions_in(f"=={self.version.public}")
+
+
+ABSENT = Atom("not installed", absent=True)
+
+
+def points(versions: Iterable[Version]) -> tuple[Atom, ...]:
+    return tuple(Atom(str(version), version=version) for version in versions)
+
+
+def pieces(ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
+    """The line of versions, cut so that each piece lies inside or outside each of the ranges."""
+    parts = [versions_in("")]
+    for cut in ranges:
+        both = [(part.intersection(cut), part.difference(cut)) for part in parts]
+        parts = [piece for pair in both for piece in pair if not piece.is_empty]
+    return tuple(Atom("", range=part) for part in parts)
+
+
+def values(texts: Iterable[str]) -> tuple[Atom, ...]:
+    return tuple(Atom(text) for text in texts)
+
+
+def mask(atoms: Sequence[Atom], literal: Literal) -> int:
+    """The atoms that the literal admits."""
+    return sum(1 << position for position, atom in enumerate(atoms) if atom.fits(literal))

@@ -1,0 +1,154 @@
+"""Facts held against rules: three answers, and the smallest sets of rules that are to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix.fields import ENV, is_surrounding
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules.clauses import Literal, clauses
+from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.problem import Problem
+from imagegen.plan.rules.solve import Clause, Contradiction, State, smallest, solve
+from imagegen.plan.rules.verdict import WORST_FIRST, Conflict, Verdict
+
+
+def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """Hold the facts against the rules. The order of the rules does not matter.
+
+    "incompatible": no choice within the facts obeys the rules; "compatible": every choice does; else "unknown".
+    """
+    ordered = sorted(rules, key=lambda rule: rule.id)
+    problem = Problem(ordered, facts)
+    conflicts = tuple(_conflicts(problem, ordered))
+    weights = {conflict.weight for conflict in conflicts}
+    blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
+    known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
+    known = {name: known.get(name, full) for name, full in problem.domains.items()}
+    if "error" in weights:
+        return Verdict("incompatible", conflicts)
+    rest = (rule for rule in ordered if rule.binding and rule.id not in blamed)
+    if "suspicion" in weights or not all(_obeyed(problem.of_rule(rule), known) for rule in rest):
+        return Verdict("unknown", conflicts)
+    return Verdict("compatible", conflicts)
+
+
+def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """The worst verdict on any of the GPUs, with the conflicts of all of them; without GPUs, the verdict as it is."""
+    rules = tuple(rules)
+    each = [judge(rules, one) for one in on_each(gpus, facts)]
+    worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
+    told = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
+    return replace(worst, conflicts=tuple(told.values()))
+
+
+def of_packages(name: str) -> bool:
+    return not is_surrounding(name)
+
+
+def forced(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = of_packages) -> list[Literal]:
+    """What the rules leave no choice about, as they say it, of names that are wanted; partial where they contradict
+    the facts.
+    """
+    problem = Problem(rules, facts)
+    said = {id(made): each for rule in problem.rules.values() for made, each in _paired(problem, rule)}
+    every = [*problem.fact_clauses, *(made for made, _ in said.values())]
+    state = State.of(problem.domains, every)
+    state.propagate(every)
+    return [
+        literal
+        for step in state.steps
+        for literal in (said[id(step.clause)][1] if id(step.clause) in said else ())
+        if problem.mask(literal)[0] == step.name and about(literal.name)
+    ]
+
+
+def _paired(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
+    for made, said in zip(problem.of_rule(rule), clauses(rule), strict=False):  # `same` says nothing of its own
+        yield made, (made, said)
+
+
+def refuted(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] | None:
+    """Origins of which none can be left out of a contradiction among the clauses; None where there is none."""
+    answer = solve(problem.domains, clauses)
+    return smallest(problem.domains, clauses, answer.origins) if isinstance(answer, Contradiction) else None
+
+
+def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
+    """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
+    blamed: set[str] = set()
+    for rule in rules:
+        if refuses(problem, [rule]):
+            blamed.add(rule.id)
+            yield conflict([rule], problem.facts)
+    for weakest_too in (False, True):
+        rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
+        while found := refuses(problem, rest):
+            guilty = [rule for rule in rest if f"rule {rule.id}" in found]
+            yield conflict(guilty, problem.facts)
+            blamed |= {rule.id for rule in guilty}
+            rest = [rule for rule in rest if rule.id not in blamed]
+
+
+def refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
+    """Origins, as `refuted` gives them, where the rules together contradict what the facts say of their names."""
+    made = [clause for rule in rules for clause in problem.of_rule(rule)]
+    names = {name for clause in made for name, _ in clause.literals}
+    facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
+    return refuted(problem, [*facts, *made])
+
+
+def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
+    known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
+    known |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
+    names = frozenset[str]().union(*(rule.names for rule in rules))
+    return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
+
+
+def told(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
+    """Rules and statements among the origins, the latter in the form of rules, and the facts among them."""
+    rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
+    said = sorted(origins & set(problem.statements))
+    clauses = [
+        *problem.clauses_of(problem.told(facts)),
+        *(each for each in problem.clauses if not each.origin.startswith("fact ")),
+    ]
+    blamed = [each for each in clauses if each.origin in origins]
+    made = conflict([*rules, *(_stated(problem, origin, blamed) for origin in said)], facts)
+    needed = {origin.removeprefix("fact ") for origin in origins if origin.startswith("fact ")}
+    spoken = {name for each in blamed for name, _ in each.literals}
+    needed |= {
+        name.rstrip("+") for name in spoken if len(problem.atoms[name]) == 1
+    }  # by a fact, that cannot be otherwise
+    facts_needed = {name: text for name, text in made.facts.items() if name in needed}
+    return replace(made, facts=facts_needed, doubt=any(origin.startswith("wheels ") for origin in origins))
+
+
+def assumed(problem: Problem, origins: Iterable[str]) -> list[str]:
+    """Sentences about the assumptions among the origins that only known releases come into question."""
+    names = sorted(origin.removeprefix("known ") for origin in origins if origin.startswith("known "))
+    return [f"it needs a release of {name} that is not known here: {span(problem, name)}" for name in names]
+
+
+def span(problem: Problem, name: str) -> str:
+    found = problem.releases[name]
+    return f"those of {found.versions[0]} to {found.versions[-1]} are, as of {found.package.read}"
+
+
+def _stated(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
+    """A statement as a rule about those releases that the other clauses leave."""
+    others = [each for each in blamed if each.origin != origin]
+    state = State.of(problem.domains, others)
+    state.propagate(others)
+    first, *same = problem.statements[origin]
+    whole = replace(first, releases=reduce(or_, (each.releases for each in same), first.releases))
+    left = state.domains[first.package] >> 1  # after the atom of its absence
+    return problem.releases[first.package].rule(whole, left)
+
+
+def _obeyed(made: Iterable[Clause], known: dict[str, int]) -> bool:
+    return all(any(not known[name] & ~mask for name, mask in clause.literals) for clause in made)

@@ -1,0 +1,171 @@
+"""What is known about a combination: packages with exact versions or ranges, and the surroundings they run in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol
+
+from packaging.ranges import VersionRange
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix.model import Cell, Requirement, cuda_version
+
+ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
+
+
+@cache
+def versions_in(specifier: str) -> VersionRange:
+    """The versions that a PEP 440 specifier admits, pre-releases too; "" admits all."""
+    return SpecifierSet(specifier or ANY, prereleases=True).to_range()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The versions that are possible, and the local version label where it is known ("" is none, None unknown)."""
+
+    text: str  # as people write it: "2.13.0+cpu", ">=5.9,<5.11"
+    range: VersionRange
+    local: str | None = None
+    version: Version | None = None  # where only one is possible
+    built: bool = False  # from a commit: what a release of that version states of itself does not count
+
+    @classmethod
+    def exactly(cls, text: str) -> Fact:
+        version = Version(text)
+        return cls(text, VersionRange.singleton(version, prereleases=True), version.local or "", version)
+
+    @classmethod
+    def asked(cls, specifier: str, local: str | None = None) -> Fact:
+        """As `within`, but a pin's local label is known, and stands apart from the version."""
+        found = re.fullmatch(r"==\s*([^,*]+)", specifier)
+        if not found:
+            return cls.within(specifier, local)
+        version = Version(found[1])
+        return cls(str(version), versions_in(f"=={version.public}"), version.local or local)
+
+    @classmethod
+    def within(cls, specifier: str, local: str | None = None) -> Fact:
+        return cls(specifier or "any version", versions_in(specifier), local)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
+
+    packages: Mapping[str, Fact]
+    versions: Mapping[str, Fact]  # of surroundings (fields.VERSIONED), where known; cuda's where it is not "cpu"
+    names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" where it is "cpu"
+    closed: bool
+    env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known
+
+
+def facts_of_cell(cell: Cell) -> Facts:
+    """What is known before resolution: ranges, and labels that the cell's indexes will give."""
+    packages = {each.component.package: _required(each) for each in cell.requirements}
+    env = {each.name: each.value for each in cell.env}
+    return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
+
+
+def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
+    """Package -> its extras that the cell asks for, where it asks for some."""
+    return {each.component.package: frozenset(each.extras) for each in cell.requirements if each.extras}
+
+
+def _label(requirement: Requirement) -> str | None:
+    """The local version label that will come of the requirement, as far as it is known; PyPI takes no labels.
+
+    A commit counts as one, since its version alone does not tell it from the release.
+    """
+    if requirement.git:
+        return f"git.{requirement.git.name}".lower()
+    foreign = requirement.component.compiled and not requirement.from_source  # from wherever a wheel is
+    return requirement.label or ("" if requirement.index == "pypi" and not foreign else None)
+
+
+def _required(asked: Requirement) -> Fact:
+    if asked.git:
+        return replace(Fact.asked(f"=={asked.git.metadata.version}", _label(asked)), built=True)
+    return Fact.asked(asked.specifier, _label(asked))
+
+
+def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
+    """The facts once for every GPU, since what must hold must hold on each; as they are where there is none."""
+    known = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in gpus]
+    return tuple(replace(facts, versions={**facts.versions, "gpu": each}) for each in known) or (facts,)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _Deb(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+
+class _Package(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def release(self) -> str: ...
+
+
+class _Variable(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
+class LockLike(Protocol):
+    """What imagegen.plan.lock's Lock has; compat stands below lock and does not import it."""
+
+    @property
+    def axes(self) -> Mapping[str, str]: ...
+    @property
+    def base(self) -> _Named: ...
+    @property
+    def debs(self) -> Iterable[_Deb]: ...
+    @property
+    def packages(self) -> Iterable[_Package]: ...
+    @property
+    def env(self) -> Iterable[_Variable]: ...
+
+
+def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
+    """What is known after resolution: every package's exact version, and glibc's.
+
+    That is of the base's own libc6; `glibc` is for bases that do not list their packages.
+    """
+    packages = {each.name: Fact.exactly(each.release) for each in lock.packages}
+    glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
+    env = {each.name: each.value for each in lock.env}
+    return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
+
+
+def _facts(
+    packages: Mapping[str, Fact],
+    axes: Mapping[str, str],
+    base: str,
+    glibc: str | None,
+    env: Mapping[str, str],
+    *,
+    closed: bool,
+) -> Facts:
+    versions = {"python": Fact(axes["python"], versions_in(f"~={axes['python']}.0"))}
+    if glibc:
+        versions["glibc"] = Fact.exactly(glibc)
+    names = {"base": base, "platform": axes["platform"]}
+    if cuda := cuda_version(axes["cuda"]):
+        versions["cuda"] = Fact.exactly(cuda)
+    else:
+        names["cuda"] = axes["cuda"]
+    return Facts(packages, versions, names, closed, env)

@@ -1,0 +1,277 @@
+"""For a question that is answered with no: the nearest combinations that work, fewest and smallest changes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from packaging.version import Version
+
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.fields import NO_CUDA
+from imagegen.plan.matrix.model import System, cuda_version
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules.facts import Fact, Facts, on_each
+from imagegen.plan.rules.problem import Problem, Scope
+from imagegen.plan.rules.question import Question
+from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State, search
+from imagegen.plan.rules.statements import Library
+
+_AT_MOST = 3  # combinations that are offered
+_FURTHEST = 4  # what a combination may cost; beyond it, it is another question
+_COST = {"cuda": 2, "python": 2, "base": 2}  # a component costs 1; GPUs and drivers are bought, not chosen
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a question's surroundings may be changed to, in their natural order."""
+
+    cuda: tuple[str, ...] = ()  # versions
+    python: tuple[str, ...] = ()  # minor versions
+    systems: tuple[System, ...] = ()
+
+    @classmethod
+    def of(cls, matrix: Matrix) -> Surroundings:
+        cuda = {version for label in matrix.axes["cuda"] if (version := cuda_version(label))}
+        return cls(
+            tuple(sorted(cuda, key=Version)),
+            tuple(sorted(matrix.axes["python"], key=Version)),
+            tuple(sorted(matrix.systems.values(), key=lambda system: (Version(system.glibc), system.name))),
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Near:
+    """A combination that works. `distance` counts releases between what was asked and what works, summed up."""
+
+    cost: int
+    distance: int
+    changes: Mapping[str, str] = field(compare=False)  # name -> specifier
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    distance: int
+    specifier: str
+    masks: Mapping[str, int]  # atoms' name -> what it is narrowed to
+
+
+def nearby(
+    question: Question, rules: Iterable[Rule], library: Library, surroundings: Surroundings, *, at_most: int = _AT_MOST
+) -> tuple[Near, ...]:
+    """At most so many combinations that work, sorted; none is a detour over another.
+
+    What is only remembered counts as a rule here: nobody should be sent into a suspicion.
+    """
+    obeyed = [rule for rule in rules if rule.binding or rule.evidence == "remembered"]
+    try:
+        return tuple(sorted(_Search(question, obeyed, library, surroundings).run(at_most), key=_order)[:at_most])
+    except GaveUpError:
+        return ()
+
+
+def _order(near: Near) -> tuple[int, int, str]:
+    return near.cost, near.distance, near.text
+
+
+class _Search:
+    """A problem in which everything that may change is open, and for each GPU what is possible on it."""
+
+    def __init__(self, question: Question, rules: Sequence[Rule], library: Library, surroundings: Surroundings) -> None:
+        self.question = question
+        self.surroundings = surroundings
+        facts = question.facts
+        self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
+        self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
+        if "base" in question.asked and "base" in facts.names and "glibc" not in question.asked:
+            self.costs["base"] = _COST["base"]
+        candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
+        scope = Scope(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
+        self.problem = Problem(rules, facts, library, scope)
+        self.told = self.problem.told(facts)
+        self.commits = {name for name, fact in facts.packages.items() if fact.built}
+        self.hopeless = False  # whether what cannot be changed, GPU and driver say, is refused by itself
+        self.states = [self._on(each) for each in on_each(question.gpus, facts)]
+        self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
+
+    def _on(self, facts: Facts) -> State:
+        """What holds whatever changes: rules, statements, and that on this GPU."""
+        lasting = [clause for clause in self.problem.clauses if not clause.origin.startswith(("fact ", "known "))]
+        lasting += self.problem.known_clauses({})
+        if "gpu" in facts.versions:
+            lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
+        state = State.of(self.problem.domains, lasting)
+        self.hopeless |= state.propagate(lasting) is not None
+        return state
+
+    def run(self, at_most: int) -> list[Near]:
+        found: list[Near] = []
+        if self.hopeless:
+            return found
+        cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
+        if not cores and self._assign(())[1]:
+            return found  # what is not known is beyond these changes
+        for cost in range(1, _FURTHEST + 1):
+            for names in self._subsets(cost):
+                useful = all(core & set(names) for core in cores)
+                if not useful or any(set(near.changes) <= set(names) for near in found):
+                    continue
+                core, near = self._assign(names)
+                if near:
+                    found.append(Near(cost, near.distance, near.changes))
+                elif core is not None:
+                    cores.append(core)
+            if len(found) >= at_most:
+                break
+        return found
+
+    def _subsets(self, cost: int) -> Iterator[tuple[str, ...]]:
+        for size in range(1, cost + 1):
+            for names in combinations(sorted(self.costs), size):
+                if sum(self.costs[name] for name in names) == cost:
+                    yield names
+
+    def _unknown(self, name: str) -> bool:
+        """Whether a version is asked for that is not known: then it has to change."""
+        mask = self.told.get(name, 0)
+        return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
+
+    def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Near | None]:
+        """The nearest choice for all of the names while everything else stays; or what makes that impossible."""
+        held = self._held(names)
+        marks = [len(state.steps) for state in self.states]
+        try:
+            for state in self.states:
+                broken = state.propagate(held)
+                failed = state.explain(broken.literals, broken.origin) if broken else _failed(state)
+                if failed:
+                    blamed = (origin for origin in failed.origins if origin.startswith("fact "))
+                    return frozenset(origin.removeprefix("fact ") for origin in blamed), None
+            best = _Best()
+            self._descend(self.states, names, 0, {}, best)
+            return None, best.near
+        finally:
+            for state, mark in zip(self.states, marks, strict=True):
+                state.undo(mark)
+
+    def _held(self, freed: Iterable[str]) -> list[Clause]:
+        """The facts that stay. A base and its glibc go together; what is changed is not left out."""
+        names = set(freed) | ({"glibc"} if "base" in freed else set())
+        names |= {f"{name}+" for name in names if name in self.commits}
+        held = self.problem.clauses_of({name: mask for name, mask in self.told.items() if name not in names})
+        held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
+        return [Clause(each.origin.replace("fact glibc", "fact base"), each.literals) for each in held]
+
+    def _descend(
+        self, states: Sequence[State], names: tuple[str, ...], distance: int, taken: dict[str, str], best: _Best
+    ) -> None:
+        if not names:
+            if not any(_failed(state) for state in states):
+                best.near = Near(0, distance, dict(taken))
+            return
+        name, *rest = names
+        for choice in self.choices[name]:
+            if best.near and distance + choice.distance >= best.near.distance:
+                return
+            marks = [len(state.steps) for state in states]
+            if not any(_narrowed_away(state, choice) for state in states):
+                further = distance + choice.distance
+                self._descend(states, tuple(rest), further, {**taken, name: choice.specifier}, best)
+            for state, mark in zip(states, marks, strict=True):
+                state.undo(mark)
+
+    def _choices(self, name: str) -> Iterator[_Choice]:
+        """What a name may be changed to: never what was asked."""
+        facts, problem = self.question.facts, self.problem
+        if name == "cuda":
+            yield from self._points(name, self.surroundings.cuda, facts.versions[name])
+        elif name == "python":
+            yield from self._points(name, self.surroundings.python, facts.versions[name])
+        elif name == "base":
+            yield from self._systems(problem)
+        else:
+            yield from self._releases(name, problem)
+
+    def _points(self, name: str, versions: Sequence[str], fact: Fact) -> Iterator[_Choice]:
+        problem = self.problem
+        asked = problem.admitted(name, fact)
+        made = [Fact.within(f"~={each}.0") if name == "python" else Fact.exactly(each) for each in versions]
+        masks = [problem.admitted(name, each) for each in made]
+        inside = [place for place, mask in enumerate(masks) if mask & asked] or [_among(versions, fact)]
+        for place, mask in enumerate(masks):
+            if not mask & asked:
+                yield _Choice(_away(place, inside, len(versions)), f"=={versions[place]}", {name: mask})
+
+    def _systems(self, problem: Problem) -> Iterator[_Choice]:
+        systems = self.surroundings.systems
+        asked = self.question.facts.names["base"]
+        here = [place for place, system in enumerate(systems) if system.name == asked]
+        values = [atom.text for atom in problem.atoms["base"]]
+        for place, system in enumerate(systems):
+            if system.name != asked and system.name in values:
+                glibc = problem.admitted("glibc", Fact.exactly(system.glibc))
+                masks = {"base": 1 << values.index(system.name), "glibc": glibc}
+                yield _Choice(_away(place, here, len(systems)), f"=={system.name}", masks)
+
+    def _releases(self, name: str, problem: Problem) -> Iterator[_Choice]:
+        known, fact = problem.releases[name], self.question.facts.packages[name]
+        asked = known.within(fact)
+        inside = [place for place in range(len(known.all)) if asked >> place & 1]
+        if not inside:
+            inside = [_among([release.version for release in known.all], fact)]
+        label = f"+{fact.local}" if fact.local and not fact.built else ""
+        released = Facts({name: Fact.within("", "")}, {}, {}, closed=False)
+        unlabelled = {f"{name}+": problem.told(released).get(f"{name}+", 0)} if fact.built else {}
+        masks = {key: mask for key, mask in unlabelled.items() if mask}
+        for place, release in enumerate(known.all):
+            if (fact.built or not asked >> place & 1) and not release.yanked:
+                away = _away(place, inside, len(known.all))
+                yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
+
+
+@dataclass
+class _Best:
+    near: Near | None = None
+
+
+def _failed(state: State) -> Contradiction | None:
+    mark = len(state.steps)
+    failed = search(state)
+    state.undo(mark)
+    return failed
+
+
+def _narrowed_away(state: State, choice: _Choice) -> bool:
+    """Narrow to the choice; whether that cannot be."""
+    return any(
+        not state.domains[name] & mask or (state.domains[name] & ~mask and state.decide(name, mask) is not None)
+        for name, mask in choice.masks.items()
+    )
+
+
+def _away(place: int, inside: Sequence[int], most: int) -> int:
+    return min((abs(place - each) for each in inside), default=most)
+
+
+def _among(versions: Sequence[str], fact: Fact) -> int:
+    """Where an exact version would stand among the others; at the end where it is a range."""
+    return sum(Version(each) in Fact.within(_older(fact)).range for each in versions)
+
+
+def _older(fact: Fact) -> str:
+    """A specifier of what is older than an exact version, of everything where it is a range."""
+    return f"<{fact.text}" if fact.text[:1].isdigit() else ""
+
+
+def _candidates(surroundings: Surroundings) -> dict[str, tuple[str, ...]]:
+    return {
+        "cuda": (NO_CUDA, *surroundings.cuda),
+        "python": surroundings.python,
+        "base": tuple(system.name for system in surroundings.systems),
+        "glibc": tuple(dict.fromkeys(system.glibc for system in surroundings.systems)),
+    }

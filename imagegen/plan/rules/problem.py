@@ -1,0 +1,375 @@
+"""Rules, facts and package metadata as one set of clauses over atoms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from packaging.ranges import VersionRange
+from packaging.version import Version
+
+from imagegen.plan.matrix.fields import ENV, NAMED, NO_CUDA, VERSIONED
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules import atoms
+from imagegen.plan.rules.atoms import ABSENT, Atom
+from imagegen.plan.rules.clauses import Literal, clauses, literals
+from imagegen.plan.rules.facts import Fact, Facts, versions_in
+from imagegen.plan.rules.solve import Clause
+from imagegen.plan.rules.statements import Library, Releases, Statement, holding
+
+PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
+_SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
+_EXACT = re.compile(r"==[0-9.]+\Z")
+_LATEST = ".99"  # a minor version of Python stands for its latest patch release
+_ANOTHER = "another"
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a problem is to cover besides its facts: names whose facts may be changed, and to what.
+
+    `candidates` maps a surrounding to versions or names that it may be changed to.
+    """
+
+    free: frozenset[str] = frozenset()
+    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)  # package -> what else it may be held to
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # package -> its extras that are asked for
+
+
+class Problem:
+    """`atoms` says what a name can be; `clauses` what must hold. Origins of clauses begin with "fact ", "rule ",
+    "stated ", "wheels " (as "stated ", but sources could help) or "known ", the last for the assumption that no release
+    but the known ones comes into question.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule], facts: Facts, library: Library | None = None, scope: Scope | None = None
+    ) -> None:
+        self.facts = facts
+        self.scope = scope or Scope()
+        self.rules = {rule.id: rule for rule in rules}
+        self.machine = _MACHINES.get(facts.names.get("platform", ""), "x86_64")
+        self.library = library
+        self.releases: dict[str, Releases] = {}
+        self.statements: dict[str, list[Statement]] = {}  # by origin
+        if library:
+            self._collect(library)
+        said = [each for rule in self.rules.values() for each in (*clauses(rule), literals(rule.when))]
+        self._texts = [literal for each in said for literal in each]
+        self._masks: dict[Literal, tuple[str, int]] = {}
+        self._admitted: dict[tuple[str, str, bool], int] = {}
+        self.atoms: dict[str, tuple[Atom, ...]] = {}
+        self._make_atoms()
+
+    @cached_property
+    def domains(self) -> dict[str, int]:
+        return {name: (1 << len(choices)) - 1 for name, choices in self.atoms.items()}
+
+    @cached_property
+    def clauses(self) -> tuple[Clause, ...]:
+        made = [*self.fact_clauses]
+        for rule in self.rules.values():
+            made += self.of_rule(rule)
+        for origin, said in self.statements.items():
+            for each in said:
+                made += self._of_statement(each, origin)
+        return tuple(made)
+
+    def of_rule(self, rule: Rule) -> list[Clause]:
+        origin = f"rule {rule.id}"
+        made = [Clause(origin, tuple(self.mask(literal) for literal in each)) for each in clauses(rule)]
+        agreeing = (self._agreeing(rule, leader, name) for leader in rule.leaders for name in rule.same)
+        return [*made, *(Clause(origin, each) for group in agreeing for each in group)]
+
+    def _agreeing(self, rule: Rule, leader: str, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
+        """For each version of the leader, that the package is not installed or of that version too."""
+        unless = [self.mask(literal) for literal in literals(rule.when, negated=True)]
+        for place, atom in enumerate(self.atoms[leader]):
+            if atom.absent:
+                continue
+            clause = {leader: self.domains[leader] & ~(1 << place), name: _where(self.atoms[name], atom.agrees_with)}
+            for other, mask in unless:
+                clause[other] = clause.get(other, 0) | mask
+            yield tuple(clause.items())
+
+    def mask(self, literal: Literal) -> tuple[str, int]:
+        """The literal as (name among the atoms, mask)."""
+        if literal not in self._masks:
+            self._masks[literal] = self._mask(literal)
+        return self._masks[literal]
+
+    def _mask(self, literal: Literal) -> tuple[str, int]:
+        name = self._name(literal)
+        if literal.name.startswith(ENV) and self.facts.env is None:
+            return name, 0b10 if literal.negated else 0b01
+        known = self.releases.get(name)
+        if known is None or literal.range is None:
+            return name, atoms.mask(self.atoms[name], literal)
+        count = len(known.all)
+        fitting = known.fitting(literal.text) ^ ((1 << count) - 1 if literal.negated else 0)
+        others = atoms.mask(self.atoms[name][count + 1 :], literal)  # after its absence and its known releases
+        return name, (0 if literal.required else 1) | fitting << 1 | others << (count + 1)
+
+    def _name(self, literal: Literal) -> str:
+        if literal.label is not None:
+            return f"{literal.name}+"
+        if literal.name.startswith(ENV) and self.facts.env is None:
+            return f"{literal.name}={literal.text}"  # of an unknown value, each glob is a question of its own
+        return literal.name
+
+    # --- metadata -------------------------------------------------------------------------------------------------
+
+    def _collect(self, library: Library) -> None:
+        """What is stated by the releases in question, and by whatever these require."""
+        pending = list(self.facts.packages)
+        seen = set(pending)
+        while pending:
+            name = pending.pop(0)
+            found = library.of(name)
+            if found is None:
+                continue
+            self.releases[name] = found
+            fact = self.facts.packages.get(name)
+            among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
+            for each in found.statements(among, self.machine, self.scope.extras.get(name, frozenset())):
+                self.statements.setdefault(each.origin, []).append(each)
+                if each.name not in seen and each.name not in VERSIONED:
+                    seen.add(each.name)
+                    pending.append(each.name)
+
+    def _of_statement(self, said: Statement, origin: str) -> Iterable[Clause]:
+        literals = [(said.package, self._except(said.package, said.releases))]
+        if said.marker is not None:
+            holds = holding(said, (atom.version for atom in self.atoms["python"] if atom.version), self.machine)
+            if not any(holds):
+                return
+            if not all(holds):
+                literals.append(("python", sum(1 << place for place, each in enumerate(holds) if not each)))
+        required = said.name not in VERSIONED
+        masks = [self.mask(Literal(said.name, choice, required=required))[1] for choice in said.choices]
+        union = 0
+        for mask in masks:
+            union |= mask
+        yield Clause(origin, (*literals, (said.name, union)))
+
+    def _except(self, package: str, releases: int) -> int:
+        """All atoms of a package but these releases, which follow the atom of its absence."""
+        return self.domains[package] & ~(releases << 1)
+
+    # --- atoms ----------------------------------------------------------------------------------------------------
+
+    def _make_atoms(self) -> None:
+        cuts: dict[str, set[VersionRange]] = {}
+        labels: dict[str, set[str]] = {}
+        for literal in self._texts:
+            if literal.range is not None:
+                cuts.setdefault(literal.name, set()).add(literal.range)
+            else:
+                labels.setdefault(self._name(literal), set()).add(literal.text)
+        for name, pins in self._led():
+            cuts.setdefault(name, set()).update(pins)
+        required: dict[str, set[VersionRange]] = {}
+        for said in (each for group in self.statements.values() for each in group):
+            ranges = {Literal(said.name, choice).range for choice in said.choices}
+            required.setdefault(said.name, set()).update(each for each in ranges if each is not None)
+        names = [*self.facts.packages, *required, *cuts]
+        for name in dict.fromkeys(each for each in names if each not in VERSIONED):
+            self.atoms[name] = self._of_package(name, cuts.get(name, set()), required.get(name, set()))
+        for name in VERSIONED:
+            self.atoms[name] = self._of_surrounding(name, cuts.get(name, set()) | required.get(name, set()))
+        for name, texts in labels.items():
+            if name not in VERSIONED:
+                self.atoms[name] = self._of_values(name, texts)
+        for name in NAMED:
+            self.atoms.setdefault(name, self._of_values(name, set()))
+
+    def _led(self) -> Iterator[tuple[str, list[VersionRange]]]:
+        """Packages that share another's version, each with the version that the facts hold that one to."""
+        for rule in self.rules.values():
+            leaders = [self.facts.packages.get(name) for name in rule.leaders]
+            pins = [versions_in(f"=={fact.version.public}") for fact in leaders if fact and fact.version]
+            yield from ((name, pins) for name in rule.same)
+
+    def _of_package(self, name: str, ruled: set[VersionRange], required: set[VersionRange]) -> tuple[Atom, ...]:
+        fact, known = self.facts.packages.get(name), self.releases.get(name)
+        if known:
+            return (ABSENT, *atoms.points(known.versions), *self._beyond(known, required, self._asked(name)))
+        if fact is None and self.facts.closed:
+            return (ABSENT,)
+        if fact and fact.version is not None and name not in self.scope.free:
+            return (ABSENT, Atom(fact.text, version=fact.version))
+        return (ABSENT, *atoms.pieces(_sorted(ruled | required | set(self._asked(name)))))
+
+    def _asked(self, name: str) -> dict[VersionRange, bool]:
+        """Versions that a fact may hold the package to, each with whether it is built from a commit then."""
+        facts = [*self.scope.facts.get(name, ()), *([self.facts.packages[name]] if name in self.facts.packages else [])]
+        return {fact.range: fact.built for fact in sorted(facts, key=lambda fact: fact.built)}
+
+    @staticmethod
+    def _beyond(known: Releases, required: set[VersionRange], asked: Mapping[VersionRange, bool]) -> list[Atom]:
+        """A piece for each range that no known release is in: somebody asks for versions that are not known here."""
+        ranges = [each for each in required | set(asked) if not any(version in each for version in known.versions)]
+        ranges += [each for each, built in asked.items() if built and each not in ranges]
+        return [Atom("a release that is not known here", range=each, opaque=True) for each in _sorted(ranges)]
+
+    def _of_surrounding(self, name: str, ranges: set[VersionRange]) -> tuple[Atom, ...]:
+        fact, candidates = self.facts.versions.get(name), self.scope.candidates.get(name, ())
+        if name == "python":
+            minors = _pythons(fact, candidates)
+            outside = fact is not None and not any(each in fact.range for each in minors)
+            return (
+                *atoms.points(minors),
+                *([Atom(fact.text, range=fact.range, opaque=True)] if fact and outside else ()),
+            )
+        if name in {"gpu", "driver"} and self.facts.names.get("cuda") == NO_CUDA:
+            return (ABSENT,)
+        if fact and fact.version is not None and name not in self.scope.free:
+            return (Atom(fact.text, version=fact.version),)
+        if name == "cuda" and NO_CUDA in self.facts.names.values() and name not in self.scope.free:
+            return atoms.values([NO_CUDA])
+        if name == "gpu" and candidates and not fact:
+            return atoms.points(Version(each) for each in candidates)
+        singles = {Fact.exactly(each).range for each in candidates if each != NO_CUDA}
+        cut = atoms.pieces(_sorted(ranges | singles | ({fact.range} if fact else set())))
+        return (*self._without_cuda, *map(self._of_cuda, cut)) if name == "cuda" else cut
+
+    @property
+    def _without_cuda(self) -> tuple[Atom, ...]:
+        """Who asks about a GPU means to use it."""
+        on_gpu = "gpu" in self.facts.versions or bool(self.scope.candidates.get("gpu"))
+        return () if on_gpu and NO_CUDA not in self.facts.names.values() else atoms.values([NO_CUDA])
+
+    @cached_property
+    def cudas(self) -> tuple[Version, ...]:
+        """The versions of CUDA that rules name exactly and releases are built for; none where nobody names one."""
+        named = {literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)}
+        return tuple(sorted(map(Version, named))) if self.library else ()
+
+    def _of_cuda(self, piece: Atom) -> Atom:
+        """Between and beyond the versions that are known, nothing is known of what there is."""
+        inside = piece.range is None or any(version in piece.range for version in self.cudas)
+        return piece if inside or not self.cudas else replace(piece, opaque=True)
+
+    def _of_values(self, name: str, texts: set[str]) -> tuple[Atom, ...]:
+        if name.startswith(ENV):
+            if self.facts.env is None:
+                return atoms.values(["yes", "no"])
+            return atoms.values([self.facts.env.get(name.removeprefix(ENV), "")])
+        if name.endswith("+"):
+            return self._of_label(name[:-1], texts)
+        known = self.facts.names.get(name)
+        if known is not None and name not in self.scope.free:
+            return atoms.values([known])
+        others = [*([known] if known is not None else []), *self.scope.candidates.get(name, ()), *sorted(texts)]
+        return atoms.values(dict.fromkeys([*others, _ANOTHER]))
+
+    def _of_label(self, package: str, texts: set[str]) -> tuple[Atom, ...]:
+        fact = self.facts.packages.get(package)
+        if fact is None and self.facts.closed:
+            return (ABSENT,)
+        if fact and fact.local is not None and package not in self.scope.free:
+            return atoms.values([fact.local])
+        known = [fact.local] if fact and fact.local is not None else []
+        labels = atoms.values(dict.fromkeys([*known, *sorted(text[1:] for text in texts), _ANOTHER]))
+        return labels if fact else (ABSENT, *labels)
+
+    # --- facts ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fact_clauses(self) -> tuple[Clause, ...]:
+        """One clause of one literal for each fact, and for each package that is held to its known releases."""
+        told = self.told(self.facts)
+        return (*self.clauses_of(told), *self.known_clauses(told))
+
+    @staticmethod
+    def clauses_of(told: Mapping[str, int]) -> list[Clause]:
+        return [Clause(f"fact {name.rstrip('+')}", ((name, mask),)) for name, mask in told.items()]
+
+    def known_clauses(self, told: Mapping[str, int]) -> list[Clause]:
+        """Packages are held to their known releases, CUDA to its own, but where the facts themselves go beyond."""
+        opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
+        return [
+            Clause(f"{_SURE if name in VERSIONED else 'known'} {name}", ((name, self.domains[name] & ~mask),))
+            for name, mask in opaque.items()
+            if told.get(name, ~mask) & ~mask
+        ]
+
+    @cached_property
+    def _opaque(self) -> dict[str, tuple[Atom, ...]]:
+        return {name: choices for name, choices in self.atoms.items() if any(atom.opaque for atom in choices)}
+
+    def told(self, facts: Facts) -> dict[str, int]:
+        """Name -> the atoms that the facts leave to it, for the names that they speak of."""
+        labels = (f"{name}+" for name in facts.packages)
+        variables = (name for name in self.atoms if name.startswith(ENV))
+        names = dict.fromkeys((*facts.packages, *labels, *facts.versions, *facts.names, *variables))
+        made = {name: self.of_fact(name, facts) for name in names if name in self.atoms}
+        return {name: mask for name, mask in made.items() if mask is not None}
+
+    def of_fact(self, name: str, facts: Facts) -> int | None:
+        """The mask of what the facts say of a name; None where they leave it open."""
+        choices = self.atoms[name]
+        if choices == (ABSENT,) and name in VERSIONED:  # no CUDA, so whatever GPU and driver there are do not matter
+            return None
+        if name.endswith("+"):
+            label = fact.local if (fact := facts.packages.get(name[:-1])) else None
+            return None if label is None else _where(choices, lambda atom: atom.text == label) or _another(choices)
+        fact = facts.versions.get(name) or facts.packages.get(name)
+        if fact is not None:
+            return self.admitted(name, fact)
+        if name in facts.names:
+            return _where(choices, lambda atom: atom.text == facts.names[name])
+        if name.startswith(ENV) and facts.env is not None and self.facts.env is None:
+            variable, _, glob = name.removeprefix(ENV).partition("=")
+            return 0b01 if fnmatchcase(facts.env.get(variable, ""), glob) else 0b10
+        return None
+
+    def admitted(self, name: str, fact: Fact) -> int:
+        """The atoms that a fact about the name admits; what is not known only where nothing that is known fits."""
+        key = (name, fact.text, fact.built)
+        if key not in self._admitted:
+            self._admitted[key] = self._admit(name, fact)
+        return self._admitted[key]
+
+    def _admit(self, name: str, fact: Fact) -> int:
+        if fact.built and any(atom.opaque for atom in self.atoms[name]):
+            return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
+        found = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
+        return found or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
+
+
+def _inside(atom: Atom, fact: Fact) -> bool:
+    if atom.version is not None:
+        return atom.version in fact.range or atom.version == fact.version
+    return atom.range is not None and atom.range.is_subset(fact.range)
+
+
+def _covered(atom: Atom, fact: Fact, name: str) -> bool:
+    """Pieces of CUDA's line are cut by rules too, so that a fact may hold several of them."""
+    return _inside(atom, fact) if name == "cuda" else atom.range == fact.range
+
+
+def _another(choices: Sequence[Atom]) -> int:
+    return _where(choices, lambda atom: atom.text == _ANOTHER)
+
+
+def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
+    return sum(1 << place for place, atom in enumerate(choices) if fits(atom))
+
+
+def _sorted(ranges: Iterable[VersionRange]) -> list[VersionRange]:
+    """In an order that does not depend on hashes."""
+    return sorted(ranges, key=repr)
+
+
+def _pythons(fact: Fact | None, candidates: Sequence[str]) -> list[Version]:
+    """A minor version stands for its latest patch release, and an exact version for itself."""
+    minors = {Version(f"{each}{_LATEST}") for each in (*PYTHONS, *candidates)}
+    if fact and fact.version is not None:
+        return sorted(minors | {fact.version})
+    return sorted(minors)

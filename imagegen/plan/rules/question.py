@@ -1,0 +1,264 @@
+"""What people ask about a combination -> facts: `torch==2.9.1 vllm==0.11.0 cu128 gpu==sm_120`, or a cell, changed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from imagegen.core.errors import UsageError
+from imagegen.core.gpu import Gpu
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.fields import ENV, NO_CUDA, is_surrounding, specifier_set
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
+from imagegen.plan.rules.vocabulary import MODEL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
+
+_WORD = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w .-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
+)
+_EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
+_PLATFORM = "linux/amd64"  # what is asked about where nobody says otherwise
+
+
+@dataclass(frozen=True)
+class Question:
+    """`asked` is what was said, by package or surrounding, in the order in which it was said.
+
+    `gpus` are those on each of which the combination must work; the facts name none.
+    """
+
+    asked: Mapping[str, str]  # name -> specifier, as it can be typed again
+    facts: Facts
+    gpus: tuple[Gpu, ...] = ()
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    cell: Cell | None = None
+    unknown: tuple[UnknownName, ...] = ()  # among `asked`; the facts do not have them, so they reject nothing
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is asked about but unknown names."""
+        facts = self.facts
+        known = facts.packages or facts.versions or facts.env or self.gpus or self.asked.keys() & facts.names.keys()
+        return not known
+
+    def command(self, changes: Mapping[str, str] | None = None) -> str:
+        """The question as it can be typed, with some answers changed."""
+        said = {**self.asked, **(changes or {})}
+        words = [f"{name}{self._extras(name)}{specifier}" for name, specifier in said.items()]
+        if self.cell:
+            words = [self.cell.id, *(part for word in words for part in ("--set", word))]
+        return shlex.join(["imagegen", "why", *words])
+
+    def _extras(self, name: str) -> str:
+        return f"[{','.join(sorted(self.extras[name]))}]" if self.extras.get(name) else ""
+
+
+def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
+    """The question that the words and `--set` options put. Raises UsageError."""
+    asker = _Asker(vocabulary)
+    cell, words = _cell(words, matrix)
+    if cell is None and sets:
+        raise UsageError("--set changes a cell, and none is named", fix="imagegen why blackwell-vllm --set vllm=0.12.0")
+    for word in _joined([*words, *sets], vocabulary):
+        asker.hear(word)
+    if cell is None and not asker.asked:
+        raise UsageError("nothing is asked", fix=f"name a cell, or versions: `{_EXAMPLE}`")
+    return asker.about(cell)
+
+
+def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
+    named = {name: matrix.select(name)[0] for name in matrix.defaults} | {cell.id: cell for cell in matrix.all_cells}
+    found = [word for word in words if word in named]
+    if len(found) > 1:
+        raise UsageError(f"{' and '.join(found)} are several cells", fix="ask about one at a time")
+    return (named[found[0]] if found else None), [word for word in words if word not in named]
+
+
+def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
+    """`RTX 5090` without quotes comes as two words: they belong together where together they mean something."""
+    position = 0
+    while position < len(words):
+        length = next((n for n in (4, 3, 2) if _together(words[position : position + n], n, vocabulary)), 0)
+        length = length or _unknown_card(words[position:], vocabulary)
+        yield " ".join(words[position : position + length])
+        position += length
+
+
+def _together(words: Sequence[str], length: int, vocabulary: Vocabulary) -> bool:
+    value = " ".join(words).rpartition("=")[2]
+    return len(words) == length and all(map(_plain_word, words[1:])) and vocabulary.meaning(value) is not None
+
+
+def _unknown_card(words: Sequence[str], vocabulary: Vocabulary) -> int:
+    """Return of how many words the name of a GPU consists that is not known: "GTX 1080 Ti"; 1 where it is no GPU."""
+    name = words[0].rpartition("=")[2]
+    if len(words) == 1 or not re.fullmatch(r"[0-9]{3,4}", words[1]):
+        return 1
+    if is_surrounding(name.lower()) or vocabulary.meaning(name):
+        return 1
+    return 3 if words[2:] and re.fullmatch(MODEL, words[2].lower()) else 2
+
+
+def _plain_word(word: str) -> bool:
+    return re.fullmatch(r"[\w .-]+", word) is not None
+
+
+class _Asker:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.asked: dict[str, str] = {}
+        self.packages: dict[str, Fact] = {}
+        self.versions: dict[str, Fact] = {}
+        self.names: dict[str, str] = {}
+        self.env: dict[str, str] = {}
+        self.gpus: tuple[Gpu, ...] = ()
+        self.extras: dict[str, frozenset[str]] = {}
+        self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
+        self.unknown: dict[str, UnknownName] = {}
+
+    def hear(self, word: str) -> None:
+        name, extras, specifier = _split(word)
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)+", name):
+            raise UsageError(f'"{name}" is a version without a name', fix=f"for example `{_EXAMPLE}`")
+        if not specifier and not extras and not is_surrounding(name.lower()):
+            name, specifier = self.vocabulary.meaning(name) or (name, "")
+        if name.lower().startswith(ENV):
+            self._variable(name[len(ENV) :], specifier)
+        elif is_surrounding(name.lower()):
+            self._surrounding(name.lower(), specifier)
+        else:
+            self._package(name, specifier, extras)
+
+    def _package(self, name: str, specifier: str, extras: frozenset[str]) -> None:
+        try:
+            package = self.vocabulary.package(name)
+        except UnknownNameError as error:
+            self.unknown[name], package = error.unknown, name
+        specifier = ",".join(part for part in (self.asked.get(package, ""), _double(specifier)) if part)
+        try:
+            specifier_set(specifier)
+        except ValueError as error:
+            raise UsageError(str(error), where=f"{package}{specifier}") from error
+        self.asked[package] = specifier
+        self.extras[package] = self.extras.get(package, frozenset()) | extras
+        if package in self.unknown:
+            return
+        release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
+        self.packages[package] = Fact.asked(specifier, release)
+
+    def _variable(self, name: str, specifier: str) -> None:
+        if not name:
+            raise UsageError("env. of what variable?", fix="for example env.VLLM_USE_V1==0")
+        if specifier and not specifier.startswith("="):
+            raise UsageError(f"{ENV}{name} takes ==, not a range", where=f"{ENV}{name}{specifier}")
+        self.env[name] = value = specifier.lstrip("=")
+        self.asked[f"{ENV}{name}"] = f"=={value}"
+
+    def _surrounding(self, name: str, specifier: str) -> None:
+        if name in self.asked and name != "gpu":
+            raise UsageError(f"{name} is given twice", fix="ask about one value at a time")
+        value = specifier.lstrip("=").strip() if specifier.startswith("=") else None
+        if not specifier or value == "":
+            raise UsageError(f"{name} of what version?", fix=f"for example `{_EXAMPLE}`")
+        self.asked[name] = _double(specifier)
+        if name in {"gpu", "base", "platform"}:
+            if value is None:
+                raise UsageError(f"{name} takes ==, not a range", where=f"{name}{specifier}")
+            self._named(name, value)
+        elif name == "cuda" and value == NO_CUDA:
+            self.names["cuda"] = NO_CUDA
+        else:
+            self.versions[name] = fact = _of_surrounding(name, specifier, value)
+            if value is not None:
+                self.asked[name] = f"=={fact.text}"
+
+    def _named(self, name: str, value: str) -> None:
+        if name == "gpu":
+            for each in value.split(","):
+                self._gpu(each.strip())
+            self.asked["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
+        elif name == "base":
+            self._base(value)
+        elif value in self.vocabulary.platforms:
+            self.names[name] = value
+        else:
+            raise UsageError(f'there is no platform "{value}"', fix=f"known are {', '.join(self.vocabulary.platforms)}")
+
+    def _gpu(self, name: str) -> None:
+        try:
+            self.gpus = tuple(dict.fromkeys([*self.gpus, *self.vocabulary.gpu(name)]))
+        except UnknownNameError as error:
+            self.unknown[name] = self.cards[name] = error.unknown
+
+    def _base(self, name: str) -> None:
+        try:
+            system = self.vocabulary.system(name)
+        except UnknownNameError as error:
+            self.unknown[name] = error.unknown
+            return
+        self.asked["base"] = f"=={system.name}"
+        self.names["base"] = system.name
+        self.versions.setdefault("glibc", Fact.exactly(system.glibc))
+
+    def about(self, cell: Cell | None) -> Question:
+        """Return the question; of a cell, with its facts as far as no word changes them, known or not."""
+        unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
+        if cell is None:
+            names = {"platform": _PLATFORM} | self.names
+            facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
+            return Question(self.asked, facts, self.gpus, self.extras, unknown=unknown)
+        facts = facts_of_cell(cell)
+        versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
+        if "cuda" in self.versions:
+            names.pop("cuda", None)
+        elif "cuda" in self.names:
+            versions.pop("cuda", None)
+        packages = {**(self._unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
+        env = {**(facts.env or {}), **self.env}
+        if "base" in self.asked and "base" not in self.names:
+            names.pop("base")
+            if "glibc" not in self.asked:
+                versions.pop("glibc")
+        gpus = self.gpus if "gpu" in self.asked else cell.gpus
+        gpus = () if names.get("cuda") == NO_CUDA else gpus
+        extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
+        facts = Facts(packages, versions, names, closed=False, env=env)
+        return Question(self.asked, facts, gpus, extras, cell, unknown)
+
+    def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
+        """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""
+        several = self.vocabulary.labelled
+        return {name: replace(fact, local=None) if name in several else fact for name, fact in packages.items()}
+
+
+def _split(word: str) -> tuple[str, frozenset[str], str]:
+    found = _WORD.fullmatch(word.strip())
+    if not found:
+        raise UsageError(f'"{word}" is not of the form name==version', fix=f"for example `{_EXAMPLE}`")
+    extras = frozenset(each.strip().lower() for each in (found["extras"] or "").split(",") if each.strip())
+    return found["name"], extras, (found["specifier"] or "").strip()
+
+
+def _double(specifier: str) -> str:
+    """`=0.12.0` as people write it after --set."""
+    return f"={specifier}" if re.match(r"=[^=]", specifier) else specifier
+
+
+def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
+    """A version of CUDA, Python, glibc or the driver, each in its own spelling."""
+    try:
+        if value is not None:
+            if name == "python" and (minor := python_of(value)):
+                return replace(Fact.within(f"~={minor}.0"), text=minor)
+            if name == "cuda" and (version := cuda_of(value)):
+                return Fact.exactly(version)
+            if re.fullmatch(r"[0-9]+", value):  # a branch of the driver, a major version of CUDA
+                return replace(Fact.within(f"=={value}.*"), text=value)
+            if re.fullmatch(r"[0-9]+(\.[0-9]+)+", value):
+                return Fact.exactly(value)
+        specifier_set(_double(specifier))
+    except ValueError as error:
+        raise UsageError(str(error), where=f"{name}{specifier}") from error
+    return Fact.within(_double(specifier))

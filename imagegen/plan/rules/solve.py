@@ -1,0 +1,198 @@
+"""A small, complete solver over masks, which can say what a contradiction follows from.
+
+Propagation (where all literals of a clause but one are false, that one must hold) does nearly all of the work; what it
+leaves open is decided by search with backjumping. Nothing here knows what names mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from imagegen.core.errors import MatrixError
+
+_PATIENCE = 2000  # contradictions in one search; what real questions need is below ten
+
+
+@dataclass(frozen=True, eq=False)
+class Clause:
+    """At least one literal (name, mask of what it admits) must hold. `origin` says who says so."""
+
+    origin: str
+    literals: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """`origins` cannot all be obeyed. `decisions` are those of the search that it hangs on, none at the end."""
+
+    origins: frozenset[str]
+    decisions: frozenset[int] = frozenset()
+
+
+class GaveUpError(MatrixError):
+    """The question is harder than any that people ask."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the rules are too entangled to be judged",
+            why=f"a search met {_PATIENCE} contradictions without an answer",
+            fix="say with fewer rules what may not come together",
+        )
+
+
+@dataclass
+class _Step:
+    """One narrowing: the atoms that went, and the clause that forced it, None for a decision of the search."""
+
+    name: str
+    removed: int
+    clause: Clause | None
+
+
+@dataclass
+class State:
+    """What is still possible, and how it came to be so."""
+
+    domains: dict[str, int]
+    watch: Mapping[str, Sequence[Clause]]
+    steps: list[_Step] = field(default_factory=list)
+    conflicts: int = 0
+
+    @classmethod
+    def of(cls, domains: Mapping[str, int], clauses: Iterable[Clause]) -> State:
+        watch: dict[str, list[Clause]] = {}
+        for clause in clauses:
+            for name, _ in clause.literals:
+                watch.setdefault(name, []).append(clause)
+        return cls(dict(domains), watch)
+
+    def propagate(self, pending: Iterable[Clause]) -> Clause | None:
+        """Narrow until nothing moves. Returns a clause that cannot hold any more, or None."""
+        narrowed: deque[str] = deque()
+        waiting: set[str] = set()
+        domains = self.domains
+        while True:
+            for clause in pending:
+                last: tuple[str, int] | None = None
+                for name, mask in clause.literals:
+                    domain = domains[name]
+                    if not domain & mask:
+                        continue
+                    if last is not None or not domain & ~mask:
+                        break
+                    last = (name, mask)
+                else:
+                    if last is None:
+                        return clause
+                    self._narrow(*last, clause)
+                    if last[0] not in waiting:
+                        waiting.add(last[0])
+                        narrowed.append(last[0])
+            if not narrowed:
+                return None
+            name = narrowed.popleft()
+            waiting.discard(name)
+            pending = self.watch.get(name, ())
+
+    def decide(self, name: str, mask: int) -> Clause | None:
+        self._narrow(name, mask, None)
+        return self.propagate(self.watch.get(name, ()))
+
+    def _narrow(self, name: str, mask: int, clause: Clause | None) -> None:
+        domain = self.domains[name]
+        self.steps.append(_Step(name, domain & ~mask, clause))
+        self.domains[name] = domain & mask
+
+    def undo(self, length: int) -> None:
+        while len(self.steps) > length:
+            step = self.steps.pop()
+            self.domains[step.name] |= step.removed
+
+    def explain(self, literals: Iterable[tuple[str, int]], origin: str | None = None) -> Contradiction:
+        """What made all of the literals false: origins of clauses, and positions of decisions."""
+        positions: dict[str, list[int]] = {}
+        for position, step in enumerate(self.steps):
+            positions.setdefault(step.name, []).append(position)
+        origins = {origin} if origin is not None else set()
+        decisions: set[int] = set()
+        seen: set[int] = set()
+        pending = [(name, mask, len(self.steps)) for name, mask in literals]
+        while pending:
+            name, mask, before = pending.pop()
+            for position in positions.get(name, ()):
+                step = self.steps[position]
+                if position >= before or position in seen or not step.removed & mask:
+                    continue
+                seen.add(position)
+                if step.clause is None:
+                    decisions.add(position)
+                    continue
+                origins.add(step.clause.origin)
+                pending += [(other, needed, position) for other, needed in step.clause.literals if other != name]
+        return Contradiction(frozenset(origins), frozenset(decisions))
+
+
+def solve(domains: Mapping[str, int], clauses: Sequence[Clause]) -> dict[str, int] | Contradiction:
+    """One atom for every name in the clauses such that all of them hold, or what cannot be obeyed together.
+
+    Raises GaveUpError.
+    """
+    spoken = {name for clause in clauses for name, _ in clause.literals}
+    state = State.of({name: domain for name, domain in domains.items() if name in spoken}, clauses)
+    if broken := state.propagate(clauses):
+        return state.explain(broken.literals, broken.origin)
+    return search(state) or state.domains
+
+
+def search(state: State) -> Contradiction | None:
+    """Decide every name; `state` holds the solution when nothing is returned. Raises GaveUpError."""
+    return _search(state, tuple(state.domains), 0)
+
+
+def _search(state: State, names: Sequence[str], place: int) -> Contradiction | None:
+    """Decide the names from that place on."""
+    while place < len(names) and not state.domains[names[place]] & (state.domains[names[place]] - 1):
+        place += 1
+    if place == len(names):
+        return None
+    name, start = names[place], len(state.steps)
+    untried = left = state.domains[name]
+    origins: set[str] = set()
+    decisions: set[int] = set()
+    while untried:
+        choice = untried & -untried
+        untried &= ~choice
+        broken = state.decide(name, choice)
+        failed = state.explain(broken.literals, broken.origin) if broken else _search(state, names, place + 1)
+        if failed is None:
+            return None
+        state.undo(start)
+        state.conflicts += 1
+        if state.conflicts > _PATIENCE:
+            raise GaveUpError
+        if start not in failed.decisions:  # this choice had no part in it, so another one will not help
+            return failed
+        origins |= failed.origins
+        decisions |= failed.decisions - {start}
+    blamed = state.explain([(name, ~left)])
+    return Contradiction(frozenset(origins | blamed.origins), frozenset(decisions | blamed.decisions))
+
+
+def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], found: frozenset[str]) -> frozenset[str]:
+    """Of origins that contradict each other, a set of which none can be left out, the smaller of two tries."""
+    kept = [clause for clause in clauses if clause.origin in found]
+    tries = [_shrunk(domains, kept, order) for order in (sorted(found), sorted(found, reverse=True))]
+    return min(tries, key=lambda each: (len(each), sorted(each)))
+
+
+def _shrunk(domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[str]) -> frozenset[str]:
+    needed = frozenset(order)
+    for origin in order:
+        if origin in needed:
+            without = [clause for clause in clauses if clause.origin in needed and clause.origin != origin]
+            answer = solve(domains, without)
+            if isinstance(answer, Contradiction):
+                needed = answer.origins
+    return needed

@@ -1,0 +1,202 @@
+"""What releases state about themselves in package metadata: requirements, Pythons, and what their wheels are for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from packaging.markers import Marker
+from packaging.tags import Tag, parse_tag
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.plan.matrix.metadata import Package, Release, holds, requirement
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules.facts import Fact
+
+_INDEXES = {"pypi": "PyPI"}  # as people call them
+# What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
+_ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
+_OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
+_GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
+
+
+# A statement without the releases that it is about: the name, its choices, the words, the marker and its extra.
+Said = tuple[str, tuple[str, ...], str, Marker | None, str]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Of some releases (a mask, the oldest release is bit 0): while `marker` holds, `name` fits one of `choices`.
+
+    `needs` says it to people: "requires torch==2.8.0". `name` must be installed for it unless it is a surrounding.
+    """
+
+    package: str
+    releases: int
+    name: str
+    choices: tuple[str, ...]  # PEP 440 specifiers
+    needs: str
+    marker: Marker | None = None
+    extra: str = ""  # for which the marker counts
+
+    @property
+    def of_wheels(self) -> bool:
+        """Whether it says what wheels there are: with others, built from sources, it would be otherwise."""
+        return self.needs.startswith("has ")
+
+    @property
+    def wanted(self) -> str:
+        """What would fit, in words."""
+        if self.name in {"python", "glibc"}:
+            return f"another {self.name.capitalize() if self.name == 'python' else 'base'}"
+        return f"{self.name}{self.choices[0]}"
+
+    @property
+    def origin(self) -> str:
+        return f"{'wheels' if self.of_wheels else 'stated'} {self.package} {self.needs}"
+
+
+class Releases:
+    """A package's known releases, the oldest first."""
+
+    def __init__(self, package: Package) -> None:
+        self.package = package
+        self.all: tuple[Release, ...] = tuple(reversed(list(package.releases.values())))
+        self.versions = tuple(Version(each.version) for each in self.all)
+        self._fitting: dict[str, int] = {}
+        self._said: dict[tuple[int, str, frozenset[str]], tuple[Statement, ...]] = {}
+
+    def within(self, fact: Fact | None) -> int:
+        """The mask of those that the fact admits."""
+        fitting = (fact is None or version in fact.range for version in self.versions)
+        return sum(1 << position for position, fits in enumerate(fitting) if fits)
+
+    def fitting(self, specifier: str) -> int:
+        """The mask of those that a PEP 440 specifier admits."""
+        if specifier not in self._fitting:
+            self._fitting[specifier] = self.within(Fact.within(specifier))
+        return self._fitting[specifier]
+
+    def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
+        """What the releases in the mask state, the same said by several of them once."""
+        key = (among, machine, extras | _ALWAYS.get(self.package.name, frozenset()))
+        if key not in self._said:
+            self._said[key] = tuple(self._statements(*key))
+        return self._said[key]
+
+    def _statements(self, among: int, machine: str, extras: frozenset[str]) -> Iterator[Statement]:
+        said: dict[Said, int] = {}
+        for position, release in enumerate(self.all):
+            if among >> position & 1:
+                for each in _of(self.package.name, release, machine, extras):
+                    said[each] = said.get(each, 0) | 1 << position
+        for each, releases in said.items():
+            yield Statement(self.package.name, releases, *each)
+
+    def rule(self, statement: Statement, among: int) -> Rule:
+        """The statement in the form of a rule, as far as it is about the releases in the mask."""
+        name, index = self.package.name, _INDEXES.get(self.package.index, self.package.index)
+        about = statement.releases & among or statement.releases
+        versions = [release.version for position, release in enumerate(self.all) if about >> position & 1]
+        span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+        verb, _, rest = statement.needs.partition(" ")
+        verb = verb if len(versions) == 1 else {"requires": "require", "has": "have"}[verb]
+        return Rule(
+            id=f"{self.package.index}:{name}-{versions[0]}:{statement.name}",
+            when={name: f">={versions[0]},<={versions[-1]}" if len(versions) > 1 else f"=={versions[0]}"},
+            then={statement.name: ",".join(statement.choices)},
+            conflict={},
+            because=f"{name} {span} {verb} {rest}.",
+            source=f"{index} metadata of {name} {span}",
+            date=self.package.read or "",
+            severity="error",
+            evidence="documented",
+            fix=f"Take {statement.wanted}, or another release of {name}{self._or_build(statement)}.",
+        )
+
+    @staticmethod
+    def _or_build(statement: Statement) -> str:
+        return ", or build it from its sources, of which nothing is known here" if statement.of_wheels else ""
+
+
+class Library:
+    """Packages by name, each read when it is first asked for."""
+
+    def __init__(self, load: Callable[[str], Package | None]) -> None:
+        self._load = load
+        self._known: dict[str, Releases | None] = {}
+
+    def of(self, name: str) -> Releases | None:
+        """None where nothing is known of the package."""
+        if name not in self._known:
+            found = self._load(name)
+            self._known[name] = Releases(found) if found and found.releases else None
+        return self._known[name]
+
+
+def _of(package: str, release: Release, machine: str, extras: frozenset[str]) -> Iterator[Said]:
+    groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in sorted(extras)}
+    for extra, texts in groups.items():
+        for text in texts:
+            name, specifier, marker = _requirement(text)
+            if name != package and not (package == "torch" and _OF_THE_BUILD.fullmatch(name)):
+                yield name, (specifier,), f"requires {name}{specifier}", marker, extra
+    if release.python:
+        yield "python", (release.python,), f"requires Python {release.python}", None, ""
+    pythons, glibc = _wheels(release.wheels, machine)
+    if pythons:
+        yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, ""
+    if glibc:
+        yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, ""
+
+
+@cache
+def _requirement(text: str) -> tuple[str, str, Marker | None]:
+    parsed = requirement(text)
+    return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker
+
+
+@cache
+def _wheels(compressed: Sequence[str], machine: str) -> tuple[tuple[str, ...], str | None]:
+    """(specifiers of the Pythons that some wheel fits, none for all; the oldest glibc that one fits, None for any)."""
+    tags = [tag for each in compressed for tag in parse_tag(each) if _for(tag, machine)]
+    pythons = {_python(tag) for tag in tags}
+    if not tags:
+        return (), None
+    floors = [_glibc(tag.platform, machine) for tag in tags]
+    oldest = None if None in floors else min((Version(floor) for floor in floors if floor), default=None)
+    return () if "" in pythons else tuple(sorted(pythons)), str(oldest) if oldest else None
+
+
+def _listed(pythons: Iterable[str]) -> str:
+    """In words: ">=3.9" is "3.9 and newer", "==3.11.*" is "3.11"."""
+    words = [each[2:].removesuffix(".*") + (" and newer" if each.startswith(">=") else "") for each in pythons]
+    return ", ".join(sorted(words, key=lambda word: Version(word.partition(" ")[0])))
+
+
+def _for(tag: Tag, machine: str) -> bool:
+    threaded = tag.abi.endswith("t") and tag.abi.startswith("cp")
+    return (tag.platform == "any" or tag.platform.endswith(f"_{machine}")) and not threaded
+
+
+def _python(tag: Tag) -> str:
+    found = re.fullmatch(r"(cp|py)3(\d+)", tag.interpreter)
+    if not found:
+        return ""
+    exact = found[1] == "cp" and tag.abi != "abi3"
+    return f"==3.{found[2]}.*" if exact else f">=3.{found[2]}"
+
+
+def _glibc(platform: str, machine: str) -> str | None:
+    kind = platform.removesuffix(f"_{machine}")
+    found = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
+    return f"{found[1]}.{found[2]}" if found else _GLIBC.get(kind)
+
+
+def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:
+    """For each Python, whether the statement surely counts on Linux."""
+    marker = statement.marker
+    return [marker is None or holds(str(marker), str(python), machine, statement.extra) is True for python in pythons]

@@ -1,0 +1,171 @@
+"""What people call things: components by their names and aliases, GPUs by architecture or card, systems, versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from imagegen.core.errors import UsageError
+from imagegen.core.gpu import Gpu
+from imagegen.core.text import nearest
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.fields import NO_CUDA, SURROUNDINGS
+from imagegen.plan.matrix.model import System, cuda_version
+
+T = TypeVar("T")
+
+_MAKER = {"nvidia", "geforce", "tesla", "quadro"}  # before a card's name, as nvidia-smi says it
+MODEL = re.compile(
+    r"sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|[0-9]+gb|ti|super|d|laptop|gpu|blackwell|max|q|generation|server|workstation|edition"
+)
+_LIKENESS = 0.8  # difflib's ratio, at least, of a typing error: "troch" and "torch" have 0.8
+_CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9]\.[0-9](?:\.[0-9]+)?)")
+_PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
+
+
+def plain(text: str) -> str:
+    """The same for "flash-attn", "Flash_Attn" and "flash attn"."""
+    return re.sub(r"[\s_-]+", "", text.lower())
+
+
+@dataclass(frozen=True)
+class UnknownName:
+    """A name that neither the matrix nor the harvested metadata has."""
+
+    kind: str  # "component", "GPU" or "base"
+    name: str
+    suggestion: str | None  # a known name that resembles it
+    known: tuple[str, ...] = ()  # all names of its kind, where these are few
+
+    def __str__(self) -> str:
+        if self.suggestion:
+            return f"{self.name} (did you mean {self.suggestion}?)"
+        return f"{self.name} (known are {', '.join(self.known)})" if self.known else self.name
+
+
+class UnknownNameError(UsageError):
+    """A name that is not known, where a known one is needed."""
+
+    def __init__(self, unknown: UnknownName) -> None:
+        fix = f'did you mean "{unknown.suggestion}"?' if unknown.suggestion else None
+        fix = fix or (f"known are {', '.join(unknown.known)}" if unknown.known else None)
+        super().__init__(f'there is no {unknown.kind} "{unknown.name}"', fix=fix)
+        self.unknown = unknown
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Each map goes from the plain form of what people type; `written` to how it is written."""
+
+    packages: Mapping[str, str]
+    gpus: Mapping[str, tuple[Gpu, ...]]
+    systems: Mapping[str, System]
+    platforms: tuple[str, ...]
+    labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
+    written: Mapping[str, str]
+
+    @classmethod
+    def of(cls, matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
+        """`harvested` are packages whose metadata is known, components or not."""
+        names = {name: name for name in harvested}
+        for component in matrix.components.values():
+            names |= dict.fromkeys(component.aliases, component.package)
+        names |= {component.package: component.package for component in matrix.components.values()}
+        names |= {name: component.package for name, component in matrix.components.items()}
+        gpus: dict[str, tuple[Gpu, ...]] = {}
+        for gpu in matrix.gpus.values():
+            gpus[gpu.family] = (*gpus.get(gpu.family, ()), gpu)
+            gpus |= dict.fromkeys((gpu.name, gpu.capability, *gpu.products), (gpu,))
+        systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
+        systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
+        cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
+        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *cells)}
+        several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
+        labelled = frozenset(each.package for each in several)
+        return cls(_plain(names), _plain(gpus), _plain(systems), matrix.axes["platform"], labelled, written)
+
+    def package(self, name: str) -> str:
+        """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
+        if plain(name) in self.packages:
+            return self.packages[plain(name)]
+        raise UnknownNameError(UnknownName("component", name, self.near(name)))
+
+    def gpu(self, name: str) -> tuple[Gpu, ...]:
+        """The GPUs of that name: several for a family. sm_90a is sm_90, for which `a` code runs as well."""
+        found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{2,3})[af]?", name.lower().strip())
+        if found and f"sm{found[1]}" in self.gpus:
+            return self.gpus[f"sm{found[1]}"]
+        known = sorted({gpu.name for named in self.gpus.values() for gpu in named}, key=lambda each: (len(each), each))
+        return self.gpus.get(_card(name, self.gpus)) or self._find(self.gpus, name, "GPU", known)
+
+    def system(self, name: str) -> System:
+        known = sorted({system.name for system in self.systems.values()})
+        return self._find(self.systems, name, "base", known)
+
+    def meaning(self, word: str) -> tuple[str, str] | None:
+        """(surrounding or package, specifier) of a word alone: "cu128", "py312", "H100"; None if unknown."""
+        key = plain(word)
+        if key in self.packages:
+            return self.packages[key], ""
+        dotted = _CUDA.fullmatch(key)
+        if dotted or key == NO_CUDA or cuda_version(key):
+            return "cuda", f"=={dotted[1] if dotted else key}"
+        if found := re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key):
+            return "python", f"=={found[0]}"
+        if key in self.systems:
+            return "base", f"=={word}"
+        try:
+            self.gpu(word)
+        except UsageError:
+            return None
+        return "gpu", f"=={word}"
+
+    def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
+        """Return the known name that is perhaps meant.
+
+        That is a name with a typing error, not one that resembles it (deepspeed, deep-ep). A GPU is meant only where
+        the word is a part of its name: one digit makes another GPU (V100, H100).
+        """
+        key = plain(word)
+        known = self.written.keys() if among is None else set(among) & self.written.keys()
+        cards = {each for each in known if each in self.gpus and not each.isalpha()}
+        parts = sorted(each for each in cards if len(key) > 2 and key in each)
+        found = nearest(key, known - cards, _LIKENESS) or next(iter(parts), None)
+        return self.written[found] if found else None
+
+    def _find(self, known: Mapping[str, T], name: str, kind: str, written: Iterable[str]) -> T:
+        if plain(name) in known:
+            return known[plain(name)]
+        raise UnknownNameError(UnknownName(kind, name, self.near(name, known), tuple(written)))
+
+
+def _card(name: str, known: Iterable[str]) -> str:
+    """The plain form of a card's name without its maker and without what tells its models apart."""
+    words = re.split(r"[\s_-]+", name.lower().strip())
+    while words and words[0] in _MAKER:
+        words.pop(0)
+    while words and "".join(words) not in known and MODEL.fullmatch(words[-1]):
+        words.pop()
+    return "".join(words)
+
+
+def _plain(known: Mapping[str, T]) -> dict[str, T]:
+    return {plain(name): value for name, value in known.items()}
+
+
+def python_of(text: str) -> str | None:
+    """The minor version: "3.12" of "3.12", "312" and "py312"; None for anything else."""
+    found = _PYTHON.fullmatch(plain(text))
+    return f"3.{found[1]}" if found else None
+
+
+def cuda_of(text: str) -> str | None:
+    """The minor version: "12.8" of "12.8", "12.8.1" and "cu128"; None for anything else."""
+    found = re.fullmatch(r"([1-9][0-9])\.([0-9])(?:\.[0-9]+)?", text)
+    return f"{found[1]}.{found[2]}" if found else cuda_version(plain(text))
+
+
+def _spellings(system: str) -> set[str]:
+    return {system, system.replace(".", "")}

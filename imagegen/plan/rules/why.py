@@ -1,0 +1,153 @@
+"""The answer to a question about a combination: whether it can work, and if not, the smallest set of reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.rules.evaluate import assumed, conflict, refuses, refuted, span, told
+from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.problem import Problem, Scope
+from imagegen.plan.rules.question import Question
+from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
+from imagegen.plan.rules.statements import Library
+from imagegen.plan.rules.verdict import WORST_FIRST, Answer, Conflict
+
+_AT_MOST = 5  # conflicts that are told of one combination
+_TRIES = 12  # of those that are looked at for it
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`conflicts` hold warnings too; `unknown` are sentences about what is asked and not known here.
+
+    `rest` is the answer about all names but the unknown ones; None where there are no others.
+    """
+
+    answer: Answer
+    conflicts: tuple[Conflict, ...] = ()
+    unknown: tuple[str, ...] = ()
+    rest: Answer | None = None
+
+
+def explain(question: Question, rules: Iterable[Rule], library: Library) -> Explanation:
+    """Judge by rules and package metadata; what is not mentioned is free. It must work on each of the GPUs.
+
+    "incompatible" is proven from facts that bind; "unknown": only what is remembered speaks against it, or it is about
+    something that is not known here.
+    """
+    rules = sorted(rules, key=lambda rule: rule.id)
+    each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
+    answer = min((one.answer for one in each), key=WORST_FIRST.index)
+    conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
+    unknown = dict.fromkeys([*map(str, question.unknown), *(text for one in each for text in one.unknown)])
+    whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
+    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), None if question.is_unknown else answer)
+
+
+class _Case:
+    """A question on one GPU."""
+
+    def __init__(self, rules: Sequence[Rule], facts: Facts, library: Library, question: Question) -> None:
+        self.problem = Problem(rules, facts, library, Scope(extras=question.extras))
+        self.rules = rules
+        self.known = self.problem.told(facts)
+        self.missing = list(gaps(self.problem, library))
+
+    def explain(self) -> Explanation:
+        try:
+            return self._explain()
+        except GaveUpError:
+            return Explanation("unknown", unknown=("the combination is too entangled to be judged here",))
+
+    def _explain(self) -> Explanation:
+        sure = [rule for rule in self.rules if rule.binding]
+        conflicts = self._conflicts(sure, self._clauses(sure, wheels=False))
+        doubted = not conflicts
+        if doubted:
+            remembered = [rule for rule in self.rules if rule.evidence == "remembered"]
+            conflicts = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
+        conflicts += self._warnings(self._clauses(sure, wheels=True))
+        if not doubted:
+            return Explanation("incompatible", tuple(conflicts))
+        open_ = self.missing or any(each.weight == "suspicion" for each in conflicts)
+        return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))
+
+    def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
+        """The facts, what releases state, and these rules; `wheels`: also what follows from there being no others."""
+        unwanted = {f"rule {rule.id}" for rule in self.rules} - {f"rule {rule.id}" for rule in rules}
+        every = self.problem.clauses
+        return [each for each in every if each.origin not in unwanted and (wheels or each.origin[:7] != "wheels ")]
+
+    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> list[Conflict]:
+        """Each of the rules that refuses alone, then what follows from the clauses together, the smallest first."""
+        alone = [rule for rule in rules if refuses(self.problem, [rule])]
+        direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
+        shown = [conflict([rule], self.problem.facts) for rule in alone]
+        shown += [told(self.problem, self.problem.facts, needed) for needed in direct.values()]
+        done = {*direct, *(f"rule {rule.id}" for rule in alone)}
+        clauses = [each for each in clauses if each.origin not in done]
+        for _ in range(_TRIES):
+            found = self._refuted(clauses)
+            said = {origin for origin in found if not origin.startswith("fact ")}
+            if not said:
+                break
+            clauses = [each for each in clauses if each.origin not in said]
+            made = told(self.problem, self.problem.facts, found)
+            stated = not any(origin.startswith("rule ") for origin in said)
+            if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
+                shown.append(made)
+        return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST]
+
+    def _breaks(self, clause: Clause) -> bool:
+        """Whether the facts alone contradict what a release states."""
+        stated = clause.origin.startswith(("stated ", "wheels "))
+        return stated and not any(self.known.get(name, mask) & mask for name, mask in clause.literals)
+
+    @staticmethod
+    def _needed(clause: Clause) -> frozenset[str]:
+        return frozenset({clause.origin, *(f"fact {name}" for name, _ in clause.literals)})
+
+    def _refuted(self, clauses: Sequence[Clause]) -> frozenset[str]:
+        """A smallest contradiction that does not rest on knowing all releases; if only such are left, that is noted."""
+        found = refuted(self.problem, clauses)
+        if found and any(origin.startswith("known ") for origin in found):
+            first = found
+            found = refuted(self.problem, [each for each in clauses if not each.origin.startswith("known ")])
+            if not found:
+                self.missing += assumed(self.problem, first)
+        return found or frozenset()
+
+    def _warnings(self, clauses: Sequence[Clause]) -> Iterator[Conflict]:
+        """Warnings that nothing within the question avoids."""
+        state = State.of(self.problem.domains, clauses)
+        if state.propagate(clauses):
+            return
+        for rule in self.rules:
+            if rule.severity != "warning" or rule.evidence == "remembered":
+                continue
+            for each in self.problem.of_rule(rule):
+                if not any(state.domains[name] & mask for name, mask in each.literals):
+                    found = state.explain(each.literals, each.origin)
+                    yield told(
+                        self.problem,
+                        self.problem.facts,
+                        smallest(self.problem.domains, [*clauses, each], found.origins),
+                    )
+                    break
+
+
+def gaps(problem: Problem, library: Library) -> Iterator[str]:
+    """Sentences about packages, or CUDA, of which a version is asked that is not known here."""
+    cuda = problem.facts.versions.get("cuda")
+    if cuda and problem.cudas and not any(version in cuda.range for version in problem.cudas):
+        known = f"{problem.cudas[0]} to {problem.cudas[-1]}"
+        yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known}"
+    for name, fact in problem.facts.packages.items():
+        if fact.text == "any version" or fact.built:
+            continue
+        if library.of(name) is None:
+            yield f"{name} {fact.text}: nothing is known here of the releases of {name}"
+        elif not any(version in fact.range for version in problem.releases[name].versions):
+            yield f"{name} {fact.text}: no such release is known here; {span(problem, name)}"

@@ -1,0 +1,1 @@
+"""Run containers: the engine, smoke checks and the doctor."""

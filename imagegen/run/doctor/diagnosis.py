@@ -1,0 +1,46 @@
+"""What the doctor says: checks that were asked, and what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagegen.incontainer.preflight import words
+from imagegen.incontainer.preflight.model import Finding
+from imagegen.incontainer.preflight.table import Row
+
+HOST = "this host"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Of one host or container; `cell` is what was to run there, or runs."""
+
+    where: str  # HOST, or "container NAME"
+    cell: str | None
+    summary: str  # of the machine, in a line
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]  # worst first
+    machine: Mapping[str, Any] = field(default_factory=dict)  # the facts, for JSON
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing stands in the way: warnings and notes do not."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def text(self) -> str:
+        """For people: one row per check; in place of what is checked, what was found, with its fix below."""
+        subject = f"{self.where}, for {self.cell}" if self.cell and self.where == HOST else self.where
+        return words.ascii_only(f"{subject}: {self.summary}\n") + words.table(self.rows, self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: {"where", "cell", "well", "checks", "findings", "machine"}."""
+        return {
+            "where": self.where,
+            "cell": self.cell,
+            "well": self.well,
+            "checks": [row._asdict() for row in self.rows],
+            "findings": [finding._asdict() for finding in self.findings],
+            "machine": dict(self.machine),
+        }

@@ -1,0 +1,1 @@
+"""A Docker engine from Debian packages for machines without one; only the engine connection uses it."""

@@ -1,0 +1,339 @@
+"""imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
+
+Everything lives in `engine/` of the cache directory and in one directory under /run; `state.json` says what was
+changed on the machine before it is changed, so that `down` can take it back after any accident. Engines of several
+cache directories change the same machine: one lock orders them, and each records how it was before the first of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from docker.errors import APIError
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import EngineError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import unfinished
+from imagegen.run.embedded_engine import debs, processes
+from imagegen.run.embedded_engine.network import Network, forwards
+from imagegen.run.engine.connection import open_client
+from imagegen.run.engine.floor import PACKAGES, SUITE
+
+_TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
+_PATIENCE = 60  # seconds for the engine to answer
+_LOG_TAIL = 15  # lines of its log in an error
+# The engine's parts make these, whatever they are told; those that were absent before are removed, inner ones first.
+_STRAY_DIRECTORIES = (
+    *("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc"),
+    *("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd"),
+)
+_RUN = Path("/run")
+_LOCK = _RUN / "imagegen-engine.lock"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A private engine that runs: where it listens, the programs that fit it, and its own directory."""
+
+    docker_host: str
+    client: Path
+    buildx: Path
+    home: Path
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the engine of one cache directory keeps its things. `name` tells two such engines on a machine apart."""
+
+    home: Path
+
+    @property
+    def name(self) -> str:
+        return "ig" + hashlib.sha256(bytes(self.home)).hexdigest()[:8]
+
+    @property
+    def packages(self) -> Path:
+        return self.home / SUITE
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state.json"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "dockerd.log"
+
+    @property
+    def run(self) -> Path:
+        """Not in the cache directory: a socket's path must fit in 107 bytes."""
+        return _RUN / f"imagegen-{self.name}"
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "docker.sock"
+
+    def endpoint(self) -> Endpoint:
+        plugins = self.packages / "usr/libexec/docker/cli-plugins"
+        return Endpoint(f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What `up` changes on the machine: the network, and the directories that were absent before any private engine."""
+
+    network: Network
+    made: tuple[str, ...]
+
+
+def recorded_endpoint(settings: Settings) -> Endpoint | None:
+    """The private engine of this user's cache directory, if it was brought up; it may have died since."""
+    places = _places(settings)
+    return places.endpoint() if os.path.exists(places.state) else None  # not what another user keeps closed
+
+
+def running_endpoint(settings: Settings) -> Endpoint | None:
+    """The private engine of this user's cache directory, if it runs."""
+    places = _places(settings)
+    return places.endpoint() if os.path.exists(places.state) and _answers(places) else None
+
+
+def up(settings: Settings, progress: Progress) -> Endpoint:
+    """Start the private engine; does nothing when it runs.
+
+    Raises EngineError when it cannot be had here: not root, tools missing, no mirror, or the engine dies at its start
+    (the error shows the end of its log); what had been changed by then is taken back.
+    """
+    places = _places(settings)
+    if endpoint := _running(settings, progress):
+        return endpoint
+    _check_machine(settings)
+    with _lock(progress):
+        if endpoint := _running(settings, progress):  # another process started it while this one waited
+            return endpoint
+        if record := _recorded(places):
+            _stop(places, record, progress)  # after a crash or a reboot; images stay
+        debs.unpack(SUITE, PACKAGES, places.packages, settings, progress)
+        record = _record(places)
+        try:
+            with timed(progress, "start the private engine"):
+                record.network.up()
+                _start(places, record.network, settings)
+                _await(places)
+        except BaseException:
+            _stop(places, record, progress)
+            raise
+    endpoint = places.endpoint()
+    progress.say(f"the private engine listens at {endpoint.docker_host}; `imagegen engine down` removes it")
+    return endpoint
+
+
+def _running(settings: Settings, progress: Progress) -> Endpoint | None:
+    endpoint = running_endpoint(settings)
+    if endpoint:
+        progress.say(f"the private engine runs at {endpoint.docker_host}")
+    return endpoint
+
+
+def down(settings: Settings, progress: Progress) -> None:
+    """Stop the private engine, remove it with its images, and restore what it changed; nothing when there is none.
+
+    Raises EngineError: not root, or what could not be removed.
+    """
+    places = _places(settings)
+    if os.path.exists(places.home) or os.path.exists(places.run):
+        _check_machine(settings)
+        with _lock(progress):
+            if places.home.exists() or places.run.exists():  # else another process removed it while this one waited
+                _remove(places, progress)
+                progress.say("the private engine is gone, with its images")
+                return
+    progress.say("there is no private engine")
+
+
+def _remove(places: _Places, progress: Progress) -> None:
+    if record := _recorded(places):
+        _stop(places, record, progress)
+    if places.home.exists():
+        shutil.rmtree(places.home)
+    left = [str(path) for path in (places.home, places.run) if path.exists()]
+    left += processes.mounts_under(places.home) + processes.cgroups(places.name)
+    left += record.network.traces() if record else []
+    if left:
+        raise EngineError("the private engine could not be removed completely", why="; ".join(left))
+
+
+def _places(settings: Settings) -> _Places:
+    return _Places(settings.store.parent.resolve() / "engine")
+
+
+@contextmanager
+def _lock(progress: Progress) -> Iterator[None]:
+    """A lock between all processes of this machine that take a private engine up or down. Its file goes with it."""
+    while True:
+        handle = os.open(_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say("waiting for another process that takes a private engine up or down")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if unfinished.names(_LOCK, handle):
+            break
+        os.close(handle)  # its holder removed it meanwhile
+    try:
+        yield
+    finally:
+        _LOCK.unlink()
+        os.close(handle)
+
+
+def _check_machine(settings: Settings) -> None:
+    if os.geteuid() != 0:
+        raise EngineError(
+            "the private engine needs root",
+            why="it mounts file systems and makes a bridge",
+            fix="run as root, or install Docker and let your user use it",
+        )
+    path = _path(settings)
+    missing = sorted(package for tool, package in _TOOLS.items() if shutil.which(tool, path=path) is None)
+    if missing:
+        raise EngineError(
+            "the private engine needs programs that are not here", fix=f"apt-get install {' '.join(missing)}"
+        )
+
+
+def _path(settings: Settings) -> str:
+    return f"{settings.env.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _record(places: _Places) -> _Record:
+    """Plan the network and write down what is going to change, here and for engines that come up after this one."""
+    if others := _running_records():
+        forwarding, made = others[0].network.forwarding, others[0].made
+    else:
+        forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
+    record = _Record(Network.plan(places.name, forwarding=forwarding), made)
+    for path in (places.state, places.run / places.state.name):  # the first names what to remove, the second among it
+        path.parent.mkdir(mode=0o711, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        os.replace(new, path)
+    return record
+
+
+def _running_records() -> list[_Record]:
+    """The records of all private engines of this machine."""
+    return [_read(path) for path in _RUN.glob("imagegen-ig*/state.json")]
+
+
+def _recorded(places: _Places) -> _Record | None:
+    """Return the engine's record; the one beside its socket where the cache directory was deleted."""
+    copies = (places.state, places.run / places.state.name)
+    return next((_read(path) for path in copies if path.exists()), None)
+
+
+def _read(path: Path) -> _Record:
+    try:
+        return TypeAdapter(_Record).validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise EngineError(
+            "the private engine's record of what it changed is damaged",
+            where=str(path),
+            why="; ".join(each["msg"] for each in error.errors()[:3]),
+            fix=f"restart this machine, then remove {path.parent}: nothing else of the engine is left then",
+        ) from error
+
+
+def _start(places: _Places, network: Network, settings: Settings) -> None:
+    config = {
+        "hosts": [f"unix://{places.socket}"],
+        "data-root": str(places.home / "data"),
+        "exec-root": str(places.run / "exec"),
+        "pidfile": str(places.run / "docker.pid"),
+        "features": {"containerd-snapshotter": True},
+        "bridge": network.bridge,
+        "default-address-pools": [{"base": network.pool, "size": 24}],
+        "iptables": False,
+        "ip6tables": False,
+        "ip-forward": False,
+        "ip-masq": False,
+        "cgroup-parent": f"/{places.name}",
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+        "init-path": str(places.packages / "usr/bin/tini-static"),
+    }
+    file = places.home / "daemon.json"
+    file.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    programs = places.packages / "usr"
+    env = {**settings.env, "PATH": f"{programs / 'sbin'}:{programs / 'bin'}:{_path(settings)}"}
+    with places.log.open("wb") as log:
+        # A session of its own: the engine outlives the terminal, make and us.
+        subprocess.run(
+            ["setsid", "--fork", str(programs / "sbin" / "dockerd"), "--config-file", str(file)],
+            cwd="/",
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=True,
+        )
+
+
+def _await(places: _Places) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not _answers(places):
+        log = places.log.read_text(errors="replace").splitlines()
+        died = any("failed to start daemon" in line for line in log)
+        if died or time.monotonic() > deadline:
+            what = "the private engine cannot start" if died else "the private engine does not answer"
+            raise EngineError(what, why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
+        time.sleep(0.1)
+
+
+def _answers(places: _Places) -> bool:
+    try:
+        open_client({"base_url": places.endpoint().docker_host}, 5).close()
+    except EngineError:
+        return False
+    return True
+
+
+def _stop(places: _Places, record: _Record, progress: Progress) -> None:
+    """Processes, then mounts, then network, then empty directories: each needs the one before to be gone."""
+    with timed(progress, "stop the private engine"):
+        if _answers(places):
+            _empty(places)
+        processes.end_all(places.packages)
+        processes.kill_in_cgroups(places.name)
+        processes.unmount_all(places.home, places.run)
+        for text in record.network.down():
+            progress.say(text)
+        processes.remove_cgroups(places.name)
+        shutil.rmtree(places.run, ignore_errors=True)
+        for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories
+            processes.remove_dead_sockets(path)
+            processes.remove_if_empty(path)
+        places.state.unlink(missing_ok=True)
+
+
+def _empty(places: _Places) -> None:
+    """Remove containers and users' networks, whose processes and bridges would outlive the engine."""
+    client = open_client({"base_url": places.endpoint().docker_host}, _PATIENCE)
+    try:
+        for container in client.containers.list(all=True, ignore_removed=True):
+            container.remove(force=True, v=True)
+        client.networks.prune()
+    except APIError as error:
+        raise EngineError("the private engine's containers cannot be removed", why=str(error)) from error
+    finally:
+        client.close()

@@ -1,0 +1,268 @@
+"""Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
+
+Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import docker
+from docker.errors import ImageNotFound, NotFound
+from docker.utils import parse_repository_tag
+
+from imagegen.core.errors import EngineError, LostEngineError, StoreError
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE
+from imagegen.run.engine.connection import while_alive
+from imagegen.run.engine.containers import explained
+from imagegen.run.engine.registry import Descriptor, serving
+
+_SHORT = 12  # hex digits of a digest in the engine's progress events
+_LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image while it is loaded; see `serving`
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """What is to be loaded: a manifest, its config and layers, each blob once."""
+
+    store: Store
+    manifest: Descriptor
+    blobs: tuple[Descriptor, ...]
+
+
+def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progress: Progress) -> None:
+    """See `Engine.load`."""
+    before = image_digest(client, tag)
+    if before == digest:
+        progress.say(f"{tag} is in the engine")
+        return
+    if image_digest(client, digest) is not None:
+        tag_image(client, digest, tag)
+    else:
+        sweep(client)
+        image = _image(store, digest)
+        with (
+            progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter,
+            pulled(client, image, meter.advance) as name,
+        ):
+            if name is not None:
+                tag_image(client, name, tag)
+        if name is None:
+            progress.say("the engine cannot reach this machine's loopback: loading an archive instead")
+            _load_archive(client, image, tag, progress)
+    after = image_digest(client, tag)
+    if after != digest:
+        raise EngineError(f"the engine holds another image under {tag}", why=f"expected {digest}, found {after}")
+    progress.say(f"{tag}: {digest}" + (f" (it was {before})" if before else ""))
+
+
+def image_digest(client: docker.DockerClient, ref: str) -> str | None:
+    """See `Engine.image_digest`."""
+    with explained(f"looking for {ref}"):
+        try:
+            return str(client.images.get(ref).attrs["Id"])
+        except ImageNotFound:
+            return None
+
+
+def _image(store: Store, digest: str) -> Loadable:
+    """Read the manifest. StoreError when a blob that it names is missing."""
+    data = store.read(digest)
+    manifest = json.loads(data)
+    listed = [manifest["config"], *manifest["layers"]]
+    blobs = {blob["digest"]: Descriptor(blob["mediaType"], blob["digest"], int(blob["size"])) for blob in listed}
+    missing = [blob.digest for blob in blobs.values() if not store.has(blob.digest, blob.size)]
+    if missing:
+        raise StoreError(
+            f"{len(missing)} blobs of the image {digest} are missing or have another size",
+            where=str(store.root),
+            why=", ".join(missing),
+            fix="build again: `imagegen build` makes layers that only a registry has",
+        )
+    return Loadable(
+        store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())
+    )
+
+
+@contextmanager
+def pulled(
+    client: docker.DockerClient, image: Loadable, advance: Callable[[int], None], stop: threading.Event | None = None
+) -> Iterator[str | None]:
+    """Pull from loopback; the block has the image under its name there, or None when the engine never came.
+
+    The engine fetches only the blobs that it lacks; `advance` hears of bytes that were sent or are there. Afterwards
+    the name is gone; as long as it lives, its port answers. Raises EngineError when the pull fails or `stop` is set,
+    StoreError when the store is to blame.
+    """
+    manifest, blobs = image.manifest, image.blobs
+    with serving(image.store, manifest, blobs, advance) as registry:
+        held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in blobs}
+        name = f"{registry.repository}@{manifest.digest}"
+
+        def seen(event: dict[str, Any]) -> None:
+            if stop is not None and stop.is_set():
+                raise EngineError("loading was stopped")
+            if event.get("status") == "Already exists":
+                advance(held.pop(str(event.get("id")), 0))
+
+        def silent() -> None:
+            if not registry.reached.is_set():
+                raise EngineError("the engine does not come")
+
+        events = partial(client.api.pull, registry.repository, manifest.digest, stream=True, decode=True)
+        try:
+            try:
+                with explained(f"loading {manifest.digest}"):
+                    follow(while_alive(client, events, silent), name, seen)
+            except LostEngineError:
+                raise
+            except EngineError:
+                if registry.reached.is_set():
+                    _check_blobs(image.store, blobs)
+                    raise
+                yield None
+            else:
+                yield name
+        finally:
+            with suppress(EngineError):  # the engine may be what failed
+                forget(client, name)
+
+
+def sweep(client: docker.DockerClient) -> None:
+    """Take away the names that killed builds left, and that hold layers: those whose port nobody listens at."""
+    with explained("listing images"):
+        names = {name for image in client.api.images() for name in image.get("RepoDigests") or ()}
+    for name in names:
+        if (found := _LOADED.match(name)) and not _listens(int(found[1])):
+            with suppress(EngineError):
+                forget(client, name)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progress: Progress) -> None:
+    """Send an OCI archive without the blobs that the engine holds as parts of other images of this store."""
+    name = f"imagegen.invalid/{secrets.token_hex(16)}:load"
+    held = _held(client, image.store)
+    for lacking in ([blob for blob in image.blobs if blob.digest not in held], list(image.blobs)):
+        with progress.meter(f"load {tag}", sum(blob.size for blob in lacking)) as meter:
+            try:
+                with explained(f"loading {tag}"):
+                    archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
+                    events = partial(client.api.load_image, archive, quiet=True)
+                    follow(while_alive(client, events), tag, lambda _: None)
+                tag_image(client, name, tag)
+            except LostEngineError:
+                raise
+            except EngineError as error:
+                forget(client, name)
+                if len(lacking) == len(image.blobs):
+                    raise
+                progress.say(f"the engine lacks more than it seemed to ({error.why}): sending all of the image")
+            else:
+                forget(client, name)
+                return
+
+
+def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
+    """Digests of blobs that the engine has: those of its images whose manifests are in the store."""
+    held: set[str] = set()
+    with explained("listing images"):
+        digests = [str(image["Id"]) for image in client.api.images()]
+    for digest in digests:
+        if store.has(digest):
+            manifest = json.loads(store.read(digest))
+            held |= {blob["digest"] for blob in [manifest["config"], *manifest["layers"]]}
+    return frozenset(held)
+
+
+def _archive(
+    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], sent: Callable[[int], None]
+) -> Iterator[bytes]:
+    """An OCI image layout as a tar stream, with the image under `name`; every blob is verified while it is read."""
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": manifest.media_type,
+                "digest": manifest.digest,
+                "size": manifest.size,
+                "annotations": {"io.containerd.image.name": name},
+            }
+        ],
+    }
+    yield from _member("oci-layout", LAYOUT_FILE)
+    yield from _member("index.json", json.dumps(index).encode())
+    yield from _member(_blob_path(manifest), store.read(manifest.digest))
+    for blob in blobs:
+        yield _header(_blob_path(blob), blob.size)
+        with store.open(blob.digest) as reader:
+            for chunk in reader:
+                yield chunk
+                sent(len(chunk))
+        yield _padding(blob.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _blob_path(blob: Descriptor) -> str:
+    return f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
+
+
+def _member(name: str, content: bytes) -> Iterator[bytes]:
+    yield _header(name, len(content)) + content + _padding(len(content))
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)  # GNU: blobs may be larger than the 8 GiB that ustar can say
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], None]) -> None:
+    """Read the engine's progress events to their end. EngineError when one of them reports a failure."""
+    for event in events:
+        if "error" in event:
+            raise EngineError(f"the engine cannot load {tag}", why=str(event["error"]).strip())
+        seen(event)
+
+
+def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
+    """After a failed pull: StoreError when it is the store that is damaged."""
+    for blob in blobs:
+        if blob.data is None:
+            store.verify(blob.digest)
+
+
+def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:
+    """See `Engine.tag`."""
+    repository, label = parse_repository_tag(tag)
+    with explained(f"tagging {tag}"):
+        client.api.tag(ref, repository, label or "latest")
+
+
+def forget(client: docker.DockerClient, ref: str) -> None:
+    """Remove a name that was only needed for loading; the image stays under its tag."""
+    with explained(f"removing the name {ref}"):
+        try:
+            client.api.remove_image(ref, noprune=True)
+        except NotFound:
+            return

@@ -1,0 +1,97 @@
+"""Load an image from the bottom while its top is still being made: an engine keeps what it has unpacked."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+import docker
+
+from imagegen.core.errors import EngineError, StoreError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store, digest_of
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.image.layers import Image
+from imagegen.image.layers.image import CONFIG_TYPE
+from imagegen.run.engine.load import Loadable, load, pulled, sweep
+from imagegen.run.engine.registry import Descriptor
+
+
+class Loading:
+    """Each offer becomes an image of its own in the engine, without a tag; the whole one then costs what is left.
+
+    Engines share unpacked layers along a common prefix. A context manager: its end takes the names of the parts away
+    and leaves their layers to the images that hold them. Trouble with a part is no failure, since `finish` sends all
+    that the engine lacks; where the engine cannot come for a part, it gets no more of them.
+    """
+
+    def __init__(self, client: docker.DockerClient, store: Store) -> None:
+        self._client, self._store = client, store
+        self._newest: Image | None = None
+        self._part = ExitStack()  # holds what the engine has so far
+        self._changed = threading.Condition()
+        self._over = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stop.set()
+        self._settle()
+        self._part.close()
+
+    def offer(self, bottom: Image) -> None:
+        """An image of the layers that are there by now; an earlier one that was not begun yet is dropped."""
+        with self._changed:
+            self._newest = bottom
+            self._changed.notify()
+
+    def finish(self, digest: str, tag: str, progress: Progress) -> None:
+        """See `Engine.load`."""
+        with timed(progress, f"loading {tag}"):
+            self._settle()
+            load(self._client, self._store, digest, tag, progress)
+
+    def _settle(self) -> None:
+        """Wait for the part that is on its way."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with suppress(EngineError):
+            sweep(self._client)
+        while (bottom := self._next()) is not None:
+            part = ExitStack()
+            try:
+                image = _in_memory(self._store, bottom)
+                name = part.enter_context(pulled(self._client, image, lambda _: None, self._stop))
+            except (EngineError, StoreError):
+                return
+            self._part.close()  # the new part holds all that the one before it held
+            self._part = part
+            if name is None:
+                return
+
+    def _next(self) -> Image | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._newest is not None)
+            bottom, self._newest = self._newest, None
+            return None if self._over else bottom
+
+
+def _in_memory(store: Store, image: Image) -> Loadable:
+    """An image whose layers the store has, but not its manifest and config."""
+    config = Descriptor(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
+    manifest = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
+    layers = {layer.digest: Descriptor(layer.media_type, layer.digest, layer.size) for layer in image.layers}
+    return Loadable(store, manifest, (config, *layers.values()))

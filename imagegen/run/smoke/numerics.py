@@ -1,0 +1,118 @@
+"""Fingerprints of an image's numerical results: read from a report of the numerics checks, and kept by image digest.
+
+The store keeps them, and a document that is attached to a published image: {"image": its digest, "results": {device:
+the details of a check}}.
+
+A fingerprint has, for each operation, implementation and dtype, the sha256 of the result's bytes and some of its
+values. It belongs to one device: another GPU, or a CPU with other vector extensions, computes other bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.core.store import Store
+from imagegen.image.layers.plan import digest_of_json
+from imagegen.run.smoke.report import Report
+
+CHECKS = ("numerics", "numerics-cuda")  # of suite.table
+FORMAT = 1  # of the checks' details (suite.checks.numerics)
+
+_KIND = "numerics"  # records of the store
+
+Key = tuple[str, str, str]  # operation, implementation, dtype
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result. `samples` are values at fixed positions; None stands for one that is not finite."""
+
+    sha256: str
+    samples: tuple[float | None, ...]
+    repeatable: bool  # a second run gave the same bytes
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """All results of one image on one device. `driver` is that of a GPU, `versions` of the libraries that compute."""
+
+    device: str
+    driver: str | None
+    versions: Mapping[str, str]
+    results: Mapping[Key, Result]
+
+
+def read(details: Any) -> Fingerprint | None:
+    """Read the details of a numerics check; None where they have another form, since the container wrote them."""
+    try:
+        if details["format"] != FORMAT:
+            return None
+        device = details["device"]
+        results = {
+            (str(row["operation"]), str(row["implementation"]), str(row["dtype"])): Result(
+                str(row["sha256"]), tuple(map(_sample, row["samples"])), row.get("repeatable", True) is True
+            )
+            for row in details["operations"]
+        }
+        driver = None if device["driver"] is None else str(device["driver"])
+        versions = {str(name): str(version) for name, version in details["versions"].items()}
+        return Fingerprint(str(device["name"]), driver, versions, results)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def _sample(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("JSON has no such number")
+    return number
+
+
+def remember(store: Store, image: str, report: Report) -> None:
+    """Keep the details of the report's numerics checks for the image with this digest, one for each device."""
+    found = {}
+    for result in report.results:
+        fingerprint = read(result.details) if result.check in CHECKS else None
+        if fingerprint:
+            found[fingerprint.device] = dict(result.details)
+    with store.lock(_KIND):
+        store.remember(_KIND, _key(image), {**_details(store, image), **found})
+
+
+def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
+    """Return the fingerprints that were kept for the image with this digest."""
+    return tuple(filter(None, map(read, _details(store, image).values())))
+
+
+def document(store: Store, image: str) -> bytes | None:
+    """Return what the store has of the image with this digest as a document to attach; None where it has nothing."""
+    found = _details(store, image)
+    return json.dumps({"image": image, "results": found}, sort_keys=True).encode() if found else None
+
+
+def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
+    """Return the fingerprints of an attached document's JSON. Raises ValueError for another image or form."""
+    try:
+        of, details = content["image"], list(content["results"].values())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it does not have the form of numerical results: {type(error).__name__}") from error
+    if of != image:
+        raise ValueError(f"it is of {of}, and this image is {image}")
+    found = [read(each) for each in details]
+    if not found or None in found:
+        raise ValueError("it does not have the form of numerical results")
+    return tuple(each for each in found if each)
+
+
+def _details(store: Store, image: str) -> dict[str, Any]:
+    return store.recall(_KIND, _key(image)) or {}
+
+
+def _key(image: str) -> str:
+    return digest_of_json([image, FORMAT])

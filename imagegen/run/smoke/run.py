@@ -1,0 +1,182 @@
+"""The host's side of the smoke checks: a container, the suite copied into it, one program after the other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Any, Protocol
+
+from imagegen.audit import shipped
+from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError
+from imagegen.core.progress import Progress
+from imagegen.image.layers.install import PREFIX
+from imagegen.incontainer import SUITE
+from imagegen.incontainer.suite.table import Check, applicable
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.smoke.report import STATUSES, Report, Result
+
+ROOT = "/imagegen-smoke"  # in the container only; no layer of an image holds it
+SHM_BYTES = 1 << 30  # the engine's default of 64 MiB is too small for NCCL and for torch's shared tensors
+GRACE = 60  # seconds beyond a check's own limit, after which the runner itself is taken for dead
+
+
+class Outcome(Protocol):
+    """How a program in a container ended."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class Container(Protocol):
+    """What the checks need of imagegen.run.engine.Container."""
+
+    def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
+        """Run a program and wait.
+
+        Raises TimeoutError after `timeout` seconds, OutputLimitError when it prints too much, ContainerError when the
+        container has ended, EngineError when the engine fails.
+        """
+
+
+class Engine(Protocol):
+    """What the checks need of imagegen.run.engine.Engine."""
+
+    def container(
+        self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int
+    ) -> AbstractContextManager[Container]:
+        """A started container without network, with `files` (path -> content) in it; removed afterwards."""
+
+
+def run(
+    engine: Engine,
+    ref: str,
+    lock: Lock,
+    declared: Declarations,
+    *,
+    require_gpu: bool,
+    progress: Progress,
+    only: Collection[str] = (),
+) -> Report:
+    """Run every check that applies to the lock in one container of the image `ref`.
+
+    Args:
+        engine: where the image is.
+        ref: the image, as the engine knows it.
+        lock: what the image was built from.
+        declared: what the matrix declares of the cell's packages.
+        require_gpu: count a check that is skipped for want of a GPU as failed.
+        progress: told of each result as it comes.
+        only: names of the checks to run; all that need not be named if empty.
+
+    Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
+    the engine fails: that says nothing about the image.
+    """
+    checks = applicable(parts(lock), only)
+    results = []
+    with ExitStack() as stack:
+        container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
+        for check in checks:
+            result = judged(_run_one(container, check), check, require_gpu=require_gpu)
+            told = f" ({result.told})" if result.told and not result.failed else ""
+            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{told}")
+            results.append(result)
+    return Report(ref, lock.cell, tuple(results))
+
+
+def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, bytes], *, gpus: bool) -> Container:
+    """A container with all GPUs where they are wanted and the engine has them, else one without."""
+    if gpus:
+        try:
+            return stack.enter_context(engine.container(ref, files=programs, gpus=True, shm_size=SHM_BYTES))
+        except NoGpuError:
+            pass  # the checks that need one say that there is none
+    return stack.enter_context(engine.container(ref, files=programs, gpus=False, shm_size=SHM_BYTES))
+
+
+def parts(lock: Lock) -> frozenset[str]:
+    """Return the lock's distributions and variables, which decide what checks apply to its image."""
+    return frozenset(each.name for each in (*lock.packages, *lock.env))
+
+
+def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
+    """Return the fields of suite.program.Spec for an image of `lock`."""
+    return {
+        "python": lock.python,
+        "prefix": PREFIX,
+        "env": {variable.name: variable.value for variable in lock.env},
+        "versions": {package.name: package.version for package in lock.packages},
+        "imports": {name: list(modules) for name, modules in declared.imports.items()},
+        "omits": dict(declared.omits),
+        "overrides": dict(declared.overrides),
+        "modules": dict(shipped.data("modules")),
+        "gpus": _architectures(lock),
+    }
+
+
+def _architectures(lock: Lock) -> list[str]:
+    """The GPUs that the lock is for, as compilers name them."""
+    return [f"sm_{capability.replace('.', '')}" for capability in (lock.gpu.capabilities if lock.gpu else ())]
+
+
+def files(spec: Mapping[str, object]) -> dict[str, bytes]:
+    """The suite and its spec, path in the container -> content."""
+    programs = {f"{ROOT}/suite/{path.relative_to(SUITE)}": path.read_bytes() for path in sorted(SUITE.rglob("*.py"))}
+    return {**programs, f"{ROOT}/spec.json": json.dumps(spec, indent=2, sort_keys=True).encode()}
+
+
+def judged(result: Result, check: Check, *, require_gpu: bool) -> Result:
+    """Return the result; a failure where a GPU is required and the check was skipped for the lack of one."""
+    if require_gpu and check.device == "cuda" and check.gpus == 1 and result.status == "skip":
+        return replace(result, status="fail", reason=f"a GPU is required, and: {result.reason}")
+    return result
+
+
+def _run_one(container: Container, check: Check) -> Result:
+    argv = ["env", "-C", ROOT, "python", "-m", "suite.runner", "spec.json", check.name]
+    start = time.monotonic()
+    try:
+        outcome = container.exec(argv, timeout=check.timeout + GRACE)
+    except OutputLimitError as error:
+        return Result(check.name, "fail", time.monotonic() - start, error.what, log=error.why or "")
+    except (TimeoutError, ContainerError) as error:
+        return Result(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
+    return parse(check.name, outcome, time.monotonic() - start)
+
+
+def parse(name: str, outcome: Outcome, seconds: float) -> Result:
+    """Return the runner's one line as a result; a failure for anything else, since the container is not trusted."""
+    text = outcome.stdout.decode("utf-8", "replace").strip()
+    log = outcome.stderr.decode("utf-8", "replace").strip()
+    try:
+        result = read_result(name, json.loads(text)) if outcome.exit_code == 0 else None
+    except ValueError:
+        result = None
+    if result:
+        return result
+    said = (log or text or "nothing").splitlines()[-1]
+    return Result(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)
+
+
+def read_result(name: str, answer: Any) -> Result | None:
+    """Return the check's result from the runner's JSON object; None where it has another form."""
+    try:
+        result = Result(**answer)
+    except TypeError:
+        return None
+    sound = (
+        result.check == name
+        and result.status in STATUSES
+        and isinstance(result.seconds, (int, float))
+        and isinstance(result.reason, str)
+        and isinstance(result.details, dict)
+        and isinstance(result.log, str)
+    )
+    return result if sound else None

@@ -1,5 +1,0 @@
-"""The content-addressed store, an OCI image layout."""
-
-from imagegen.store.layout import Store, digest_of
-
-__all__ = ["Store", "digest_of"]

@@ -1,0 +1,1 @@
+"""Publish and verify: attestations, signatures, tags, comparison, mirrors and report pages."""

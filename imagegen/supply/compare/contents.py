@@ -1,0 +1,189 @@
+"""An image's own bytes against each other, and against the lock that it was made of.
+
+Nothing is kept: blobs are hashed as they come, packed and unpacked. Sources: OCI image-spec v1.1, manifest.md,
+config.md (diff_ids), layer.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from imagegen.core.errors import FetchError, ImagegenError
+from imagegen.core.net import NotFoundError, UnreadError
+from imagegen.core.progress import Progress, human
+from imagegen.core.registry.image import (
+    Config,
+    Descriptor,
+    Layer,
+    Manifest,
+    Platform,
+    entries_of,
+    read_config,
+    read_document,
+)
+from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.image.inventory.stream import Hashed, Plain, piped
+from imagegen.image.layers.image import LABEL
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare.sides import Source, platform_of
+from imagegen.supply.compare.verdict import Outcome, Step, failed, passed
+
+_CHUNK = 1 << 20
+_NAMED = 3  # other images of an index
+_ANY = Platform("linux", "amd64")  # which of an index is meant
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image whose manifest and config are those that their digests name; `names` are what its layers are called."""
+
+    digest: str
+    manifest: bytes
+    media_type: str
+    config_digest: str
+    raw: bytes  # the config
+    config: Config
+    layers: tuple[Layer, ...]
+    names: tuple[str, ...]
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor(self.media_type, self.digest, len(self.manifest))
+
+
+def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
+    """The image under a tag or digest, and what there is to say of its manifest and config; None: they are wrong.
+
+    Raises UnreadError, NotFoundError.
+    """
+    try:
+        digest, data, kind = source.manifest(asked)
+        read = read_document(data, kind, _ANY, where)
+        index: list[Step] = []
+        if isinstance(read, Descriptor):
+            index = _others(data, read.digest, where)
+            digest, data, kind = source.manifest(read.digest, read.size)
+            read = read_document(data, kind, _ANY, where)
+    except (UnreadError, NotFoundError):
+        raise
+    except FetchError as error:
+        return None, [failed("manifest", _why(error))]
+    if not isinstance(read, Manifest):
+        return None, [failed("manifest", f"an index names {digest}, another index")]
+    first = [*index, passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
+    try:
+        raw = source.document(read.config)
+        if len(raw) != read.config.size:
+            why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
+            return None, [*first, failed("config", why)]
+        config, parts = read_config(raw, read, platform_of(raw), where)
+    except UnreadError:
+        raise
+    except FetchError as error:
+        return None, [*first, failed("config", _why(error))]
+    step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
+    found = Found(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts)))
+    return found, [*first, step]
+
+
+def _others(index: bytes, chosen: str, where: str) -> list[Step]:
+    """What is wrong with an index: a machine may get another image of it than the one that is looked at."""
+    others = []
+    for entry in entries_of(index, where):
+        platform = entry.get("platform") if isinstance(entry, dict) else None
+        told = platform if isinstance(platform, dict) else {}
+        nowhere = "unknown" in (told.get("os"), told.get("architecture"))  # so BuildKit marks attestations
+        if not nowhere and isinstance(entry, dict) and entry.get("digest") != chosen:
+            others.append(str(entry.get("digest")))
+    if not others:
+        return []
+    why = f"it leads to {', '.join(others[:_NAMED])} too, and only {chosen} was looked at: name that digest"
+    return [failed("index", why)]
+
+
+def _names(config: bytes, count: int) -> tuple[str, ...]:
+    """Of layers that imagegen made, as its history has them; of others, their numbers."""
+    history = json.loads(config).get("history")
+    entries = history if isinstance(history, list) else []
+    told = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
+    if len(told) == count and all(each.startswith("imagegen: ") for each in told):
+        return tuple(each.removeprefix("imagegen: ") for each in told)
+    return tuple(str(number) for number in range(1, count + 1))
+
+
+def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress: Progress) -> Iterator[Step]:
+    """Every blob's bytes, packed and unpacked: a step for each layer that is not what it should be, or one for all."""
+    bad = False
+    total = sum(layer.size for layer in found.layers)
+    with progress.meter("checking layers", total) as meter:
+        for name, layer in zip(found.names, found.layers, strict=True):
+            if wrong := _wrong(layer, source, stop):
+                bad = True
+                yield failed(f"layer {name}", wrong)
+            meter.advance(layer.size)
+    if not bad:
+        what = counted(len(found.layers), "blob")
+        yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
+
+
+def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None:
+    try:
+        with piped(partial(source.stream, layer.digest, layer.size), stop) as blob:
+            plain = Plain(blob)
+            tar = Hashed(plain)
+            while tar.read(_CHUNK):
+                pass
+            plain.finish()
+    except UnreadError:
+        raise
+    except FetchError as error:
+        return f"{layer.digest}: {_why(error)}"
+    if plain.digest != layer.digest:
+        return f"{layer.digest} has other bytes: their digest is {plain.digest}"
+    if plain.size != layer.size:
+        return f"{layer.digest} has {plain.size} bytes, and the manifest says {layer.size}"
+    if tar.digest != layer.diff_id:
+        return f"{layer.digest} unpacks to {tar.digest}, and the config says {layer.diff_id}"
+    return None
+
+
+def read_lock(found: Found, attached: bytes) -> tuple[Lock | None, Step]:
+    """The attached lock, and whether it is the one whose inputs the image's label names."""
+    try:
+        lock = loads(attached.decode(), "the attached lock")
+    except (ImagegenError, UnicodeDecodeError) as error:
+        return None, failed("lock", str(error).splitlines()[0])
+    label, own = found.config.labels.get(f"{LABEL}inputs"), inputs_hash(lock)
+    if label != own:
+        return None, failed("lock", f"the image's label says inputs {label}, the lock's are {own}")
+    return lock, passed("lock", f"of {lock.cell}, inputs {own}, as the image's label says")
+
+
+def image_step(found: Found, lock: Lock) -> Step:
+    """The image that the lock gives, made of its record alone, beside the one that is there."""
+    name = "image"
+    if lock.record is None:
+        return Step(name, Outcome.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells")
+    made = layers.recorded_image(lock)
+    if made.digest != lock.record.digest:
+        return failed(name, f"the lock's record contradicts itself: it gives {made.digest}, not {lock.record.digest}")
+    if made.digest == found.digest:
+        return passed(name, f"what the lock gives is {made.digest}")
+    if made.config == found.raw:
+        return passed(name, f"what the lock gives is {made.digest}; here its layers are compressed otherwise")
+    promised = dict(zip((each.name for each in made.layers), (each.diff_id for each in made.layers), strict=True))
+    there = {name: layer.diff_id for name, layer in zip(found.names, found.layers, strict=True)}
+    other = [name for name in promised | there if promised.get(name) != there.get(name)]
+    words = f"other layers: {', '.join(other)}" if other else "the same layers, another config"
+    return failed(name, f"the lock gives {made.digest}, and this is {found.digest}: {words}")
+
+
+def _why(error: ImagegenError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

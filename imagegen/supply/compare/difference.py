@@ -1,0 +1,317 @@
+"""What is different between two images, locks or cells: a pure function of both, and of what is known besides.
+
+Sizes are bytes. `before` is what somebody has, `after` what would take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.plan.lock.title import MAIN
+from imagegen.plan.matrix import metadata
+from imagegen.supply.compare.side import Part, Side
+from imagegen.supply.trust import debversion
+from imagegen.wheels.throttle import Machine, Work, plan
+
+CORES = 16  # of the machine on which the time of a build is told
+_ENOUGH = 1 << 40  # bytes of its memory: what a smaller one takes, `imagegen wheels build` says there
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: nobody knows
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known besides: of each release what it requires, of each build what it takes and whether it is kept."""
+
+    requires: Requires = lambda *_: None
+    work: Callable[[LockedBuild], Work | None] = lambda _: None
+    kept: Callable[[LockedBuild], bool] = lambda _: False
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs. Without `before` it is new, without `after` gone; equal: another file of one version.
+
+    `by` names what changed as well and leaves no choice: what requires it so, or required it before.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    why: str | None = None  # the lock's reason for it
+    back: bool = False  # the version is older than before
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """What must be compiled. `seconds` are of a machine with CORES; None: nobody has measured it."""
+
+    name: str
+    version: str
+    because: tuple[str, ...]
+    seconds: float | None
+    kept: bool  # the wheel is in the wheelhouse here: nobody waits for it
+    again: bool  # another build of it was there before
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The layers of `after`, for a host that has `before`. `size` is what it lacks, compressed.
+
+    Without `exact` the sizes are guessed from the wheels, and of the layers in `unknown` nobody knows any.
+    """
+
+    shared: tuple[Part, ...]
+    new: tuple[Part, ...]
+    gone: tuple[Part, ...]
+    size: int
+    exact: bool
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    before: Side
+    after: Side
+    components: tuple[Change, ...]  # that the matrix chooses, or by which people choose an image; the main ones first
+    packages: tuple[Change, ...]  # the rest, by name
+    debs: tuple[Change, ...]
+    rebuilds: tuple[Rebuild, ...]
+    axes: tuple[Change, ...]
+    base: Change | None
+    interpreter: Change | None
+    env: tuple[Change, ...]
+    capabilities: Change | None
+    driver: Change | None
+    pull: Pull | None  # None: of one side nobody knows the layers
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing differs, as far as both sides say."""
+        several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
+        single = (self.base, self.interpreter, self.capabilities, self.driver)
+        return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
+
+
+def difference(before: Side, after: Side, known: Known = Known()) -> Difference:
+    """What `after` has otherwise than `before`."""
+    components, packages = _packages(before, after, known.requires)
+    had, has = before.lock, after.lock
+    return Difference(
+        before=before,
+        after=after,
+        components=components,
+        packages=packages,
+        debs=_debs(had, has) if had and has else (),
+        rebuilds=_rebuilds(had, has, known) if had and has else (),
+        axes=tuple(_changed(had.axes, has.axes)) if had and has else (),
+        base=_single("base", _base(had), _base(has)) if had and has else None,
+        interpreter=_single("interpreter", str(had.interpreter), str(has.interpreter)) if had and has else None,
+        env=tuple(_changed(before.env, after.env)),
+        capabilities=_single("GPUs", before.capabilities, after.capabilities),
+        driver=_single("driver", before.driver, after.driver, goes_back),
+        pull=_pull(before.parts, after.parts, _keys(had) & _keys(has)),
+    )
+
+
+def goes_back(before: str, after: str) -> bool:
+    """Whether `after` is older; of what is no version nobody can say, so it is not."""
+    try:
+        return Version(after) < Version(before)
+    except ValueError:
+        return False
+
+
+def _deb_goes_back(before: str, after: str) -> bool:
+    return debversion.key(after) < debversion.key(before)
+
+
+def _single(
+    name: str, before: str | None, after: str | None, back: Callable[[str, str], bool] = lambda *_: False
+) -> Change | None:
+    if before == after:
+        return None
+    return Change(name, before, after, back=bool(before and after and back(before, after)))
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[Change]:
+    for name in sorted(before.keys() | after.keys()):
+        if change := _single(name, before.get(name), after.get(name)):
+            yield change
+
+
+def _base(lock: Lock) -> str:
+    content = lock.base.content
+    return f"{lock.base.image}@{content.digest}" if content else lock.base.name
+
+
+def _packages(before: Side, after: Side, requires: Requires) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+    """Changes of components, the main ones first, and of all other packages."""
+    if before.lock and after.lock:
+        changes = _of_locks(before.lock, after.lock, requires)
+    else:  # labels tell the main ones alone
+        had, has = before.versions, after.versions
+        changes = [
+            Change(each.name, each.before, each.after, back=_back(each.before, each.after))
+            for each in _changed(
+                {name: had[name] for name in MAIN if name in had}, {name: has[name] for name in MAIN if name in has}
+            )
+        ]
+    ranked = sorted((each for each in changes if each.why or each.name in MAIN), key=lambda each: rank(each.name))
+    return tuple(ranked), tuple(each for each in changes if not each.why and each.name not in MAIN)
+
+
+def rank(name: str) -> tuple[int, str]:
+    """By this, people look at packages: the main ones in the order of MAIN, then by name."""
+    return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
+
+
+def _back(before: str | None, after: str | None) -> bool:
+    return before is not None and after is not None and goes_back(before, after)
+
+
+def _identity(package: LockedWheel | LockedBuild) -> str:
+    if isinstance(package, LockedBuild):
+        return package.key
+    return package.build or package.file.sha256
+
+
+def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
+    had = {each.name: each for each in before.packages}
+    has = {each.name: each for each in after.packages}
+    names = sorted(
+        name
+        for name in had.keys() | has.keys()
+        if name not in had or name not in has or _identity(had[name]) != _identity(has[name])
+    )
+    moved = {name for name in names if name not in had or name not in has or had[name].release != has[name].release}
+    found = []
+    for name in names:
+        old, new = had.get(name), has.get(name)
+        if isinstance(old, LockedBuild) and isinstance(new, LockedBuild) and name not in moved:
+            continue  # one version, compiled anew: see `rebuilds`
+        by: tuple[str, ...] = ()
+        if new and name in moved:
+            askers = sorted((moved & set(new.via)) - {name}, key=rank)
+            by = tuple(each for each in askers if _forces(has[each], new, old, after, requires))
+        elif old and not new:
+            by = tuple(sorted((moved & set(old.via)) - {name}, key=rank))
+        was, now = (each.release if each else None for each in (old, new))
+        because = new.because if new else old.because if old else None
+        found.append(Change(name, was, now, because, _back(was, now), by))
+    return found
+
+
+def _forces(
+    asker: LockedWheel | LockedBuild,
+    new: LockedWheel | LockedBuild,
+    old: LockedWheel | LockedBuild | None,
+    lock: Lock,
+    requires: Requires,
+) -> bool:
+    """Whether the old version would not do for who asks; where nobody knows what it requires, it is taken for so."""
+    stated = asker.requires if isinstance(asker, LockedBuild) else requires(asker.name, asker.version)
+    if old is None or stated is None:
+        return True
+    try:
+        version = Version(old.version)
+        asked = [each for each in map(metadata.requirement, stated) if canonicalize_name(each.name) == new.name]
+    except ValueError:
+        return True
+    machine = _MACHINES.get(lock.platform.rpartition("/")[2], "")
+    return any(
+        not each.specifier.contains(version, prereleases=True)
+        for each in asked
+        if each.marker is None or metadata.holds(str(each.marker), f"{lock.python}.0", machine, "") is not False
+    )
+
+
+def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
+    had = {(deb.name, deb.architecture): deb.version for deb in before.debs}
+    has = {(deb.name, deb.architecture): deb.version for deb in after.debs}
+    names = sorted(had.keys() | has.keys())
+    changes = (_single(name, had.get((name, arch)), has.get((name, arch)), _deb_goes_back) for name, arch in names)
+    return tuple(each for each in changes if each)
+
+
+def _rebuilds(before: Lock, after: Lock, known: Known) -> tuple[Rebuild, ...]:
+    keys = {build.key for build in before.builds}
+    found = []
+    for build in after.builds:
+        if build.key not in keys:
+            work = known.work(build)
+            seconds = estimate(work) if work else None
+            again = build.name in {each.name for each in before.builds}
+            moved = _moved(build, before, after)
+            found.append(Rebuild(build.name, build.release, moved, seconds, known.kept(build), again))
+    return tuple(found)
+
+
+def estimate(work: Work) -> float | None:
+    """Return the seconds that a build takes on CORES cores with enough memory; None where its cost is not known."""
+    return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
+
+
+def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
+    """What makes it another build than before, in words."""
+    had = {each.name: each for each in before.packages}
+    has = {each.name: each for each in after.packages}
+    old = had.get(build.name)
+    if old is None:
+        return ("it is new",)
+    if not isinstance(old, LockedBuild):
+        return ("a wheel served before",)
+    found = [f"{build.name} {old.release} -> {build.release}"] if old.release != build.release else []
+    for name in build.against:
+        one, other = had.get(name), has.get(name)
+        if other and (one is None or _identity(one) != _identity(other)):
+            found.append(f"{name} {one.release} -> {other.release}" if one else f"{name} {other.release}")
+    parts = (
+        ("its source", old.source.sha256, build.source.sha256),
+        ("its patches", old.patches, build.patches),
+        ("its GPUs", old.architectures, build.architectures),
+        ("its variables", dict(old.env), dict(build.env)),
+        ("what builds it", [*map(_identity, old.build_requires)], [*map(_identity, build.build_requires)]),
+        ("the base", before.base, after.base),
+        ("the interpreter", before.interpreter, after.interpreter),
+    )  # fmt: skip
+    if old.release == build.release:
+        found += [words for words, was, now in parts if was != now]
+    return tuple(found) or ("how it is built",)
+
+
+def _keys(lock: Lock | None) -> set[str]:
+    return {build.key for build in lock.builds} if lock else set()
+
+
+def _pull(before: tuple[Part, ...] | None, after: tuple[Part, ...] | None, built: set[str]) -> Pull | None:
+    """Layers are compared by the digests of their blobs, where one side has none by the keys of their inputs.
+
+    `built` are keys of builds that both have: their wheels are no news, in whatever layer they are.
+    """
+    if before is None or after is None:
+        return None
+    before, after = (tuple(part for part in each if part.digest or part.key not in built) for each in (before, after))
+    everything = (*before, *after)
+    if all(part.digest for part in everything):
+        had, has = ({str(part.digest): part for part in each} for each in (before, after))
+    elif all(part.key for part in everything):
+        had, has = ({str(part.key): part for part in each} for each in (before, after))
+    else:
+        return None
+    new = tuple(part for each, part in has.items() if each not in had)
+    return Pull(
+        shared=tuple(part for each, part in has.items() if each in had),
+        new=new,
+        gone=tuple(part for each, part in had.items() if each not in has),
+        size=sum(part.size or 0 for part in new),
+        exact=all(part.digest for part in new),
+        unknown=tuple(part.name for part in new if part.size is None),
+    )

@@ -1,0 +1,158 @@
+"""What is attached to an image, each document held to the image and to its lock. Pure.
+
+Sources: CycloneDX 1.6; SLSA provenance v1 (resolvedDependencies); in-toto test-result v0.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from imagegen.core.text import counted
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.model import Lock
+from imagegen.run.smoke import numerics
+from imagegen.supply.compare.contents import Found
+from imagegen.supply.compare.verdict import Outcome, Step, failed, passed
+from imagegen.supply.trust.documents import AUDIT, LAYERS, NUMERICS, PROVENANCE, SBOM, SMOKE, Document
+from imagegen.supply.trust.sbom import Known, sbom
+
+# Said by the packages themselves and by the base, not by the lock.
+_UNKNOWN_HERE = ("imagegen:licence", "imagegen:source-package", "imagegen:system")
+_NAMED = 3  # findings of an audit
+_OF_WHEEL = ("imagegen:size", "imagegen:index")
+
+
+class _Wrong(Exception):
+    """What a document says otherwise than the image or its lock."""
+
+
+def step(title: str, document: Document, found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+    """Whether the document is about this image and says what it should; `locks` are digests of attached locks."""
+    try:
+        told = json.loads(document.content)
+        return _READERS[document.kind.name](title, told, found, lock, locks)
+    except (_Wrong, ValueError, RecursionError) as error:
+        return failed(title, str(error))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        return failed(title, f"it has not the form of one: {type(error).__name__} {error}")
+
+
+def _layers(title: str, told: dict[str, Any], found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+    if told["lock"] not in locks:
+        raise _Wrong(f"it is of the lock {told['lock']}, and attached is {', '.join(locks) or 'none'}")
+    if lock and told["inputs"] != inputs_hash(lock):
+        raise _Wrong(f"its inputs are {told['inputs']}, and the lock's {inputs_hash(lock)}")
+    listed = {each["name"]: each["diff_id"] for each in told["layers"]}
+    there = dict(zip(found.names, (layer.diff_id for layer in found.layers), strict=True))
+    for name, diff_id in there.items():
+        if listed.get(name, diff_id) != diff_id:
+            raise _Wrong(f"it says that layer {name} unpacks to {listed[name]}, and it is {diff_id}")
+    return passed(title, f"{counted(len(listed), 'layer')}, of the attached lock")
+
+
+def _sbom(title: str, told: dict[str, Any], found: Found, lock: Lock | None, _: Sequence[str]) -> Step:
+    if lock is None:
+        return Step(title, Outcome.UNCHECKED, "there is no lock to hold it to")
+    compiled = {build.name for build in lock.builds}
+    wanted = json.loads(sbom(lock, found.digest, Known()))
+    whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
+    one, other = (_comparable(each, compiled, whole=whole) for each in (wanted, told))
+    if one == other:
+        more = f"; the wheels of {', '.join(sorted(compiled))} have their own hashes" if compiled else ""
+        return passed(title, f"{counted(len(told['components']), 'component')}, what the lock gives{more}")
+    raise _Wrong(_first(one, other))
+
+
+def _comparable(document: dict[str, Any], compiled: set[str], *, whole: bool) -> dict[str, Any]:
+    """What a lock decides of a bill of materials: without licences, and without the hashes of what was compiled."""
+    components = {}
+    for each in document["components"]:
+        if not whole and str(each.get("purl", "")).startswith("pkg:deb/"):
+            continue
+        left = (*_UNKNOWN_HERE, *_OF_WHEEL) if each["name"] in compiled else _UNKNOWN_HERE
+        kept = {key: value for key, value in each.items() if key not in ("licenses", "properties")}
+        kept["properties"] = [pair for pair in each.get("properties", ()) if pair["name"] not in left]
+        if each["name"] in compiled:
+            kept = {key: value for key, value in kept.items() if key not in ("hashes", "bom-ref", "purl")}
+        components[f"{each['name']} {each.get('version', '')} {each['type']}"] = kept
+    rest = {key: value for key, value in document.items() if key not in ("components", "dependencies", "serialNumber")}
+    kept_edges = document["dependencies"] if whole and not compiled else []
+    serial = None if compiled else document["serialNumber"]
+    return {"components": components, "about": rest, "dependencies": kept_edges, "serialNumber": serial}
+
+
+def _first(wanted: dict[str, Any], told: dict[str, Any]) -> str:
+    """The first thing in which a bill of materials is not what the lock gives."""
+    there, own = told["components"], wanted["components"]
+    for name in sorted(own.keys() | there.keys()):
+        if name not in there:
+            return f"it lacks {name}"
+        if name not in own:
+            return f"it has {name}, which the lock does not have"
+        if own[name] != there[name]:
+            keys = sorted(
+                key for key in own[name].keys() | there[name].keys() if own[name].get(key) != there[name].get(key)
+            )
+            return f"{name}: its {', '.join(keys)} are not those of the lock"
+    other = [key for key in ("about", "dependencies", "serialNumber") if wanted[key] != told[key]]
+    return f"its {', '.join(other)} are not what the lock gives"
+
+
+def _provenance(title: str, told: dict[str, Any], _: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+    definition = told["buildDefinition"]
+    named = set(_texts(definition))
+    digests = [*locks, *([inputs_hash(lock)] if lock else [])]
+    if not any(digest in named or digest.removeprefix("sha256:") in named for digest in digests):
+        raise _Wrong("it does not name the lock that is attached")
+    builder = told.get("runDetails", {}).get("builder", {}).get("id", "nobody")
+    return passed(title, f"of the attached lock, by {builder}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _smoke(title: str, told: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+    own = told["imagegen"]
+    if own["image"] != found.digest:
+        raise _Wrong(f"it is of {own['image']}, and this image is {found.digest}")
+    if told["result"] != "PASSED" or own["report"]["passed"] is not True or told["failedTests"]:
+        raise _Wrong(f"it did not pass: {', '.join(map(str, told['failedTests'])) or told['result']}")
+    return passed(
+        title, f"{counted(len(told['passedTests']), 'check')} passed, {'with' if own['gpu'] else 'without'} a GPU"
+    )
+
+
+def _audit(title: str, told: dict[str, Any], _: Found, lock: Lock | None, __: Sequence[str]) -> Step:
+    if lock and told["subject"] != lock.cell:
+        raise _Wrong(f"it is of {told['subject']}, and this image is of {lock.cell}")
+    errors = [
+        f"{each['id']} {each['package'] or ''}".strip() for each in told["findings"] if each["severity"] == "error"
+    ]
+    if errors or told["passed"] is not True:
+        raise _Wrong(f"it found {counted(len(errors), 'error')}: {', '.join(errors[:_NAMED])}")
+    return passed(title, f"no errors, {counted(told['counts']['warning'], 'warning')}, {told['packages']} packages")
+
+
+def _numerics(title: str, content: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+    devices = [each.device for each in numerics.attached(content, found.digest)]
+    return passed(title, f"measured on {' and '.join(devices)}")
+
+
+_READERS: dict[str, Callable[[str, dict[str, Any], Found, Lock | None, Sequence[str]], Step]] = {
+    LAYERS.name: _layers,
+    SBOM.name: _sbom,
+    PROVENANCE.name: _provenance,
+    SMOKE.name: _smoke,
+    AUDIT.name: _audit,
+    NUMERICS.name: _numerics,
+}

@@ -1,0 +1,141 @@
+"""An image made once more from its lock, in a store that knows nothing, and held against the one that is published.
+
+A store that is warm proves little: what it remembers may be what is wrong. So everything is fetched and made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from imagegen.core.config import Settings
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.image import layers
+from imagegen.image.inventory.layers import Stream
+from imagegen.image.inventory.stream import Plain
+from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.plan import plan
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare.causes import Clue, likely
+from imagegen.supply.compare.contents import Found
+from imagegen.supply.compare.trees import Entry, Pair, entries, first_difference
+from imagegen.wheels import builds
+
+Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by digest and size in bytes
+
+
+class Level(Enum):
+    """How much is equal, most first."""
+
+    MANIFEST = "the same manifest"
+    CONTENTS = "the same contents"  # equal diff_ids: compressed otherwise, or under another config
+    FILES = "the same files at other times"
+    DIFFERENT = "other files"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`digest` is of the image that was made again; the first layer and file that differ, and the likely cause."""
+
+    level: Level
+    digest: str
+    layer: str | None = None
+    file: str | None = None
+    fields: tuple[str, ...] = ()
+    cause: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        words = [self.level.value, *([f"first in layer {self.layer}"] if self.layer else [])]
+        if self.file:
+            words.append(f"{self.file}{' (' + ', '.join(self.fields) + ')' if self.fields else ''}")
+        return ": ".join([", ".join(words), *([self.cause] if self.cause else [])])
+
+
+@contextmanager
+def made_again(
+    lock: Lock,
+    near: Store,
+    settings: Settings,
+    progress: Progress,
+    compiling: Callable[[Store], builds.Compiling] | None = None,
+) -> Iterator[tuple[Lock, layers.Image, Store]]:
+    """The lock with its compiled wheels, and its image, in an empty store on the disk of `near` that goes at the end.
+
+    `compiling` gives what compiles into that store; None: nothing is there to do it. Raises as `builds.realise` and
+    `layers.assemble` do.
+    """
+    with near.room("rebuild") as room:
+        store = Store(room / "store")
+        own = replace(settings, store=store.root)
+        whole = builds.realise(lock, store, own, progress, compiling(store) if compiling else None)
+        yield whole, layers.assemble(whole, store, own, progress), store
+
+
+def compared(found: Found, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:
+    """The published image beside the one that was made again of its lock, realised. Raises FetchError, StoreError."""
+    if found.digest == made.digest:
+        return Comparison(Level.MANIFEST, made.digest)
+    published = [layer.diff_id for layer in found.layers]
+    if published == [layer.diff_id for layer in made.layers]:
+        return Comparison(Level.CONTENTS, made.digest, cause=_beside_contents(found, lock, made))
+    if len(published) != len(made.layers):
+        why = f"the published image has {len(published)} layers, and {len(made.layers)} were made"
+        names = [layer.name for layer in made.layers]
+        odd = next((one for one, other in zip(found.names, names, strict=False) if one != other), None)
+        return Comparison(Level.DIFFERENT, made.digest, layer=odd, cause=why)
+    first: Comparison | None = None
+    for one, other in zip(found.layers, made.layers, strict=True):
+        if one.diff_id == other.diff_id:
+            continue
+        with there(one.digest, one.size) as theirs, here(other.digest, other.size) as ours:
+            result = _of_layer(other.name, _all(theirs), _all(ours), lock, made.digest)
+        if result.level is Level.DIFFERENT:
+            return result
+        first = first or result
+    return first or Comparison(Level.DIFFERENT, made.digest)
+
+
+def _all(blob: Stream) -> list[Entry]:
+    return list(entries(Plain(blob)))
+
+
+def _of_layer(name: str, theirs: list[Entry], ours: list[Entry], lock: Lock, digest: str) -> Comparison:
+    """What differs in a layer: first what is not the time alone."""
+    pair, level = first_difference(theirs, ours, times=False), Level.DIFFERENT
+    if pair is None:
+        pair, level = first_difference(theirs, ours), Level.FILES
+    if pair is None:
+        return Comparison(
+            level, digest, name, cause="the same entries, written otherwise: another program made the tar"
+        )
+    return Comparison(level, digest, name, f"/{pair.path.lstrip('./')}", pair.fields, likely(_clue(name, pair, lock)))
+
+
+def _clue(name: str, pair: Pair, lock: Lock) -> Clue:
+    packages = next((part.wheels for part in plan(lock) if part.name == name), ())
+    return Clue(name, pair, lock.record.layer_format if lock.record else None, packages)
+
+
+def _beside_contents(found: Found, lock: Lock, made: layers.Image) -> str:
+    """Why digests differ though all files are the same."""
+    if found.raw != made.config:
+        return f"its config says otherwise about {_first_key(json.loads(found.raw), json.loads(made.config))}"
+    kinds = {layer.compression or "nothing" for layer in found.layers}
+    if lock.record and lock.record.codec != CODEC:
+        return f"its layers were compressed with {lock.record.codec}, and here with {CODEC}"
+    return f"its layers are compressed with {', '.join(sorted(kinds))}, otherwise than here ({CODEC})"
+
+
+def _first_key(one: Any, other: Any, path: str = "") -> str:
+    """Where two configs differ first, as a path of keys."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            if one.get(key) != other.get(key):
+                return _first_key(one.get(key), other.get(key), f"{path}.{key}" if path else key)
+    return path or "its form"

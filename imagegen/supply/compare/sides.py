@@ -1,0 +1,207 @@
+"""What the user means by one side of a comparison, read: a cell, a lock, a lock of a commit, an image.
+
+Of an image the lock that is attached to it tells most; without one, the project's lock where the image's inputs are
+its; else the manifest and its labels have to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
+from imagegen.core.net import Client, Growing
+from imagegen.core.registry import Platform
+from imagegen.core.registry.image import Descriptor, Image, read_config
+from imagegen.core.registry.pull import manifest_for
+from imagegen.core.store import Store
+from imagegen.core.store.layout import is_digest
+from imagegen.core.text import did_you_mean
+from imagegen.image.layers import layer_sizes
+from imagegen.image.layers.image import LABEL
+from imagegen.plan import lock as locks
+from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.model import Lock
+from imagegen.run.smoke.numerics import Fingerprint
+from imagegen.supply.compare import revision
+from imagegen.supply.compare.layout import PREFIX, Layout
+from imagegen.supply.compare.side import Side, of_image, of_lock
+
+_IMAGE = "an image of a registry is written with its registry: ghcr.io/acme/rl/cpu-grpo:latest"
+# Source: gitrevisions(7). @{2}, @{-1}, @{u}, @{upstream} and @{push} are no dates.
+_DATE = re.compile(r"@\{(?!(?:-?\d+|u|upstream|push)\})([^{}]+)\}", re.IGNORECASE)
+_LINUX = Platform("linux", "amd64")
+
+
+class Source(Protocol):
+    """Where an image is: a repository of a registry, or a layout."""
+
+    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+    def document(self, blob: Descriptor) -> bytes: ...
+    def stream(self, digest: str, size: int, into: Growing) -> None: ...
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where sides are looked for.
+
+    `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in,
+    `names` those of all images and cells; `attached` the lock that is attached to an image, and `fingerprints` its
+    numerical results.
+    """
+
+    project: Path
+    settings: Settings
+    store: Store
+    client: Client
+    cell: Callable[[str], str | None]
+    locked: Callable[[str], tuple[Lock | None, Path]]
+    names: Callable[[], Sequence[str]]
+    attached: Callable[[Source, str], bytes | None]
+    fingerprints: Callable[[Source, str], tuple[Fingerprint, ...]] = lambda *_: ()
+
+
+def read(text: str, places: Places) -> Side:
+    """What `text` names. Raises UsageError, LockError, FetchError, TrustError."""
+    if text.startswith(PREFIX) or is_digest(text):
+        return _image(text, *located(text, places.store, places.client, places.settings), places)
+    if text.endswith(".toml") and Path(text).exists():
+        return _lock(text, f"the lock in {text}", locks.read(Path(text)), places.store)
+    if cell := places.cell(text):
+        found, path = places.locked(cell)
+        if found is None:
+            raise LockError(f"{cell} has no lock", where=str(path), fix=f"`imagegen lock {cell}`")
+        return _lock(text, f"the lock of {cell}", found, places.store)
+    if side := _of_commit(text, places):
+        return side
+    check_image(text, places.names)
+    return _image(text, *located(text, places.store, places.client, places.settings), places)
+
+
+def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
+    """Raise UsageError, LockError for what nobody means as an image, though Docker Hub may have one of that name.
+
+    `names` gives those of images and cells.
+    """
+    if text.startswith("sha256:") and not is_digest(text):
+        raise UsageError(f'"{text}" is no digest', fix="write all of it: sha256: and 64 lower-case hex digits")
+    if text.endswith(".toml") or text.startswith(("/", "./", "../", "~")):
+        if Path(text).is_file():
+            raise UsageError(f"{text} is a file, and no image", fix=_IMAGE)
+        raise LockError(f"there is no lock file {text}", fix="`imagegen list` shows the cells; a layout is oci:DIR")
+    if set(text) & set(":/@"):
+        return
+    if text in names():
+        raise UsageError(f'"{text}" is a cell, and no image', fix=_IMAGE)
+    near = did_you_mean(text, names())
+    raise UsageError(f'"{text}" is no cell, no lock and no image', fix=f"{near} {_IMAGE}" if near else _IMAGE)
+
+
+def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:
+    """Where the image is that `text` names, and under which tag or digest there ("" for a layout's only one)."""
+    if is_digest(text):
+        return Layout(store.root, "the store"), text
+    if text.startswith(PREFIX):
+        directory, at, digits = text.removeprefix(PREFIX).partition("@sha256:")
+        return Layout(Path(directory), text), f"sha256:{digits}" if at else ""
+    reference = registry.parse(text)
+    asked = reference.digest or reference.tag
+    if asked is None:
+        raise FetchError(f"{reference} names no tag and no digest", fix="say which image: its `latest` moves")
+    repository = registry.Repository(reference, client, settings)
+    repository.reach()
+    return repository, asked
+
+
+def platform_of(config: bytes) -> Platform:
+    """What an image's config says that it is for."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        told = json.loads(config)
+        if isinstance(told.get("os"), str) and isinstance(told.get("architecture"), str):
+            return Platform(told["os"], told["architecture"])
+    return _LINUX
+
+
+def image_of(source: Source, asked: str, where: str) -> Image:
+    """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
+    digest, found = manifest_for(source.manifest, asked, _LINUX, where)
+    told = source.document(found.config)
+    config, layers = read_config(told, found, platform_of(told), where)
+    return Image(digest, found.config.digest, layers, config)
+
+
+def lock_of(attached: bytes, image: Image, where: str) -> Lock:
+    """The lock that is attached to an image. Raises LockError, TrustError where it is another image's."""
+    found = loads(attached.decode(errors="replace"), f"lock attached to {where}")
+    label = image.config.labels.get(f"{LABEL}inputs")
+    if label != locks.inputs_hash(found):
+        raise TrustError(
+            f"the lock that is attached to {where} is not the lock that it was made of",
+            why=f"the image's label says inputs {label}, the lock's are {locks.inputs_hash(found)}",
+            fix="do not trust it: whoever may write there can attach anything",
+        )
+    return found
+
+
+def _image(text: str, source: Source, asked: str, places: Places) -> Side:
+    image = image_of(source, asked, text)
+    side = _image_side(text, source, image, places)
+    return replace(side, fingerprints=places.fingerprints(source, image.digest))
+
+
+def _image_side(text: str, source: Source, image: Image, places: Places) -> Side:
+    attached = places.attached(source, image.digest)
+    if attached is not None:
+        found = lock_of(attached, image, text)
+        return of_lock(text, "the lock that is attached to it", found, image, _unpacked(found, places.store))
+    cell, label = image.config.labels.get(f"{LABEL}cell", ""), image.config.labels.get(f"{LABEL}inputs")
+    if label and places.cell(cell) == cell:
+        own, path = places.locked(cell)
+        if own and locks.inputs_hash(own) == label:
+            return of_lock(text, f"{path.name} here, since no lock is attached to it", own, image)
+    return of_image(text, "its manifest and labels alone, since no lock is attached to it", image)
+
+
+def _lock(name: str, source: str, lock: Lock, store: Store) -> Side:
+    return of_lock(name, source, lock, unpacked=_unpacked(lock, store))
+
+
+def _of_commit(text: str, places: Places) -> Side | None:
+    """REV:CELL or REV:PATH; None where it is neither."""
+    name, colon, word = text.rpartition(":")
+    if not colon or text.startswith(":"):
+        return None
+    cell = places.cell(word)
+    if date := _DATE.search(name):
+        raise UsageError(
+            f"{date[0]} is not a date of a commit",
+            why="git looks it up in this clone's reflog, which begins when the repository was cloned",
+            fix=f"write the commit that `git rev-list -1 --before='{date[1]}' HEAD` prints, in place of {name}",
+        )
+    commit = revision.commit_of(places.project, name, places.settings.env)
+    if commit is None:
+        if cell and "/" not in name:
+            raise UsageError(f'git knows no revision "{name}" here', fix="a branch, a tag, a commit, or HEAD~1, say")
+        return None
+    path = f"locks/{cell}.toml" if cell else word
+    found = revision.file_at(places.project, commit, path, places.settings.env)
+    if found is None:
+        if cell is None:
+            return None
+        raise LockError(f"{cell} has no lock at {name}", where=f"{commit[:12]}:{path}", fix="name a later revision")
+    return _lock(text, f"{Path(path).name} at {commit[:12]}", loads(found, f"{name}:{path}"), places.store)
+
+
+def _unpacked(lock: Lock, store: Store) -> int | None:
+    """Bytes on a disk, where this store has made all its layers."""
+    if lock.builds:
+        return None
+    sizes = [size.unpacked for size in layer_sizes(lock, store)]
+    return None if None in sizes else sum(size or 0 for size in sizes)

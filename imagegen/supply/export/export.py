@@ -1,0 +1,178 @@
+"""Write an image as parts that a host without a container engine can run.
+
+A directory with `image.json.gz` (the file tree with the sha256 of each file, the container's configuration, the smoke
+checks), `part-NNN.zst` (the contents of the files that the host does not have, one after the other, cut into parts) and
+`run_image.py`, which puts the files together, verifies each, and runs programs in them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.core.store.refs import filling
+from imagegen.image.layers import Image
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.smoke.run import files, parts, spec
+from imagegen.supply.export.tree import Entry, contents, read_tree
+from imagegen.supply.publish import proof
+
+PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it
+LEVEL = 6  # of zstd
+FRAME = 16 << 20  # bytes of contents in a zstd frame
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The image's entries, and where their contents come from."""
+
+    image: Image
+    entries: tuple[Entry, ...]
+    present: Mapping[str, str]  # sha256 -> file of the host that has it
+    missing: Mapping[str, tuple[int, str]]  # sha256 -> the layer's index and the path in it that has the content
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, uncompressed."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def missing_size(self) -> int:
+        """Bytes of the contents that the host does not have, uncompressed."""
+        return sum({entry.sha256: entry.size for entry in self.entries if entry.sha256 in self.missing}.values())
+
+    @property
+    def estimated_part_bytes(self) -> int:
+        """Bytes of all parts, if the missing contents compress as their layers do; of a base's layers, not at all."""
+        sizes = {entry.sha256: entry.size for entry in self.entries}
+        total = 0.0
+        for digest, (index, _) in self.missing.items():
+            layer = self.image.layers[index]
+            total += sizes[digest] * (layer.size / layer.unpacked if layer.unpacked else 1)
+        return int(total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan's figures for JSON, in bytes; `part_bytes` and `parts` are estimates."""
+        return {
+            "image": self.image.digest,
+            "files": sum(entry.kind == "file" for entry in self.entries),
+            "bytes": self.size,
+            "missing_bytes": self.missing_size,
+            "parts": math.ceil(self.estimated_part_bytes / PART_BYTES),
+            "part_bytes": self.estimated_part_bytes,
+        }
+
+
+def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Progress) -> Plan:
+    """Compare the image's files with a host's `inventory` (sha256 -> path). Raises StoreError as `read_tree`."""
+    with timed(progress, f"reading {len(image.layers)} layers"):
+        tree = read_tree(image, store)
+    requested = dict.fromkeys(entry.sha256 for entry in tree.entries if entry.kind == "file")
+    present = {digest: inventory[digest] for digest in requested if digest in inventory}
+    missing = {digest: tree.origins[digest] for digest in requested if digest not in present}
+    return Plan(image, tree.entries, present, missing)
+
+
+def write(
+    plan: Plan, lock: Lock, declared: Declarations, directory: Path, store: Store, progress: Progress
+) -> dict[str, Any]:
+    """Write the export to a new directory, which appears complete or not at all; returns its figures.
+
+    Raises StoreError when the directory is not empty or cannot be written, and as `read_tree`.
+    """
+    with filling(directory) as fresh, timed(progress, f"writing {directory}"):
+        order, written = write_parts(plan, store, fresh)
+        config = json.loads(plan.image.config)["config"]
+        programs = files(spec(lock, declared))
+        described = {
+            "format": _FORMAT,
+            "image": plan.image.digest,
+            "cell": lock.cell,
+            "suite": proof.suite(lock, declared),
+            "checks": [check.name for check in applicable(parts(lock))],
+            "env": config["Env"],
+            "entrypoint": config["Entrypoint"],
+            "command": config["Cmd"],
+            "workdir": config["WorkingDir"],
+            "entries": [entry.as_dict() for entry in plan.entries],
+            "present": dict(plan.present),
+            "contents": order,
+            "parts": written,
+            "programs": {name: content.decode() for name, content in programs.items()},
+        }
+        (fresh / "image.json.gz").write_bytes(gzip.compress(json.dumps(described).encode(), mtime=0))
+        program = fresh / "run_image.py"
+        program.write_bytes((Path(__file__).parent / "run_image.py").read_bytes())
+        program.chmod(0o755)
+        sizes = [path.stat().st_size for path in sorted(fresh.glob("part-*.zst"))]
+    return {**plan.as_dict(), "parts": len(sizes), "part_bytes": sum(sizes)}
+
+
+def write_parts(plan: Plan, store: Store, directory: Path) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
+    """Write the missing contents; returns their (sha256, bytes) in order, and name and offset of each part."""
+    order: list[tuple[str, int]] = []
+    written: list[dict[str, Any]] = []
+    offset = room = 0
+    for size, frame in _frames(_blocks(plan, store, order)):
+        if len(frame) > room:
+            written.append({"file": f"part-{len(written):03}.zst", "offset": offset, "bytes": 0})
+            room = PART_BYTES
+        with (directory / written[-1]["file"]).open("ab") as part:
+            part.write(frame)
+        written[-1]["bytes"] += size
+        offset += size
+        room -= len(frame)
+    return order, written
+
+
+def _frames(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the size of each block and its zstd frame, in order; several are compressed at a time."""
+    workers = len(os.sched_getaffinity(0))
+
+    def compress(block: bytes) -> tuple[int, bytes]:
+        return len(block), zstandard.ZstdCompressor(level=LEVEL).compress(
+            block
+        )  # which releases the interpreter's lock
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[tuple[int, bytes]]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(compress, block))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        yield from (each.result() for each in waiting)
+
+
+def _blocks(plan: Plan, store: Store, order: list[tuple[str, int]]) -> Iterator[bytes]:
+    """Yield the missing contents in blocks of FRAME bytes, and append each file's sha256 and size to `order`."""
+    block = bytearray()
+    for index, layer in enumerate(plan.image.layers):
+        requested = {path: digest for digest, (where, path) in plan.missing.items() if where == index}
+        for path, content in contents(layer, store) if requested else ():
+            if path not in requested:
+                continue
+            size = 0
+            while chunk := content.read(FRAME - len(block)):
+                block += chunk
+                size += len(chunk)
+                if len(block) == FRAME:
+                    yield bytes(block)
+                    block.clear()
+            order.append((requested[path], size))
+    if block:
+        yield bytes(block)

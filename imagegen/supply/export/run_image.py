@@ -1,0 +1,440 @@
+"""Run an exported image on a host that has no container engine.
+
+`imagegen export` writes this program beside the image's files. It needs Linux, root, and Python 3.9 or later with its
+standard library, and nothing of imagegen.
+
+    run_image.py inventory FILE [DIRECTORY ...]   hash the files that this host has already
+    run_image.py unpack                           write the image's files, and verify each of them
+    run_image.py test [--limit SECONDS] [CHECK ...]   run smoke checks in the image; write results.json
+    run_image.py exec COMMAND ...                 run a command in the image, through its entry point
+
+The image's file tree is the read-only lower layer of an overlay file system; what the container writes goes to a tmpfs
+and is lost at the end. The container has mount, PID, IPC, UTS and network namespaces of its own, with a loopback
+interface alone, as a smoke-test container of `imagegen test` has. The files of the NVIDIA driver are bind-mounted as
+NVIDIA's container toolkit does it (github.com/NVIDIA/nvidia-container-toolkit, internal/discover): device nodes,
+the driver's libraries in the system's library directory, nvidia-smi, and an updated ldconfig cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import gzip
+import hashlib
+import json
+import mmap
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+Image = dict[str, Any]  # image.json.gz, as imagegen.supply.export.export.write has it
+
+HERE = Path(__file__).resolve().parent
+IMAGE = HERE / "image.json.gz"
+RESULTS = HERE / "results.json"
+ROOT = HERE / "root"  # the image's files
+CONTENTS = HERE / "contents"  # the unpacked parts, one after the other; removed once the files are written
+UNPACKED = HERE / "unpacked"  # exists once every file of ROOT is verified
+SUITE = "imagegen-smoke"  # directory of the smoke checks in the container
+CHUNK = 1 << 20
+SHM_BYTES = 1 << 30
+LIMIT = 1200  # seconds
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+# linux/sched.h and linux/mount.h
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x20000000,
+    0x40000000,
+)
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
+NODES = ("null", "zero", "full", "random", "urandom", "tty")
+DRIVER_TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+# Libraries of the driver that containers get for the capabilities "compute" and "utility".
+DRIVER_LIBRARIES = (
+    "libcuda",
+    "libcudadebugger",
+    "libnvidia-allocator",
+    "libnvidia-cfg",
+    "libnvidia-gpucomp",
+    "libnvidia-ml",
+    "libnvidia-nvvm",
+    "libnvidia-opencl",
+    "libnvidia-pkcs11",
+    "libnvidia-pkcs11-openssl3",
+    "libnvidia-ptxjitcompiler",
+    "libnvidia-sandboxutils",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("inventory")
+    one.add_argument("file")
+    one.add_argument(
+        "directories", nargs="*", default=sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    )
+    commands.add_parser("unpack")
+    two = commands.add_parser("test")
+    two.add_argument(
+        "--limit", type=int, default=LIMIT, help=f"seconds for unpacking and all checks (default: {LIMIT})"
+    )
+    two.add_argument("checks", nargs="*")
+    three = commands.add_parser("exec")
+    three.add_argument("argv", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    if given.command == "inventory":
+        write_inventory(Path(given.file), given.directories)
+        return
+    if os.geteuid() != 0:
+        sys.exit("error: root is needed to mount the image's files and to make namespaces")
+    start = time.monotonic()
+    image = json.loads(gzip.decompress(IMAGE.read_bytes()))
+    if not (UNPACKED.exists() and ROOT.is_dir() and UNPACKED.read_text(encoding="utf-8").strip() == image["image"]):
+        unpack(image)
+    if given.command == "test":
+        sys.exit(test(image, given.checks, start + given.limit))
+    if given.command == "exec":
+        argv = [*image["entrypoint"], *(given.argv or image["command"])]
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(enter(image, argv, image["workdir"]), 0)[1]) % 256)
+
+
+def write_inventory(path: Path, directories: list[str]) -> None:
+    """Write {sha256: path} of all regular files below `directories`, less byte-code."""
+    files = []
+    for directory in directories:
+        for folder, _, names in os.walk(directory):
+            files += [f"{folder}/{name}" for name in names if not name.endswith(".pyc")]
+    files = [each for each in files if stat.S_ISREG(os.lstat(each).st_mode)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        path.write_text(json.dumps(dict(zip(pool.map(sha256_of, files), files))), encoding="utf-8")  # noqa: B905  # Python 3.9
+    print(f"{path}: {len(files)} files in {', '.join(directories)}")
+
+
+def sha256_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def unpack(image: Image) -> None:
+    """Write the image's files to ROOT; exits with an error where one has another sha256 than the image's."""
+    start = time.monotonic()
+    UNPACKED.unlink(missing_ok=True)
+    shutil.rmtree(ROOT, ignore_errors=True)
+    ROOT.mkdir()
+    offsets = unpack_parts(image)
+    files = []
+    for entry in image["entries"]:  # parents come before what they hold
+        path, kind = f"{ROOT}/{entry['path']}", entry["kind"]
+        if kind == "directory":
+            os.makedirs(path, exist_ok=True)
+        elif kind == "symlink":
+            os.symlink(entry["target"], path)
+        else:
+            files.append(entry)
+    with CONTENTS.open("rb") as contents, ThreadPoolExecutor(os.cpu_count()) as pool:
+        wrong = [
+            each for each in pool.map(lambda entry: write_file(image, entry, contents.fileno(), offsets), files) if each
+        ]
+    if wrong:
+        shown = "\n  ".join(wrong[:10])
+        fix = "make a new inventory of this host, and export again"
+        sys.exit(f"error: {len(wrong)} files are not the image's:\n  {shown}\nfix: {fix}")
+    for entry in reversed(image["entries"]):  # a directory's time changes with what it gets
+        path = f"{ROOT}/{entry['path']}"
+        os.chown(path, entry["uid"], entry["gid"], follow_symlinks=False)
+        if entry["kind"] != "symlink":
+            os.chmod(path, entry["mode"])
+        os.utime(path, (entry["mtime"], entry["mtime"]), follow_symlinks=False)
+    CONTENTS.unlink()
+    size = sum(entry["size"] for entry in files)
+    UNPACKED.write_text(f"{image['image']}\n", encoding="utf-8")
+    print(f"{ROOT}: {len(files)} files, {size} bytes, all verified, in {time.monotonic() - start:.0f} s", flush=True)
+
+
+def unpack_parts(image: Image) -> dict[str, int]:
+    """Unpack the parts into CONTENTS; returns sha256 -> offset of the contents in it."""
+    missing = [each["file"] for each in image["parts"] if not (HERE / each["file"]).exists()]
+    if missing:
+        sys.exit(f"error: {len(missing)} of {len(image['parts'])} parts are not here: {', '.join(missing)}")
+    libzstd = load_libzstd()
+    with CONTENTS.open("w+b") as file:
+        file.truncate(sum(part["bytes"] for part in image["parts"]) or 1)
+        with mmap.mmap(file.fileno(), 0) as contents, ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda part: unpack_part(libzstd, part, contents), image["parts"]))
+    offsets, offset = {}, 0
+    for digest, size in image["contents"]:
+        offsets[digest] = offset
+        offset += size
+    return offsets
+
+
+def load_libzstd() -> ctypes.CDLL:
+    try:
+        libzstd = ctypes.CDLL("libzstd.so.1")
+    except OSError as error:
+        sys.exit(f"error: {error}\nfix: install libzstd (Debian and Ubuntu: libzstd1; Fedora: libzstd)")
+    libzstd.ZSTD_decompress.restype = ctypes.c_size_t
+    libzstd.ZSTD_decompress.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    return libzstd
+
+
+def unpack_part(libzstd: ctypes.CDLL, part: dict[str, Any], contents: mmap.mmap) -> None:
+    """Decompress a part, which is a sequence of zstd frames, to its place in `contents`."""
+    packed = (HERE / part["file"]).read_bytes()
+    place = ctypes.addressof(ctypes.c_char.from_buffer(contents, part["offset"]))
+    size = libzstd.ZSTD_decompress(place, part["bytes"], packed, len(packed))
+    if size != part["bytes"]:
+        sys.exit(f"error: {part['file']} is damaged\nfix: copy it again")
+
+
+def write_file(image: Image, entry: dict[str, Any], contents: int, offsets: dict[str, int]) -> str | None:
+    """Write one file from the parts or from this host's own; returns what is wrong with it, or None."""
+    digest, left = hashlib.sha256(), entry["size"]
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(open(f"{ROOT}/{entry['path']}", "xb"))
+        offset = offsets.get(entry["sha256"])
+        if offset is None:
+            try:
+                source = stack.enter_context(open(image["present"][entry["sha256"]], "rb")).fileno()
+            except OSError as error:
+                return f"{entry['path']}: {error.filename}: {error.strerror}"
+            offset = 0
+        else:
+            source = contents
+        while left and (chunk := os.pread(source, min(CHUNK, left), offset)):
+            out.write(chunk)
+            digest.update(chunk)
+            offset += len(chunk)
+            left -= len(chunk)
+    return None if digest.hexdigest() == entry["sha256"] else f"{entry['path']}: another sha256"
+
+
+def test(image: Image, checks: list[str], deadline: float) -> int:
+    """Run the image's smoke checks, or those named; writes RESULTS after each. Returns the exit code."""
+    requested = checks or image["checks"]
+    found = {
+        "format": 1,
+        "image": image["image"],
+        "cell": image["cell"],
+        "suite": image["suite"],
+        "results": [],
+    }
+    reader, writer = os.pipe()
+    argv = ["python", "-m", "suite.runner", "spec.json", *requested]
+    child = enter(image, argv, f"/{SUITE}", writer)
+    os.close(writer)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))  # its PID namespace ends with it
+    signal.alarm(max(1, int(deadline - time.monotonic())))
+    with open(reader, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            result = json.loads(line)
+            found["results"].append(result)
+            write_results(found)
+            print(f"{result['check']}: {result['status']}, {result['seconds']} s {result['reason'][:2000]}", flush=True)
+    os.waitpid(child, 0)
+    ran = {result["check"] for result in found["results"]}
+    for name in requested:
+        if name not in ran:
+            found["results"].append(
+                {
+                    "check": name,
+                    "status": "fail",
+                    "seconds": 0,
+                    "reason": "it did not run, or not to its end",
+                    "details": {},
+                }
+            )
+            print(f"{name}: fail: it did not run, or not to its end", flush=True)
+    write_results(found)
+    return int(any(result["status"] not in ("pass", "skip") for result in found["results"]))
+
+
+def write_results(found: dict[str, Any]) -> None:
+    fresh = RESULTS.with_suffix(".new")
+    fresh.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    fresh.replace(RESULTS)
+
+
+def driver_version() -> str:
+    """Return the version of NVIDIA's kernel module, "" without one."""
+    try:
+        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check_call(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount a file system, with the system call of that name. Raises OSError."""
+    check_call(
+        libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()),
+        f"mount {source} at {target}",
+    )
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> None:
+    """Bind-mount a file or directory; `target` is created where it is not there."""
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "xb").close()
+    mount(source, target, flags=MS_BIND | MS_REC)
+    if read_only:
+        mount(source, target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def enter(image: Image, argv: list[str], directory: str, stdout: int | None = None) -> int:
+    """Start `argv` in a new container of the image; returns the id of the process that ends with it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        check_call(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET), "unshare")
+        first = os.fork()  # the first process of the new PID namespace: when it ends, the kernel ends the others
+        if first == 0:
+            check_call(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")  # PR_SET_PDEATHSIG
+            code = run_first(image, argv, directory, stdout)
+        else:
+            code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) % 256
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def run_first(image: Image, argv: list[str], directory: str, stdout: int | None) -> int:
+    """Be the container's first process: make its file systems, start `argv`, reap what is left over."""
+    place = make_file_systems(image)
+    set_up_loopback()
+    socket.sethostname("imagegen")
+    os.chroot(place)
+    os.chdir(directory)
+    if driver_version():
+        subprocess.run(["/sbin/ldconfig"], check=False)  # sonames of the driver's libraries
+    environment = dict(pair.split("=", 1) for pair in image["env"])
+    environment.setdefault("HOME", "/root")
+    # Set where NVLink multicast must not be used on a host; a container would not have them otherwise.
+    kept = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+    environment.update({name: os.environ[name] for name in kept if name in os.environ})
+    program = shutil.which(argv[0], path=environment.get("PATH")) or argv[0]
+    main = os.fork()
+    if main == 0:
+        if stdout is not None:
+            os.dup2(stdout, 1)
+        os.execve(program, argv, environment)
+    if stdout is not None:
+        os.close(stdout)
+    while True:
+        ended, status = os.wait()
+        if ended == main:
+            return os.waitstatus_to_exitcode(status) % 256
+
+
+def make_file_systems(image: Image) -> str:
+    """Mount the container's root with everything in it; returns its path."""
+    mount("none", "/", flags=MS_REC | MS_PRIVATE)
+    scratch = str(HERE / "scratch")
+    os.makedirs(scratch, exist_ok=True)
+    mount("scratch", scratch, "tmpfs", options="mode=755,size=75%")
+    upper, work, root = (f"{scratch}/{name}" for name in ("upper", "work", "root"))
+    for each in (upper, work, root):
+        os.mkdir(each)
+    mount("overlay", root, "overlay", options=f"lowerdir={ROOT},upperdir={upper},workdir={work}")
+    for name, content in image["programs"].items():
+        path = Path(f"{root}{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    os.makedirs(f"{root}/proc", exist_ok=True)
+    mount("proc", f"{root}/proc", "proc")
+    bind("/sys", f"{root}/sys", read_only=True)
+    mount("dev", f"{root}/dev", "tmpfs", options="mode=755")
+    for name in NODES:
+        bind(f"/dev/{name}", f"{root}/dev/{name}")
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ):
+        os.symlink(target, f"{root}/dev/{name}")
+    os.mkdir(f"{root}/dev/pts")
+    mount("devpts", f"{root}/dev/pts", "devpts", options="newinstance,ptmxmode=0666,mode=0620")
+    os.mkdir(f"{root}/dev/shm")
+    mount("shm", f"{root}/dev/shm", "tmpfs", options=f"mode=1777,size={SHM_BYTES}")
+    Path(f"{root}/etc/hosts").write_text(
+        "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\timagegen\n", encoding="utf-8"
+    )
+    add_driver(root)
+    return root
+
+
+def add_driver(root: str) -> None:
+    """Bind-mount the devices, libraries and programs of NVIDIA's driver, as far as this host has them."""
+    for device in sorted(Path("/dev").glob("nvidia*")):
+        bind(str(device), f"{root}{device}")
+    version = driver_version()
+    if not version:
+        return
+    libcuda = library_path("libcuda.so.1")
+    for name in DRIVER_LIBRARIES:
+        file = libcuda.parent / f"{name}.so.{version}"
+        if file.exists():
+            bind(str(file), f"{root}/{LIBRARIES}/{file.name}", read_only=True)
+    for name in DRIVER_TOOLS:
+        if tool := shutil.which(name):
+            bind(os.path.realpath(tool), f"{root}/usr/bin/{name}", read_only=True)
+
+
+def library_path(name: str) -> Path:
+    """Return the file that the dynamic loader opens for `name`. Raises OSError when there is none."""
+    ctypes.CDLL(name)
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        stem = name.partition(".so")[0]
+        return next(
+            Path(path) for path in (line.split()[-1] for line in maps) if Path(path).name.startswith(f"{stem}.so")
+        )
+
+
+def set_up_loopback() -> None:
+    """Set the loopback interface up, as `ip link set lo up` does (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        request = struct.pack("16sh22x", b"lo", 0)
+        flags = struct.unpack("16sh22x", fcntl.ioctl(handle, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(handle, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | IFF_UP))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Files of the store -> a mirror: a directory (an OCI image layout), or a repository of a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from imagegen.core import data
+from imagegen.core.config import Settings
+from imagegen.core.errors import Location, StoreError
+from imagegen.core.net import Client
+from imagegen.core.progress import Meter, Progress
+from imagegen.core.registry import Reference, Target
+from imagegen.core.registry.artifact import EMPTY, NOTHING, artifact
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store, disk
+from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE
+from imagegen.core.store.refs import REF_NAME
+from imagegen.core.text import counted
+from imagegen.supply.mirror.collect import Listing
+
+_WHAT, _REMEDY = "the mirror", "name a directory on a larger disk"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What the mirror holds of the listings, and how much of it was new there."""
+
+    files: int
+    size: int  # bytes
+    added: int  # files
+    names: tuple[str, ...]
+
+
+def fill(
+    at: Path | Reference, listings: Sequence[Listing], store: Store, settings: Settings, progress: Progress
+) -> Filled:
+    """Copy the listings' files, all in the store, and then the listings: a broken copy lists nothing that is not there.
+
+    What is there already stays. Raises StoreError, PublishError.
+    """
+    blobs = tuple(dict.fromkeys(blob for listing in listings for _, blob in listing.files))
+    store.write(NOTHING)
+    label = f"mirroring {counted(len(blobs), 'file')}"
+    with progress.meter(label, sum(blob.size for blob in blobs)) as meter:
+        if isinstance(at, Path):
+            added = _into_directory(at, listings, blobs, store, meter)
+        else:
+            with Client(settings) as client:
+                target = Target(at, client, settings)
+                target.reach()
+                added = target.upload_all(blobs, store, meter).sent.blobs
+                target.upload(EMPTY, store, meter)
+                for listing in listings:
+                    target.put(_manifest(listing), MANIFEST_TYPE, listing.name)
+    return Filled(len(blobs), sum(blob.size for blob in blobs), added, tuple(each.name for each in listings))
+
+
+def _manifest(listing: Listing) -> bytes:
+    return artifact(listing.kind, listing.files, {})
+
+
+def _into_directory(
+    at: Path, listings: Sequence[Listing], blobs: Sequence[Descriptor], store: Store, meter: Meter
+) -> int:
+    with disk.explained(at, _WHAT, _REMEDY):
+        folder = at / "blobs" / "sha256"
+        folder.mkdir(parents=True, exist_ok=True)
+        absent = [blob for blob in blobs if not _there(folder, blob)]
+        disk.require(at, _WHAT, _REMEDY, sum(blob.size for blob in absent))
+        meter.advance(sum(blob.size for blob in blobs) - sum(blob.size for blob in absent))
+        for blob in absent:
+            _copy(store, blob.digest, folder)
+            meter.advance(blob.size)
+        _copy(store, EMPTY.digest, folder)
+        if not (at / "oci-layout").exists():
+            data.write(at / "oci-layout", LAYOUT_FILE)
+        with FileLock(at / ".imagegen-lock"):
+            _list(at, {listing.name: _kept(store, listing, folder) for listing in listings})
+    return len(absent)
+
+
+def _there(folder: Path, blob: Descriptor) -> bool:
+    path = folder / blob.digest.removeprefix("sha256:")
+    return path.is_file() and path.stat().st_size == blob.size
+
+
+def _kept(store: Store, listing: Listing, folder: Path) -> dict[str, Any]:
+    """The listing's entry in the index, its manifest written."""
+    manifest = _manifest(listing)
+    digest = store.write(manifest)
+    _copy(store, digest, folder)
+    annotations = {REF_NAME: listing.name}
+    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": len(manifest), "annotations": annotations}
+
+
+def _copy(store: Store, digest: str, folder: Path) -> None:
+    """A blob under its final name, whole or not at all. No link: what is done to the mirror is not done here."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as target, store.open(digest) as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, folder / digest.removeprefix("sha256:"))
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _list(at: Path, entries: dict[str, dict[str, Any]]) -> None:
+    """Add entries to the layout's index, in place of those of the same name. Raises StoreError for a damaged one."""
+    index = at / "index.json"
+    try:
+        known = json.loads(data.read(index))["manifests"] if index.exists() else []
+        others = [each for each in known if each["annotations"][REF_NAME] not in entries]
+        ordered = sorted([*others, *entries.values()], key=lambda each: str(each["annotations"][REF_NAME]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"it is no mirror's list: {error}"
+        raise StoreError(
+            "the mirror cannot be added to", where=Location(index), why=why, fix="name another directory"
+        ) from error
+    data.write(index, json.dumps({"schemaVersion": 2, "manifests": ordered}, indent=1).encode())

@@ -1,0 +1,183 @@
+"""What a publish would do, and what cannot be known before: pure, and rendered for `--dry-run`.
+
+A recorded lock says what its image is made of, so nothing has to be built to know; a lock without a record tells of its
+layers, and not what they weigh or which digest the image gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from imagegen.core.progress import human
+from imagegen.core.text import counted
+from imagegen.supply.publish.tags import Tags
+
+Where = Literal["registry", "beside", "store", "nowhere"]
+_SHORT = len("sha256:") + 12
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A layer that the image needs. `digest` and `size` (bytes) are None where nobody has made it yet."""
+
+    name: str
+    digest: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a registry was found to have: layers there, layers beside it, and what each tag stands for."""
+
+    blobs: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer and where it is: in the repository, in one beside it, in the store, or nowhere that is known."""
+
+    name: str
+    digest: str | None
+    size: int | None
+    where: Where
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`digest` is the image's; None: only building it tells. `unknown` is what cannot be said, in sentences."""
+
+    cell: str
+    repository: str
+    digest: str | None
+    parts: tuple[Part, ...]
+    tags: Tags
+    seen: Seen | None  # None: the registry was not asked
+    moves: bool  # whether the moving tags shall move
+    steps: tuple[str, ...]  # what else is done, in sentences
+    unknown: tuple[str, ...]
+
+    @property
+    def sent(self) -> int:
+        """Bytes of layers that must be sent, of those whose size is known."""
+        return sum(part.size or 0 for part in self.parts if part.where in ("store", "nowhere"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        tags = {"fixed": self.tags.fixed, "moving": list(self.tags.moving) if self.moves else []}
+        return {
+            "cell": self.cell,
+            "repository": self.repository,
+            "digest": self.digest,
+            "layers": [asdict(part) for part in self.parts],
+            "sent": self.sent,
+            "tags": tags,
+            "before": dict(self.seen.tags) if self.seen else None,
+            "steps": list(self.steps),
+            "unknown": list(self.unknown),
+        }
+
+
+def plan(
+    cell: str,
+    repository: str,
+    digest: str | None,
+    wanted: Sequence[Wanted],
+    tags: Tags,
+    *,
+    held: Collection[str],
+    seen: Seen | None,
+    moves: bool,
+    steps: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    anew: str | None = None,
+) -> Plan:
+    """What a publish would do. `held` are the digests of layers that the store has.
+
+    `anew` is a sentence where the layers are made anew, whatever the lock records.
+    """
+    parts = tuple(Part(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
+    return Plan(
+        cell,
+        repository,
+        digest,
+        parts,
+        tags,
+        seen,
+        moves,
+        tuple(steps),
+        (*unknown, *_unknown(digest, parts, seen, repository, anew)),
+    )
+
+
+def _where(layer: Wanted, held: Collection[str], seen: Seen | None) -> Where:
+    if layer.digest is None:
+        return "nowhere"
+    if seen and layer.digest in seen.blobs:
+        return "registry"
+    if seen and layer.digest in seen.beside:
+        return "beside"
+    return "store" if layer.digest in held else "nowhere"
+
+
+def _unknown(
+    digest: str | None, parts: Sequence[Part], seen: Seen | None, repository: str, anew: str | None
+) -> Iterator[str]:
+    if anew:
+        yield f"the image's digest, and what its layers will weigh: {anew}"
+    elif digest is None:
+        yield "the image's digest: the lock records none (`imagegen lock --record`), and nothing was built"
+    if not anew and (unsized := sum(part.size is None for part in parts)):
+        yield f"what {counted(unsized, 'layer')} will weigh: nobody has made {'it' if unsized == 1 else 'them'} yet"
+    if seen is None:
+        yield f"what {repository} has, where its tags stand, and whether you may write there: it was not asked"
+    elif any(part.where == "nowhere" and part.digest for part in parts):
+        yield "whether what is made will be what the lock records; publishing compares, and stops where it is not"
+
+
+_WORDS: Mapping[Where, str] = {
+    "registry": "there already",
+    "beside": "linked from a repository beside it",
+    "store": "sent from the store",
+    "nowhere": "made, then sent",
+}
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """The plan for people."""
+    yield f"{plan.cell} -> {plan.repository}"
+    yield f"  image     {plan.digest or 'a digest that is not known yet'}"
+    for where, told in _WORDS.items():
+        parts = [part for part in plan.parts if part.where == where]
+        if parts:
+            size = sum(part.size or 0 for part in parts)
+            more = " and more" if any(part.size is None for part in parts) else ""
+            weight = f"{human(size)}{more}" if size else "of a size that is not known yet"
+            unless = ", unless the registry has it" if plan.seen is None else ""
+            yield f"  {counted(len(parts), 'layer')}, {weight}: {told}{unless}"
+            for part in parts:
+                weighs = "?" if part.size is None else human(part.size)
+                yield f"    {part.name:<28} {weighs:>10}  {(part.digest or '?')[:_SHORT]}"
+    yield f"  tag       {plan.tags.fixed}{_stands(plan, plan.tags.fixed, fixed=True)}"
+    for tag in plan.tags.moving if plan.moves else ():
+        yield f"  moves     {tag}{_stands(plan, tag, fixed=False)}"
+    for step in plan.steps:
+        yield f"  then      {step}"
+    for sentence in plan.unknown:
+        yield f"  unknown   {sentence}"
+
+
+def _stands(plan: Plan, tag: str, *, fixed: bool) -> str:
+    if plan.seen is None:
+        return ""
+    old = plan.seen.tags.get(tag)
+    if old is None:
+        return " (new)"
+    if old == plan.digest:
+        return " (there already)"
+    if fixed and plan.digest:
+        return f" (REFUSED: it is {old[:_SHORT]} already, and never moves)"
+    return f" (it is {old[:_SHORT]})"

@@ -1,0 +1,125 @@
+"""Smoke checks as proof of an image: when an earlier report still holds, and the document that tells of one.
+
+A report is of an image (by digest), of the programs that ran in it with all that they were told, and of whether the
+GPU's checks really ran. While these are the same, nothing has to run again. Source of the document's form: in-toto
+attestation framework, predicate test-result v0.1; what it has no words for stands under `imagegen`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen.core.store import Store, digest_of
+from imagegen.image.layers.plan import digest_of_json
+from imagegen.incontainer.suite.table import applicable
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run import smoke
+from imagegen.run.smoke.run import files, parts, spec
+from imagegen.supply.trust.documents import SMOKE, Attached, Document
+
+_KIND = "smoke"  # records of the store
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What must be proven: of which image, by which programs, and whether on a GPU."""
+
+    image: str
+    suite: str
+    gpu: bool
+
+    @classmethod
+    def of(cls, image: str, lock: Lock, declared: Declarations, *, require_gpu: bool) -> Wanted:
+        """An image none of whose checks needs a GPU is proven without one."""
+        return cls(image, suite(lock, declared), require_gpu and bool(_gpu_checks(lock)))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A green report."""
+
+    image: str
+    suite: str
+    gpu: bool  # whether the checks that need a GPU had one
+    report: Mapping[str, Any]  # as smoke.Report.as_dict has it
+
+    def proves(self, wanted: Wanted) -> bool:
+        return (self.image, self.suite) == (wanted.image, wanted.suite) and (self.gpu or not wanted.gpu)
+
+
+def suite(lock: Lock, declared: Declarations) -> str:
+    """The digest of all that the checks put into a container: the suite's programs and what they are told."""
+    return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
+
+
+def of(report: smoke.Report, wanted: Wanted, lock: Lock) -> Proof:
+    """What a report that passed proves."""
+    checks = _gpu_checks(lock)
+    ran = {result.check for result in report.results if result.status == "pass"}
+    return Proof(wanted.image, wanted.suite, bool(checks) and checks <= ran, report.as_dict())
+
+
+def remember(store: Store, proof: Proof) -> None:
+    store.remember(_KIND, _key(proof.image, proof.suite, proof.gpu), {"report": dict(proof.report)})
+
+
+def recall(store: Store, wanted: Wanted) -> Proof | None:
+    """What this store remembers; a report with a GPU before one without."""
+    for gpu in (True,) if wanted.gpu else (True, False):
+        if found := store.recall(_KIND, _key(wanted.image, wanted.suite, gpu)):
+            return Proof(wanted.image, wanted.suite, gpu, found["report"])
+    return None
+
+
+def document(proof: Proof) -> Document:
+    """The report as what is attached to the image."""
+    checks = proof.report["checks"]
+    suite_digest = proof.suite.removeprefix("sha256:")
+    content = {
+        "result": "PASSED",
+        "configuration": [{"name": "imagegen smoke checks", "digest": {"sha256": suite_digest}}],
+        "passedTests": [each["check"] for each in checks if each["status"] == "pass"],
+        "warnedTests": [],
+        "failedTests": [],
+        "imagegen": {"image": proof.image, "suite": proof.suite, "gpu": proof.gpu, "report": dict(proof.report)},
+    }
+    return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
+
+
+def attested(documents: Iterable[Attached], wanted: Wanted) -> tuple[Proof, str] | None:
+    """Of what is attached to the image, a report that somebody trusted attests and that proves what is wanted.
+
+    And who attests it. A document that is none of ours proves nothing.
+    """
+    for each in documents:
+        if each.document.kind == SMOKE and each.signer is not None:
+            proof = _read(each.document.content)
+            if proof and proof.proves(wanted):
+                return proof, each.signer
+    return None
+
+
+def _read(content: bytes) -> Proof | None:
+    try:
+        told = json.loads(content)
+        own = told["imagegen"]
+        proof = Proof(own["image"], own["suite"], own["gpu"] is True, own["report"])
+        passed = told["result"] == "PASSED" and own["report"]["passed"] is True
+        document(proof)  # which it becomes again where it is taken
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return proof if passed else None
+
+
+def _gpu_checks(lock: Lock) -> frozenset[str]:
+    """Return the checks that must run on a GPU; those that need several are skipped on many hosts."""
+    checks = applicable(parts(lock)) if lock.gpu else ()
+    return frozenset(check.name for check in checks if check.device == "cuda" and check.gpus == 1)
+
+
+def _key(image: str, suite_digest: str, gpu: bool) -> str:
+    return digest_of_json([image, suite_digest, gpu])

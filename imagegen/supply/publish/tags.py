@@ -1,0 +1,165 @@
+"""The tags of a published image: one that never moves, and those that do. Pure; each tagger is a row of a table.
+
+Source of what a tag may be: OCI distribution-spec v1.1, "Pulling manifests".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product, takewhile
+from typing import Literal
+
+from imagegen.core.errors import PublishError
+from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.title import title
+from imagegen.plan.matrix.model import Cell
+
+Channel = Literal["latest", "nightly"]
+Compression = Literal["zstd", "gzip"]
+CHANNELS: tuple[Channel, ...] = ("latest", "nightly")
+COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip")
+
+LONGEST = 128  # characters
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
+_INPUTS = 8  # hex digits
+_FIXED = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_INPUTS}}})(?:-gzip)?")
+_OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What taggers know of an image. `defaults` are the axes of the image's default cell."""
+
+    cell: str
+    rest: str  # the cell's id without the image's name: "cu130-py311"
+    axes: Mapping[str, str]
+    defaults: Mapping[str, str]
+    title: str
+    as_of: str
+    inputs: str  # "sha256:..."
+    channel: Channel
+    compression: Compression = "zstd"
+
+    @classmethod
+    def of(
+        cls, lock: Lock, defaults: Mapping[str, str], channel: Channel = "latest", compression: Compression = "zstd"
+    ) -> Subject:
+        rest = lock.cell.removeprefix(f"{lock.image}-")
+        return cls(
+            lock.cell, rest, lock.axes, defaults, title(lock), lock.as_of, inputs_hash(lock), channel, compression
+        )
+
+    @property
+    def differs(self) -> frozenset[str]:
+        """The axes on which it is not the image's default cell."""
+        return frozenset(axis for axis, value in self.axes.items() if self.defaults.get(axis) != value)
+
+
+@dataclass(frozen=True)
+class Tags:
+    """`fixed` names these inputs for good; `moving` name what is newest."""
+
+    fixed: str
+    moving: tuple[str, ...]
+
+
+Tagger = Callable[[Subject], str | None]
+
+
+def fixed(subject: Subject) -> str:
+    """As 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d. What is too long loses the end of its title."""
+    others = sorted(subject.differs - {"cuda", "python"})  # the title says these two
+    date = subject.as_of.partition("T")[0].replace("-", ".")
+    named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
+    end = "-" + subject.inputs.removeprefix("sha256:")[:_INPUTS]
+    return _FOREIGN.sub("-", named)[: LONGEST - len(end) - len(_suffix(subject))] + end
+
+
+def akin(name: str, tags: Iterable[str]) -> str | None:
+    """Of the other tags that never move, the one whose title begins most as that of `name` does; the newest of them."""
+    others = [tag for tag in tags if tag != name and _FIXED.fullmatch(tag)]
+    return max(others, key=lambda tag: (_common(_title(name), _title(tag)), tag), default=None)
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _title(tag: str) -> str:
+    found = _FIXED.fullmatch(tag)
+    return found[1] if found else ""
+
+
+def _latest(subject: Subject) -> str | None:
+    return "latest" if subject.channel == "latest" and not subject.differs else None
+
+
+def _cuda(subject: Subject) -> str | None:
+    """Of the cells with this CUDA, the one that is nearest to the default; so no two cells share it."""
+    return subject.axes["cuda"] if subject.channel == "latest" and subject.differs <= {"cuda"} else None
+
+
+def _rest(subject: Subject) -> str | None:
+    return subject.rest if subject.channel == "latest" else None
+
+
+def _nightly(subject: Subject) -> str | None:
+    if subject.channel != "nightly":
+        return None
+    return f"nightly-{subject.rest}" if subject.differs else "nightly"
+
+
+MOVING: tuple[Tagger, ...] = (_latest, _cuda, _rest, _nightly)
+
+
+def tags(subject: Subject) -> Tags:
+    """All tags of an image. One whose layers are gzip has tags of its own: they are other bytes for the same inputs.
+
+    Raises PublishError for a moving tag that no registry takes, or that would mean something else too.
+    """
+    if words := _OURS & set(re.split("[-./]", subject.rest)):
+        why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'
+        raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="name that value otherwise in the matrix")
+    moving = _moving(subject)
+    for tag in moving:
+        if not _TAG.fullmatch(tag):
+            why = f"{tag} has {len(tag)} characters, and a tag has at most {LONGEST}"
+            raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="shorten the values of its axes")
+    return Tags(fixed(subject) + _suffix(subject), moving)
+
+
+def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str | None:
+    """Return why `tag` is not one of the lock's image; None where nothing contradicts, as for a tag of another origin.
+
+    `cells` are those of the lock's image, `default` is the one that `latest` names.
+    """
+    if found := _FIXED.fullmatch(tag):
+        own = inputs_hash(lock).removeprefix("sha256:")[:_INPUTS]
+        return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
+    owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
+    return f"the tag is that of {owners[0]}" if owners and lock.cell not in owners else None
+
+
+def _tags_of(cell: Cell, default: Cell) -> set[str]:
+    """Return the mutable tags of a cell in every channel and compression."""
+    rest = cell.id.removeprefix(f"{cell.image}-")
+    subject = Subject(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
+    return {
+        tag
+        for channel, compression in product(CHANNELS, COMPRESSIONS)
+        for tag in _moving(replace(subject, channel=channel, compression=compression))
+    }
+
+
+def _moving(subject: Subject) -> tuple[str, ...]:
+    found = [tag for tagger in MOVING if (tag := tagger(subject)) is not None]
+    return tuple(dict.fromkeys(_FOREIGN.sub("-", tag) + _suffix(subject) for tag in found))
+
+
+def _suffix(subject: Subject) -> str:
+    return "" if subject.compression == "zstd" else f"-{subject.compression}"

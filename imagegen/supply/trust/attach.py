@@ -1,0 +1,224 @@
+"""Documents and signatures beside an image in a registry: attached, found again, and held to each other.
+
+A document lies there plainly, so that anybody's tools find it, and says nothing for itself: who may write there may
+put another. What a signer whom the project trusts has stated of this image's digest counts, whatever a list, a name or
+an annotation claims. Sources: OCI distribution-spec v1.1 (referrers); cosign's BUNDLE_SPEC.md for the annotations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from imagegen.core.errors import FetchError, StrangerError, TrustError
+from imagegen.core.net import UnreadError
+from imagegen.core.registry import Content, Referrer, Target
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store.layout import digest_of
+from imagegen.supply.trust import statement as statements
+from imagegen.supply.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
+from imagegen.supply.trust.signers import Signer, Trust
+from imagegen.supply.trust.statement import Statement
+
+_BY_TYPE = {kind.media_type: kind for kind in KINDS.values()}
+_BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predicate}
+# cosign 3.1.1 lists what it attaches under its config's type where it is itself that keeps the list: go and see.
+_UNTOLD = ("", "application/vnd.oci.empty.v1+json")
+_MOST = 500  # artifacts that are looked at; an image has some ten
+_MOST_BYTES = 256 << 20  # of all of them: they are in memory together
+
+
+class Lists(Protocol):
+    """Who knows what refers to an image: a Repository, or a layout on the disk."""
+
+    def referrers(self, digest: str) -> Sequence[Referrer]: ...
+    def content(self, referrer: Referrer) -> Content: ...
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """What is said of an image in its registry.
+
+    `documents` are all, signed or not; `signers` are who signed the image itself; `faults` name each artifact that is
+    not what it pretends to be, and why; `strangers` counts signatures of nobody whom the project names.
+    """
+
+    documents: tuple[Attached, ...]
+    signers: tuple[str, ...]
+    faults: tuple[TrustError, ...]
+    strangers: int
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a trusted signer states of the image, and the digest of the artifact that holds it."""
+
+    signer: str
+    statement: Statement
+    artifact: str
+
+
+@dataclass
+class _Found:
+    plain: list[tuple[Document, str]]  # with the artifact's digest
+    stated: list[_Stated]
+    faults: list[TrustError]
+    strangers: int = 0
+
+
+def attach(
+    target: Target,
+    repository: Lists,
+    image: Descriptor,
+    documents: Sequence[Document],
+    signer: Signer | None,
+    annotations: Mapping[str, str],
+    trust: Trust,
+) -> None:
+    """Bring the documents to the image, and with a signer the signed statements; `annotations` are the LOCK's.
+
+    What is there already stays as it is: an equal document, and a statement that somebody signed whom the project
+    trusts. The image's own signature comes last. Raises PublishError, FetchError; and TrustError, before anything is
+    attached, where the project would not believe this signer.
+    """
+    there = _look(repository, image.digest, trust)
+    bundles = _bundles(image.digest, documents, signer, trust, there) if signer else []
+    known = {(document.kind, document.content) for document, _ in there.plain}
+    for document in documents:
+        kind, content = document.kind, document.content
+        if (kind, content) not in known:
+            target.refer(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
+    for predicate, bundle in bundles:
+        told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
+        target.refer(image, BUNDLE, bundle, BUNDLE, told)
+    target.look_again()
+
+
+def gather(repository: Lists, digest: str, trust: Trust) -> Testimony:
+    """All that is said of the image `digest`, each document held to what is signed. Raises FetchError."""
+    found = _look(repository, digest, trust)
+    documents = [Attached(document, artifact, _signer(document, found.stated)) for document, artifact in found.plain]
+    faults = list(found.faults)
+    for each in found.stated:
+        kind = _BY_PREDICATE.get(each.statement.predicate_type)
+        plain = [document for document, _ in found.plain if document.kind is kind]
+        if kind is None or any(statements.same(document.content, each.statement.predicate) for document in plain):
+            continue
+        documents.append(Attached(Document(kind, each.statement.predicate), each.artifact, each.signer))
+        if plain:
+            faults.append(_other(kind, each, [artifact for document, artifact in found.plain if document.kind is kind]))
+    signers = dict.fromkeys(each.signer for each in found.stated if each.statement.predicate_type == SIGNATURE)
+    return Testimony(tuple(documents), tuple(signers), tuple(faults), found.strangers)
+
+
+def attached(repository: Lists, digest: str, trust: Trust) -> tuple[Attached, ...]:
+    """The documents that are attached to the image, and who of the project attests each. Raises FetchError."""
+    return gather(repository, digest, trust).documents
+
+
+def signed(repository: Lists, digest: str, trust: Trust) -> str | None:
+    """Who of the project signed the image itself; None: nobody. Raises FetchError."""
+    return next(iter(gather(repository, digest, trust).signers), None)
+
+
+def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
+    found = _Found([], [], [])
+    listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
+    if len(listed) > _MOST:
+        why = f"{len(listed)} artifacts refer to it; imagegen looks at {_MOST}"
+        found.faults.append(TrustError(f"image {digest} has more attached to it than anybody needs", why=why))
+    size = 0  # bytes that were read
+    for referrer in listed[:_MOST]:
+        if size > _MOST_BYTES:
+            why = f"the artifacts before it have {size} bytes"
+            found.faults.append(TrustError("no more is read of what is attached", where=referrer.digest, why=why))
+            break
+        try:
+            content = repository.content(referrer)
+        except UnreadError:
+            raise
+        except FetchError as error:
+            found.faults.append(_fault(referrer.digest, error))
+            continue
+        size += len(content.data)
+        if content.artifact_type == BUNDLE:
+            _hear(content.data, referrer.digest, digest, trust, found)
+        elif content.artifact_type in _BY_TYPE:
+            found.plain.append((Document(_BY_TYPE[content.artifact_type], content.data), referrer.digest))
+    return found
+
+
+def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found) -> None:
+    try:
+        signer, statement = trust.signer_of(bundle)
+    except StrangerError:
+        found.strangers += 1
+        return
+    except TrustError as error:
+        found.faults.append(_fault(artifact, error))
+        return
+    if image in statement.subjects:
+        found.stated.append(_Stated(signer, statement, artifact))
+        return
+    replayed = TrustError(
+        "the signature is of another image",
+        why=f"{signer} signed {', '.join(statement.subjects[:3])}, and it is attached to {image}",
+        fix="do not trust this image: somebody wants it to pass for the other",
+    )
+    found.faults.append(_fault(artifact, replayed))
+
+
+def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
+    """Who attests the very document: its content, or its digest in what covers it."""
+    kind = document.kind
+    for each in stated:
+        type_, predicate = each.statement.predicate_type, each.statement.predicate
+        if kind.predicate == type_ and statements.same(document.content, predicate):
+            return each.signer
+        covering = kind.predicate is None and type_ == LAYERS.predicate
+        if covering and json.loads(predicate).get(kind.name) == digest_of(document.content):
+            return each.signer
+    return None
+
+
+def _bundles(
+    image: str, documents: Sequence[Document], signer: Signer, trust: Trust, there: _Found
+) -> list[tuple[str, bytes]]:
+    """What is still to be signed, by predicate type. Raises TrustError."""
+    unsaid = [each for each in documents if each.kind.predicate and _signer(each, there.stated) is None]
+    said = [(str(each.kind.predicate), each.content) for each in unsaid]
+    if not any(each.statement.predicate_type == SIGNATURE for each in there.stated):
+        said.append((SIGNATURE, b"{}"))
+    made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
+    for _, bundle in made:
+        _require_believed(bundle, signer, trust)
+    return made
+
+
+def _require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
+    """Raise TrustError where a project names whom it trusts, and would refuse what this signer signs."""
+    if not trust.anybody:
+        return
+    try:
+        trust.signer_of(bundle)
+    except TrustError as error:
+        raise TrustError(
+            f"what {signer.name} signs would not be believed",
+            why=f"{error.what}: {error.why}" if error.why else error.what,
+            fix="sign with a key whose public one publish.yaml names, or name this one there",
+        ) from error
+
+
+def _other(kind: Kind, stated: _Stated, plain: Sequence[str]) -> TrustError:
+    what = f"the attached {kind.name} is not the one that {stated.signer} signed"
+    why = f"none of {', '.join(plain)} is what {stated.artifact} states"
+    return TrustError(what, where=plain[0], why=why, fix="do not trust it: whoever may write there has exchanged it")
+
+
+def _fault(artifact: str, error: TrustError | FetchError) -> TrustError:
+    """The error as one of an artifact: `where` is its digest."""
+    where = error.where and str(error.where)
+    why = ": ".join(part for part in (where, error.why) if part) or None
+    return TrustError(error.what, where=artifact, why=why, fix=error.fix)

@@ -1,0 +1,236 @@
+"""Keys: a private one that signs, from its file; public ones that say whether it was they.
+
+Sources: RFC 5958 and RFC 7468 (PKCS#8 in PEM); FIPS 186-5 and RFC 6979 (ECDSA whose signature of the same bytes is the
+same, so that what is signed again is not another artifact); secure-systems-lab's `encrypted` format, in which cosign
+keeps its keys: scrypt (RFC 7914) makes of the password the key of a NaCl secretbox around PKCS#8.
+
+`cryptography` and PyNaCl are imported where they are used: most commands sign nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imagegen.core import data
+from imagegen.core.errors import ImagegenError, TrustError, TrustErrors
+from imagegen.core.progress import Progress
+from imagegen.supply.trust import bundle
+from imagegen.supply.trust.project import Key
+from imagegen.supply.trust.strict import UnreadableError, parse
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+CURVE = "secp256r1"  # P-256, which cosign makes, too
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\s.*?\s-----END \1-----", re.DOTALL)
+_COSIGN = (b"ENCRYPTED SIGSTORE PRIVATE KEY", b"ENCRYPTED COSIGN PRIVATE KEY")  # its name before 2.0
+_MAX_SCRYPT = 256 << 20  # bytes that the password may cost; cosign's own parameters take 64 MiB
+_MAX_ROUNDS = 16
+_MAKE = "make one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` or `cosign generate-key-pair`"
+
+
+class KeySigner:
+    """Signs statements with a private key. `name` is the key's file, for people; `hint` as a PublicKey has it."""
+
+    def __init__(self, name: str, private: EllipticCurvePrivateKey) -> None:
+        self.name = name
+        self._private = private
+        self.hint = _hint(private.public_key())
+        self._material = {"publicKey": {"hint": self.hint}}
+
+    def sign(self, statement: bytes) -> bytes:
+        """The statement in a bundle, signed; of the same statement always the same bytes."""
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        message = bundle.pae(bundle.PAYLOAD_TYPE, statement)
+        return bundle.write(
+            statement, self._private.sign(message, ECDSA(SHA256(), deterministic_signing=True)), self._material
+        )
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """One that the project trusts, by the project's name for it. `hint` is how bundles call it."""
+
+    name: str
+    hint: str
+    key: EllipticCurvePublicKey
+
+    def signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether the signature of these bytes is this key's."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        try:
+            self.key.verify(signature, message, ECDSA(SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
+    """The signer whose private key is the file `path`; `password` opens it where it is locked.
+
+    Raises TrustError, which never quotes the file: it cannot be read or opened, or is no private key on P-256.
+    """
+    pem = _content(path, "signing key", f"name another with --key, or {_MAKE}")
+    if path.stat().st_mode & stat.S_IROTH:
+        progress.say(f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}")
+    _require_one(pem, b"PRIVATE KEY-----", "the signing key cannot be used", path)
+    blocks = {found[1]: found[0] for found in _BLOCK.finditer(pem)}
+    for label, block in blocks.items():
+        if label in _COSIGN:
+            return KeySigner(path.name, _of_cosign(block, password, path))
+        if label.endswith(b"PRIVATE KEY"):
+            return KeySigner(path.name, _of_pem(block, password, path))
+    why = "it holds a public key alone" if b"PUBLIC KEY" in blocks else "it holds no private key in PEM"
+    raise TrustError("the signing key cannot be used", where=str(path), why=why, fix=_MAKE)
+
+
+def public_keys(keys: Sequence[Key]) -> tuple[PublicKey, ...]:
+    """The public keys that a project names. Raises TrustErrors for all that cannot be had."""
+    had: list[PublicKey] = []
+    errors: list[ImagegenError] = []
+    for key in keys:
+        try:
+            found = _public(key)
+            had.append(PublicKey(key.name, _hint(found), found))
+        except TrustError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else TrustErrors(errors)
+    return tuple(had)
+
+
+def _of_pem(pem: bytes, password: str | None, path: Path) -> EllipticCurvePrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    locked = b"ENCRYPTED" in pem
+    if locked and password is None:
+        raise _unopened(path, "a password locks it, and none is given")
+    try:
+        found = load_pem_private_key(pem, password.encode() if locked and password is not None else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # their messages may quote the file
+        if locked:
+            raise _unopened(path, "the password is not the one that locks it, or the file is damaged") from None
+        raise TrustError(
+            "the signing key cannot be used", where=str(path), why="the file is damaged", fix=_MAKE
+        ) from error
+    return _private(found, path)
+
+
+def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.serialization import load_der_private_key
+    from nacl.exceptions import CryptoError
+    from nacl.secret import SecretBox
+
+    if password is None:
+        raise _unopened(path, "a password locks it, and none is given")
+    try:
+        box, nonce, locked = _box(b"".join(pem.splitlines()[1:-1]), password)
+    except (UnreadableError, binascii.Error, KeyError, TypeError, ValueError) as error:
+        why = f"it is not as cosign writes it: {error}"
+        raise TrustError("the signing key cannot be used", where=str(path), why=why, fix=_MAKE) from None
+    try:
+        opened = SecretBox(box).decrypt(locked, nonce)
+    except (CryptoError, ValueError):
+        raise _unopened(path, "the password is not the one that locks it, or the file is damaged") from None
+    try:
+        found = load_der_private_key(opened, None)
+    except (ValueError, TypeError):
+        raise TrustError(
+            "the signing key cannot be used", where=str(path), why="what the password opens is no private key"
+        ) from None
+    return _private(found, path)
+
+
+def _box(body: bytes, password: str) -> tuple[bytes, bytes, bytes]:
+    """The key that the password stands for, the nonce, and what the two open."""
+    document = parse(base64.b64decode(body, validate=True))
+    kdf, cipher = document["kdf"], document["cipher"]
+    if (kdf["name"], cipher["name"]) != ("scrypt", "nacl/secretbox"):
+        raise UnreadableError("it is locked in another way than with scrypt and nacl/secretbox")
+    cost, block, rounds = (kdf["params"][name] for name in ("N", "r", "p"))
+    if not all(type(each) is int and each > 0 for each in (cost, block, rounds)):
+        raise UnreadableError("scrypt's parameters are no positive numbers")
+    memory = 128 * block * (cost + rounds + 2)  # RFC 7914, with what OpenSSL counts besides
+    if memory > _MAX_SCRYPT or rounds > _MAX_ROUNDS:
+        raise UnreadableError("scrypt's parameters would cost more memory or time than any key is worth")
+    salt, nonce, text = (
+        base64.b64decode(each, validate=True) for each in (kdf["salt"], cipher["nonce"], document["ciphertext"])
+    )
+    key = hashlib.scrypt(password.encode(), salt=salt, n=cost, r=block, p=rounds, dklen=32, maxmem=memory + (1 << 20))
+    return key, nonce, text
+
+
+def _private(found: Any, path: Path) -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+    if isinstance(found, EllipticCurvePrivateKey) and found.curve.name == CURVE:
+        return found
+    raise TrustError("the signing key cannot be used", where=str(path), why=_kind(found), fix=_MAKE)
+
+
+def _public(key: Key) -> EllipticCurvePublicKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    what = f"the trusted key {key.name!r} cannot be used"
+    make = "`openssl pkey -in PRIVATE -pubout` or `cosign public-key --key PRIVATE` writes it"
+    pem = _content(key.file, f"trusted key {key.name!r}", f"correct publish.yaml, or put the public key there: {make}")
+    if b"PRIVATE KEY-----" in pem:
+        why = "it is a private key: whoever reads the project could sign for it"
+        raise TrustError(what, where=str(key.file), why=why, fix=f"sign with a new key, and put its public one: {make}")
+    _require_one(pem, b"PUBLIC KEY-----", what, key.file)
+    try:
+        found = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise TrustError(what, where=str(key.file), why="it holds no public key in PEM", fix=make) from error
+    if isinstance(found, EllipticCurvePublicKey) and found.curve.name == CURVE:
+        return found
+    raise TrustError(what, where=str(key.file), why=_kind(found), fix=_MAKE)
+
+
+def _content(path: Path, what: str, fix: str) -> bytes:
+    try:
+        return data.read(path)
+    except OSError as error:
+        raise TrustError(f"the {what} cannot be read", where=str(path), why=error.strerror, fix=fix) from error
+
+
+def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
+    """Raise TrustError, `what` its sentence, where the file holds several keys of a kind: one of them would be used."""
+    if len(re.findall(rb"-----BEGIN [A-Z0-9 ]*" + label, pem)) > 1:
+        why, fix = "it holds more than one key, and one alone would be used", "put each key into a file of its own"
+        raise TrustError(what, where=str(path), why=why, fix=fix)
+
+
+def _unopened(path: Path, why: str) -> TrustError:
+    return TrustError(
+        "the signing key cannot be opened", where=str(path), why=why, fix="give its password in COSIGN_PASSWORD"
+    )
+
+
+def _kind(found: Any) -> str:
+    """What a key is instead of one on P-256."""
+    curve = getattr(getattr(found, "curve", None), "name", None)
+    kind = f"on the curve {curve}" if curve else type(found).__name__.strip("_").removesuffix("Key")
+    return f"it is a key {kind}, not one on P-256" if curve else f"it is of the kind {kind}, not ECDSA on P-256"
+
+
+def _hint(key: EllipticCurvePublicKey) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return bundle.encoded(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())

@@ -1,0 +1,73 @@
+"""What is known of the licences of all that a lock names: seen when layers were made or an audit looked.
+
+Of a wheel that this store has never read, the index may say it without the wheel (PEP 658, or ranges of the archive).
+That is the index's word alone, so only what an index says of the very file that the lock pins is taken.
+"""
+
+from __future__ import annotations
+
+import email.parser
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from imagegen.audit.model import Licence
+from imagegen.audit.stated import stated
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image.inventory.cell import known_system
+from imagegen.image.layers import watch
+from imagegen.plan.harvest import wheel_metadata
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.supply.trust.sbom import Known
+
+_LICENCE = "licence"  # records of the store: what an index said of a wheel
+_THREADS = 8
+
+
+def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Known:
+    """What the store knows, and what indexes say of the rest; what neither knows is missing. No wheel is fetched."""
+    found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, store))}
+    missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
+    if missing:
+        with timed(progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
+            found |= _asked(missing, store, settings)
+    system = known_system(lock, store)
+    return Known(found, system.debs, system.release) if system else Known(found)
+
+
+def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
+    if package := watch.recall(store, wheel, lock.python):
+        return package.licence
+    told = store.recall(_LICENCE, wheel.file.digest)
+    return Licence(told["expression"], told["text"], tuple(told["classifiers"])) if told else None
+
+
+def _is_served(wheel: LockedWheel) -> bool:
+    return not (wheel.sdist or wheel.build)
+
+
+def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:
+    with Client(settings).impatient() as client, ThreadPoolExecutor(_THREADS, thread_name_prefix="licences") as pool:
+        answers = pool.map(lambda wheel: (wheel, _said(wheel, client, settings)), wheels)
+        found = {wheel: licence for wheel, licence in answers if licence}
+    for wheel, licence in found.items():
+        record = {"expression": licence.expression, "text": licence.text, "classifiers": licence.classifiers}
+        store.remember(_LICENCE, wheel.file.digest, record)
+    return {wheel.file.sha256: licence for wheel, licence in found.items()}
+
+
+def _said(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
+    """None where no index can be asked, or none has the file."""
+    url = indexes.url_of(wheel.file.index, settings)
+    try:
+        links = indexes.project(client, url, wheel.name) if url else []
+        link = next((each for each in links if each.sha256 == wheel.file.sha256), None)
+        raw = wheel_metadata.read(client, link) if link else None
+    except FetchError:
+        return None
+    return None if raw is None else stated(email.parser.HeaderParser().parsestr(raw.decode(errors="replace")))

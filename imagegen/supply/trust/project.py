@@ -1,0 +1,130 @@
+"""publish.yaml of a project: where its images go, where its locks come from, and whose word it takes.
+
+All of it decides what is done with an image, and nothing of it the image's bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from imagegen.core import data
+from imagegen.core.errors import MatrixError, MatrixErrors
+from imagegen.plan.matrix import document as documents
+from imagegen.plan.matrix.faults import explain
+
+FILE = "publish.yaml"
+_MISSPELT = "publish.yml"
+_Text = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key (PEM) whose signatures are believed, by the name that reports use."""
+
+    name: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
+
+    `trust_root` is a Sigstore ClientTrustConfig (JSON) that names the services and their keys; None: the public ones.
+    """
+
+    name: str
+    issuer: str  # "https://token.actions.githubusercontent.com"
+    subject: str  # "https://github.com/acme/images/.github/workflows/nightly.yml@refs/heads/main"
+    trust_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Exemption:
+    """A known vulnerability that is accepted until a day, and why."""
+
+    advisory: str  # "GHSA-...", "CVE-...", or what else the advisory is called
+    package: str | None  # of this one alone
+    because: str
+    until: date  # the last day
+
+
+@dataclass(frozen=True)
+class Project:
+    """What publish.yaml says; without the file, nothing and nobody."""
+
+    to: str | None = None  # "ghcr.io/acme/rl": images go to repositories below it
+    source: str | None = None  # address of the repository that holds the locks
+    keys: tuple[Key, ...] = ()
+    identities: tuple[Identity, ...] = ()
+    exemptions: tuple[Exemption, ...] = ()
+
+
+def load(directory: Path) -> Project:
+    """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong.
+
+    Raises MatrixError for a publish.yml and a dangling link: taken for no file, they would switch verification off.
+    """
+    path, misspelt = directory / FILE, directory / _MISSPELT
+    if os.path.lexists(misspelt):
+        fix = f"rename it to {FILE}"
+        raise MatrixError("the file has another name than the one that is read", where=str(misspelt), fix=fix)
+    try:
+        document = documents.parse(path, data.read(path, directory, data.HAND_WRITTEN))
+    except FileNotFoundError as error:
+        if not path.is_symlink():
+            return Project()
+        fix = "correct the link, or remove it"
+        raise MatrixError("the link leads to no file", where=str(path), why=f"to {path.readlink()}", fix=fix) from error
+    except OSError as error:
+        raise MatrixError("the file cannot be read", where=str(path), why=error.strerror) from error
+    if document.errors:
+        raise MatrixErrors(document.errors)
+    try:
+        read = _File.model_validate(document.data)
+    except ValidationError as invalid:
+        raise MatrixErrors(explain(document, invalid.errors(include_url=False), _File)) from invalid
+    return Project(
+        read.publish.to,
+        read.publish.source,
+        tuple(Key(name, directory / file) for name, file in read.publish.keys.items()),
+        tuple(
+            Identity(name, each.issuer, each.subject, directory / each.trust_root if each.trust_root else None)
+            for name, each in read.publish.identities.items()
+        ),
+        tuple(Exemption(each.advisory, each.package, each.because, each.until) for each in read.publish.exemptions),
+    )
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Identity(_Model):
+    issuer: _Text
+    subject: _Text
+    trust_root: _Text | None = None  # file, from the project's directory
+
+
+class _Exemption(_Model):
+    advisory: _Text
+    package: _Text | None = None
+    because: _Text
+    until: date
+
+
+class _Publish(_Model):
+    to: _Text | None = None
+    source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = None
+    keys: dict[_Text, _Text] = Field(default_factory=dict)  # name -> file, from the project's directory
+    identities: dict[_Text, _Identity] = Field(default_factory=dict)
+    exemptions: tuple[_Exemption, ...] = ()
+
+
+class _File(_Model):
+    publish: _Publish = Field(default_factory=_Publish)

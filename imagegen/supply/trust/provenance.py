@@ -1,0 +1,146 @@
+"""How an image came to be: SLSA provenance, the predicate of an in-toto statement about its manifest.
+
+A pure function of the lock, of where it comes from, and of who builds. Sources: SLSA provenance v1
+(https://slsa.dev/spec/v1.0/provenance), in-toto attestation framework v1, ResourceDescriptor; GitHub Actions, "Default
+environment variables".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen import __version__
+from imagegen.core import registry
+from imagegen.core.store import digest_of
+from imagegen.core.text import redact
+from imagegen.plan.lock import contents_hash, inputs_hash
+from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedWheel
+from imagegen.supply.trust import purl
+from imagegen.supply.trust.origin import Source
+
+BUILD_TYPE = "https://imagegen.dev/build/v1"  # an image from a lock: what `externalParameters` then holds
+_LOCAL = "https://imagegen.dev/builder/local"
+_GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_WORKFLOW_REF", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Who builds: `id` is the platform that is trusted to say so, `run` the address of this run, where it has one."""
+
+    id: str
+    run: str | None = None
+
+
+def builder(env: Mapping[str, str]) -> Builder:
+    """The workflow of GitHub Actions that this is a run of; else imagegen on somebody's machine."""
+    server, repository, workflow, run, attempt = (env.get(name, "") for name in _GITHUB)
+    if env.get("GITHUB_ACTIONS") != "true" or not (server and repository and workflow):
+        return Builder(_LOCAL)
+    return Builder(
+        f"{server}/{workflow}",
+        f"{server}/{repository}/actions/runs/{run}/attempts/{attempt or 1}" if run else None,
+    )
+
+
+def provenance(lock: Lock, document: bytes, source: Source | None, who: Builder) -> bytes:
+    """The predicate. `document` is the lock as it is attached, whose digest is named."""
+    metadata = {"invocationId": who.run} if who.run else {}
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {
+                "cell": lock.cell,
+                "inputs": inputs_hash(lock),
+                "lock": {"digest": _sha256(digest_of(document))},
+                "source": _source(source) if source else "none: the lock is in no git repository",
+            },
+            "internalParameters": {"contents": contents_hash(lock), "as-of": lock.as_of},
+            "resolvedDependencies": list(_dependencies(lock, source)),
+        },
+        "runDetails": {
+            "builder": {"id": who.id, "version": {"imagegen": __version__}},
+            "metadata": metadata,
+        },
+    }
+    return (json.dumps(predicate, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"url": source.url, "commit": source.commit, "dirty": source.dirty}
+
+
+def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]:
+    """All that went into the image, and into what was built for it; each once, the repository of the lock first."""
+    if source:
+        yield {
+            "name": "source",
+            "uri": f"git+{source.url}@{source.commit}" if source.url else f"git+commit:{source.commit}",
+            "digest": {"gitCommit": source.commit},
+            "annotations": {"dirty": source.dirty},
+        }
+    base = lock.base
+    if base.content and base.image:
+        uri = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
+    if archive := lock.interpreter.file:
+        yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
+    for deb in lock.debs:
+        yield {"uri": purl.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
+    seen = set()
+    for found in (*_of_wheels(lock.wheels), *(each for build in lock.builds for each in _of_build(build))):
+        if (key := json.dumps(found, sort_keys=True)) not in seen:
+            seen.add(key)
+            yield found
+
+
+def _of_wheels(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
+    for wheel in wheels:
+        if wheel.build:  # it is made here, of what its build names
+            continue
+        if wheel.sdist is None:
+            yield _file(wheel.name, wheel.version, wheel.file)
+            continue
+        if wheel.sdist.git:
+            yield _git(wheel.name, wheel.version, wheel.sdist.git)
+        else:
+            yield _file(wheel.name, wheel.version, wheel.sdist.file)
+        yield from _of_wheels(wheel.sdist.build_requires)
+
+
+def _of_build(build: LockedBuild) -> Iterator[dict[str, Any]]:
+    if build.git:
+        yield _git(build.name, build.version, build.git)
+    else:
+        yield _file(build.name, build.version, build.source)
+    for module in build.submodules:
+        yield {
+            "name": f"{build.name}: {module.path}",
+            "uri": f"git+{redact(module.url)}@{module.commit}",
+            "digest": {"gitCommit": module.commit, "gitTree": module.tree},
+        }
+    for patch in build.patches:
+        yield {"name": f"{build.name}: {patch.filename}", "digest": {"sha256": patch.sha256}}
+    yield from _of_wheels(build.build_requires)
+
+
+def _file(name: str, version: str, file: File) -> dict[str, Any]:
+    found: dict[str, Any] = {"uri": purl.pypi(name, version, file), "digest": {"sha256": file.sha256}}
+    if file.url:
+        found["downloadLocation"] = redact(file.url)
+    return found
+
+
+def _git(name: str, version: str, git: LockedGit) -> dict[str, Any]:
+    folder = f"#subdirectory={git.subdirectory}" if git.subdirectory else ""
+    return {
+        "name": f"{name} {version}",
+        "uri": f"git+{redact(git.url)}@{git.commit}{folder}",
+        "digest": {"gitCommit": git.commit, "gitTree": git.tree},
+    }
+
+
+def _sha256(digest: str) -> dict[str, str]:
+    return {"sha256": digest.removeprefix("sha256:")}

@@ -1,0 +1,311 @@
+"""The bill of materials: every wheel, Debian package and source of an image, with hashes and licences, as CycloneDX.
+
+A pure function of the lock, the image's digest, and what is known of its packages: no clock, nothing random, and no
+version of ours, so that it says the same when it is made again. Source: CycloneDX 1.6, ECMA-424.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagegen.audit.model import Deb as InstalledDeb
+from imagegen.audit.model import Licence, Release
+from imagegen.core import registry
+from imagegen.core.text import redact
+from imagegen.plan.lock import contents_hash, inputs_hash
+from imagegen.plan.lock.base import Deb
+from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedSubmodule, LockedWheel
+from imagegen.plan.lock.title import title
+from imagegen.supply.trust import purl, spdx
+from imagegen.supply.trust.shipped import data
+
+_NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # of these documents alone
+_OWN = "imagegen:"  # properties that are ours; CycloneDX leaves their names to who writes them
+
+Component = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of packages beside the lock; whatever is missing is said to be unknown."""
+
+    wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
+    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
+    release: Release | None = None  # of the base
+
+
+def sbom(lock: Lock, digest: str, known: Known) -> bytes:
+    """The document about the image with this manifest digest, which the lock gave. Equal arguments, equal bytes."""
+    root = _image(lock, digest)
+    base = _base(lock, known.release)
+    debs = _debs(lock, known)
+    stack = {package.name: _package(lock, package, known) for package in lock.packages}
+    support = _support(lock)
+    own = [base, *_interpreter(lock), support]
+    components = [*own, *debs, *stack.values()]
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'{digest} {contents_hash(lock)}')}",
+        "metadata": {
+            "timestamp": lock.as_of,
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": "imagegen"}]},
+            "component": root,
+        },
+        "components": sorted(components, key=lambda each: str(each["bom-ref"])),
+        "dependencies": _dependencies(lock, _ref(root), [_ref(each) for each in own], map(_ref, debs), stack),
+    }
+    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _ref(component: Component) -> str:
+    return str(component["bom-ref"])
+
+
+def _image(lock: Lock, digest: str) -> Component:
+    return _component(
+        "container",
+        lock.image,
+        digest,
+        purl.oci(lock.image, digest, lock.platform),
+        sha256=digest.removeprefix("sha256:"),
+        description=title(lock),
+        properties={
+            "cell": lock.cell,
+            "inputs": inputs_hash(lock),
+            **{f"axis:{name}": value for name, value in lock.axes.items()},
+        },
+    )
+
+
+def _base(lock: Lock, release: Release | None) -> Component:
+    """The operating system, or the image that brings it."""
+    base = lock.base
+    if base.content and base.image:
+        ref = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        sha256 = base.content.digest.removeprefix("sha256:")
+        return _component(
+            "container",
+            base.image,
+            base.content.digest,
+            ref,
+            sha256=sha256,
+            properties={"system": f"{release.id} {release.version}".strip() if release else None},
+        )
+    number = data("debian")["releases"].get(base.suite, base.suite)
+    archives = {f"archive:{name}": date for name, date in base.archives.items()}
+    found = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
+    return {**found, "bom-ref": f"base:{base.name}"}
+
+
+def _interpreter(lock: Lock) -> list[Component]:
+    """Return a standalone interpreter as a component; one of the base's packages stands among these."""
+    archive = lock.interpreter.file
+    if archive is None:
+        return []
+    ref = purl.generic("cpython", lock.interpreter.version, archive.url, archive.sha256)
+    properties = {"release": f"python-build-standalone {lock.interpreter.release}", "file": archive.filename}
+    licences = "its archive states none; CPython's own is PSF-2.0, and it contains other libraries"
+    return [
+        _component(
+            "application",
+            "cpython",
+            lock.interpreter.version,
+            ref,
+            sha256=archive.sha256,
+            licences=licences,
+            properties=properties,
+        )
+    ]
+
+
+def _support(lock: Lock) -> Component:
+    """The programs that imagegen itself puts into an image: the entrypoint and the doctor."""
+    version = lock.inputs.get("preflight", "")[:12]
+    licence = spdx.Terms("Apache-2.0", declared=True)
+    found = _component("application", "imagegen-preflight", version, None, licences=licence)
+    return {**found, "bom-ref": "imagegen-preflight"}
+
+
+def _debs(lock: Lock, known: Known) -> list[Component]:
+    """The Debian packages: those of the lock; of a registry's image, those that dpkg has in the tree besides."""
+    locked = [_locked_deb(each, lock.base.suite, known.debs.get(each.name)) for each in lock.debs]
+    if lock.base.debs:
+        return locked
+    names = {each.name for each in lock.debs}
+    return locked + [
+        _component(
+            "library",
+            name,
+            each.version,
+            purl.deb_of(known.release, name, each),
+            licences=_deb_terms(each),
+            properties={"source-package": f"{each.source} {each.source_version}"},
+        )
+        for name, each in known.debs.items()
+        if name not in names
+    ]
+
+
+def _locked_deb(package: Deb, suite: str | None, installed: InstalledDeb | None) -> Component:
+    there = installed if installed and installed.version == package.version else None
+    return _component(
+        "library",
+        package.name,
+        package.version,
+        purl.deb(package, suite),
+        sha256=package.sha256,
+        licences=_deb_terms(there),
+        properties={
+            "size": str(package.size),
+            "archive": package.archive,
+            "path": package.path,
+            "source-package": f"{there.source} {there.source_version}" if there else None,
+        },
+    )
+
+
+def _deb_terms(package: InstalledDeb | None) -> spdx.Terms | str:
+    if package is None:
+        return "the base was not looked at"
+    if package.licences is None:
+        return "it has no copyright file"
+    return spdx.of_deb(package.licences) if package.licences else "its copyright file is not machine-readable"
+
+
+def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Component:
+    """One distribution of the stack; what is compiled has its sources, and its wheel where it is there already."""
+    wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
+    stated = known.wheels.get(wheel.file.sha256) if wheel else None
+    unknown = "nobody has looked at the wheel" if stated is None else "its metadata states none"
+    terms = spdx.of_wheel(stated) if stated else spdx.Terms()
+    named: spdx.Terms | str = terms if terms.expression or terms.names else unknown
+    build = package if isinstance(package, LockedBuild) else None
+    file = wheel.file if wheel else None
+    found = _component(
+        "library",
+        package.name,
+        package.version,
+        purl.pypi(package.name, package.version, file),
+        sha256=file.sha256 if file else None,
+        licences=named,
+        properties={
+            "size": str(file.size) if file else None,
+            "index": wheel.file.index
+            if wheel and not (wheel.sdist or build)
+            else None,  # none serves what is made here
+            "because": package.because,
+            "choice": package.choice,
+            "build-key": build.key if build else None,
+        },
+    )
+    if file and file.url:
+        found["externalReferences"] = [{"type": "distribution", "url": redact(file.url)}]
+    if build:
+        found["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
+    elif wheel and wheel.sdist:
+        found["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
+    return found
+
+
+def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
+    return next((each for each in lock.wheels if each.name == build.name), None)
+
+
+def _pedigree(
+    package: LockedWheel | LockedBuild,
+    source: File,
+    git: LockedGit | None,
+    submodules: Iterable[LockedSubmodule] = (),
+    patches: Iterable[LockedPatch] = (),
+) -> Component:
+    """Of what it was made: an sdist or a commit with its submodules, and the patches on top."""
+    if git:
+        own = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
+    else:
+        own = _component("library", package.name, package.version, purl.pypi(package.name, package.version, source))
+        own["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
+        own["bom-ref"] = f"source:{_ref(own)}"
+    modules = [_commit(each.path, each.commit, each.url, each.commit, each.tree, None) for each in submodules]
+    found: Component = {"ancestors": [own, *modules]}
+    if git:
+        found["commits"] = [{"uid": git.commit, "url": redact(git.url)}]
+    if there := [
+        {"type": "unofficial", "diff": {"url": f"wheels/patches/{each.filename}#sha256={each.sha256}"}}
+        for each in patches
+    ]:
+        found["patches"] = there
+    return found
+
+
+def _commit(name: str, version: str, url: str, commit: str, tree: str, sha256: str | None) -> Component:
+    """A commit's tree; `sha256` is of the archive that is packed of it."""
+    ref = purl.git(name.replace("/", "-"), version, redact(url), commit)
+    found = _component(
+        "library", name, version, ref, sha256=sha256, properties={"git-commit": commit, "git-tree": tree}
+    )
+    found["bom-ref"] = f"source:{ref}"
+    found["externalReferences"] = [{"type": "vcs", "url": redact(url)}]
+    return found
+
+
+def _component(
+    kind: str,
+    name: str,
+    version: str | None,
+    ref: str | None,
+    *,
+    sha256: str | None = None,
+    description: str | None = None,
+    licences: spdx.Terms | str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+) -> Component:
+    """A component; `ref` is its package URL, `licences` a sentence where they are unknown."""
+    told = dict(properties or {})
+    if isinstance(licences, str):
+        told["licence"] = f"unknown: {licences}"
+    found: Component = {
+        "type": kind,
+        "bom-ref": ref,
+        "name": name,
+        "version": version,
+        "purl": ref,
+        "description": description,
+        "hashes": [{"alg": "SHA-256", "content": sha256}] if sha256 else None,
+        "licenses": _licences(licences) if isinstance(licences, spdx.Terms) else None,
+        "properties": [{"name": _OWN + key, "value": value} for key, value in sorted(told.items()) if value] or None,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _licences(terms: spdx.Terms) -> list[Component]:
+    how = "declared" if terms.declared else "concluded"
+    if terms.expression:
+        return [{"expression": terms.expression, "acknowledgement": how}]
+    named: list[Component] = [{"license": {"name": name, "acknowledgement": how}} for name in terms.names]
+    if terms.text:
+        named[0]["license"]["text"] = {"contentType": "text/plain", "content": terms.text}
+    return named
+
+
+def _dependencies(
+    lock: Lock, root: str, own: Sequence[str], debs: Iterable[str], stack: Mapping[str, Component]
+) -> list[Component]:
+    """Return which component needs which: the image its `own`, base first, and the stack; the base its `debs`."""
+    asked: dict[str, list[str]] = {_ref(each): [] for each in stack.values()}
+    asked |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
+    asked |= {ref: [] for ref in asked[own[0]]}
+    for package in lock.packages:
+        askers = [_ref(stack[name]) for name in package.via if name in stack]
+        if package.because or not askers:
+            askers.append(root)
+        for asker in askers:
+            asked[asker].append(_ref(stack[package.name]))
+    return [{"ref": ref, "dependsOn": sorted(set(wanted))} for ref, wanted in sorted(asked.items())]

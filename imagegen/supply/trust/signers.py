@@ -1,0 +1,71 @@
+"""Who signs, and whose signature is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from imagegen.core.errors import StrangerError, TrustError
+from imagegen.supply.trust import bundle as bundles
+from imagegen.supply.trust import keys, statement
+from imagegen.supply.trust.bundle import Bundle
+from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.keys import KeySigner
+from imagegen.supply.trust.project import FILE, Project
+from imagegen.supply.trust.statement import Statement
+
+
+class Signer(Protocol):
+    """`name` is what people call it."""
+
+    name: str
+
+    def sign(self, statement: bytes) -> bytes:
+        """A bundle of the statement. Raises TrustError."""
+
+
+class Trust:
+    """The keys and identities of a project. Raises TrustError when one of its keys cannot be had."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._keys = keys.public_keys(project.keys)
+        self._identities = Identities(project.identities)
+        self.anybody = bool(project.keys or project.identities)
+
+    def require(self, signer: KeySigner, file: Path) -> None:
+        """Raise TrustError where the project names somebody, and not the key that the private key's `file` holds."""
+        if not self.anybody or any(key.hint == signer.hint for key in self._keys):
+            return
+        named = [f"the key {key.name}" for key in self._project.keys]
+        named += [f"the identity {each.name}" for each in self._project.identities]
+        public = f"`openssl pkey -in {file} -pubout` or `cosign public-key --key {file}`"
+        raise TrustError(
+            f"{FILE} does not name this signing key: what it signs would be believed by nobody",
+            where=str(file),
+            why=f"{FILE} names {', '.join(named)}, and this is another one",
+            fix=f"sign with what {FILE} names, or add this key's public half under `keys`: {public} writes it",
+        )
+
+    def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
+        """The project's name of who signed, and what they said.
+
+        Raises StrangerError where that is nobody of the project, TrustError where the bundle is malformed, or says that
+        it is signed by a key or an identity that did not sign it.
+        """
+        found = bundles.read(bundle)
+        if found.hint is None:
+            name, said = self._identities.signer_of(bundle)
+            return name, statement.read(said)
+        return self._by_key(found), statement.read(found.payload)
+
+    def _by_key(self, bundle: Bundle) -> str:
+        """The key that signed. The hint is only a claim, so each is tried."""
+        for key in self._keys:
+            if key.signed(bundle.signed, bundle.signature):
+                return key.name
+        for key in self._keys:
+            if key.hint == bundle.hint:
+                why = f"the key {key.name!r} is named as its signer, and did not sign this"
+                raise TrustError("the signature is wrong", why=why, fix="do not trust what it is attached to")
+        raise StrangerError("it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}")

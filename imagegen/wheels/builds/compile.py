@@ -1,0 +1,192 @@
+"""Compile what a lock wants compiled: planned within one memory, several at once where that holds them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from imagegen.core.errors import BuildError
+from imagegen.core.gpu import Gpu
+from imagegen.image import layers
+from imagegen.plan.lock.build_sources import fetch_sources
+from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels import throttle, wheelhouse
+from imagegen.wheels.builds import check, costs, probe, record, reserve
+from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.builds.run import Stage, run
+from imagegen.wheels.builds.sources import require_sources
+from imagegen.wheels.builds.toolchain import stage
+from imagegen.wheels.throttle import Machine, Plan, Work
+
+_PLANNING = "builds"  # the lock around looking what is taken, and taking
+_POLL = 5.0  # seconds between looks whether another imagegen's builds have left
+
+
+def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: Bench) -> None:
+    """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit tells of.
+
+    No two imagegens compile the same: the second waits, and takes what the first has made. That it can be compiled,
+    with which recipe and tools, has been seen when it was locked: the lock is the cell's.
+
+    Raises BuildError, with what went wrong first; FetchError, EngineError.
+    """
+    with _sole(wanted, bench) as pending:
+        if not pending:
+            return
+        fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
+        for build in pending.values():
+            require_sources(build, bench.store)
+        base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
+        look = partial(probe.probe, lock, base, bench)
+        works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
+        yard = _Yard(bench, works, look, look())
+        yard.announce()  # before anything large is fetched
+        # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
+        stages = {name: stage(replace(lock, builds=(build,)), cell.recipes, bench) for name, build in pending.items()}
+        yard.work_off(_Job(lock, stages, cell.gpus, known, bench), pending)
+
+
+@contextmanager
+def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, LockedBuild]]:
+    """Those that nobody else has made, or is making, by name."""
+    with ExitStack() as locks:
+        for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
+            told = f"{build.name} {build.version}: another imagegen compiles it; this one waits and takes what it makes"
+            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, told)))
+        yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every build of a lock needs, and what each starts from, by name."""
+
+    lock: Lock
+    stages: Mapping[str, Stage]
+    gpus: Sequence[Gpu]
+    known: Sequence[Gpu]
+    bench: Bench
+
+    def make(self, build: LockedBuild, plan: Plan) -> None:
+        """From sources to the wheelhouse."""
+        store, progress, lock = self.bench.store, self.bench.progress, self.lock
+        with store.room("built") as room:
+            out = room / "out"
+            done = run(build, self.stages[build.name], plan, out, self.bench)
+            path = check.made(out, build)
+            try:
+                remarks = check.check(path, build, lock, self.gpus, self.known)
+            except BuildError as error:
+                error.fix = "; ".join(filter(None, [error.fix, f"what was compiled is {_spared(path, self.bench)}"]))
+                raise
+            for remark in remarks:
+                progress.say(f"note: {build.name} {build.version} is {remark}")
+            wheel = record.kept(path, out, build, lock, plan, done, store, time.time())
+        wheelhouse.keep(store, wheel)
+        costs.learn(build, wheel.record, store)
+        progress.say(record.sentence(wheel, plan))
+
+
+def _spared(wheel: Path, bench: Bench) -> Path:
+    """Where a refused wheel is put: hours may have gone into it, and its error may be the recipe's."""
+    place = bench.settings.store.parent / "refused" / wheel.name
+    with bench.store.explained():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(wheel, place)
+    return place
+
+
+@dataclass
+class _Yard:
+    """Builds that wait, and those that run, on one machine."""
+
+    bench: Bench
+    works: Mapping[str, Work]
+    look: Callable[[], Machine]
+    machine: Machine  # as it was when none of ours ran
+    running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
+    told: dict[str, Plan] = field(default_factory=dict)
+
+    def announce(self) -> None:
+        """Say the plan."""
+        plans = self._plans(self.works, reserve.taken(self.bench.store, self.bench.place))
+        for name, plan in plans.items():
+            self._tell(name, plan)
+        if waiting := [name for name in self.works if name not in plans]:
+            self.bench.progress.say(f"{', '.join(waiting)}: when there is memory for it")
+
+    def _tell(self, name: str, plan: Plan) -> None:
+        """Once; again where it has changed meanwhile."""
+        if self.told.get(name) != plan:
+            self.told[name] = plan
+            self.bench.progress.say(plan.sentence(name))
+
+    def work_off(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
+        """All of them. After a failure none is started any more, and what runs is let finish."""
+        waiting = dict(pending)
+        pool = ThreadPoolExecutor(len(waiting), thread_name_prefix="build")
+        failure: BaseException | None = None
+        try:
+            while self.running or (waiting and failure is None):
+                if failure is None:
+                    for name, (plan, held) in self._startable(waiting).items():
+                        self._tell(name, plan)
+                        future = pool.submit(job.make, waiting.pop(name), plan)
+                        self.running[future] = name, plan, held
+                if not self.running:
+                    self._wait_for_others()
+                    continue
+                finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    name, _, held = self.running.pop(future)
+                    held.close()
+                    error = future.exception()
+                    if error and self.running:
+                        self.bench.progress.say(f"{name}: {error}")
+                    failure = failure or error
+        except BaseException:
+            self.bench.stop.set()
+            raise
+        finally:
+            pool.shutdown()
+            for _, _, held in self.running.values():
+                held.close()
+        if failure:
+            raise failure
+
+    def _wait_for_others(self) -> None:
+        """Until other imagegens have taken, or left, something of the machine."""
+        before = reserve.taken(self.bench.store, self.bench.place)
+        while before.memory and reserve.taken(self.bench.store, self.bench.place) == before:
+            time.sleep(_POLL)
+        self.machine = self.look()
+
+    def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[Plan, ExitStack]]:
+        """Plans for those that there is room for now, with the memory that they hold until their stack is closed."""
+        store, place = self.bench.store, self.bench.place
+        with store.lock(_PLANNING):
+            taken = reserve.taken(store, place)
+            if not waiting or (self.running and taken.cores >= self.machine.cores):
+                return {}
+            found = {}
+            for name, plan in self._plans({name: self.works[name] for name in waiting}, taken).items():
+                found[name] = plan, ExitStack()
+                found[name][1].enter_context(reserve.reserved(store, place, plan.memory, plan.jobs * plan.threads))
+        return found
+
+    def _plans(self, works: Mapping[str, Work], taken: reserve.Taken) -> dict[str, Plan]:
+        """For those that there is room for beside what is taken; what does not fit at all may pass alone."""
+        plans = throttle.share(works, self._left(taken), taken.memory)
+        return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
+
+    def _left(self, taken: reserve.Taken) -> Machine:
+        """The machine without the cores that are used, and with what is available now that ours have begun."""
+        own = sum(plan.memory for _, plan, _ in self.running.values())
+        cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)
+        return replace(self.machine, cores=cores, available=available)

@@ -1,0 +1,135 @@
+"""What buildx says of a build: the worker's own lines, the log, and running out of memory in all its disguises.
+
+Source of the format: plain progress of buildx 0.13 and 0.29: `#12 34.5 text` is a line of step 12 after 34.5 seconds,
+and `#12 ERROR: ...` its end. BuildKit repeats the log's end behind `------`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagegen.core.text import cut, redact
+
+_EVENT = re.compile(r"#[0-9]+ [0-9.]+ @imagegen (\{.*\})")
+_LINE = re.compile(r"#[0-9]+ (?:[0-9.]+ (?P<text>.*)|(?P<end>ERROR: .*))")
+_KEPT = 50_000  # lines of a log
+_END = 400  # lines in which a disguise is looked for
+_WIDTH = 300  # characters of a line in an error
+_MOST = 1 << 60  # of whatever is counted: JSON has larger numbers, and infinite ones
+
+# Each disguise with its name for people. Sources: flash-attention#2079, roboflow/inference#2068, and the messages of
+# BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
+_DISGUISES = (
+    (re.compile(r"exit code: 137\b"), "exit code 137 (SIGKILL)"),
+    (re.compile(r"exit code: 143\b"), "exit code 143 (SIGTERM)"),
+    (re.compile(r"Killed \(program (\w+)\)|Killed signal terminated program (\w+)"), "a compiler was killed"),
+    (re.compile(r"died due to signal 9"), "a program of nvcc's was killed"),
+    (re.compile(r"(^|[\s:])Killed\b(?! \(| signal)"), "a process was killed"),
+    (
+        re.compile(
+            r"keepalive ping failed|closing transport due to: connection error|error reading from server: EOF"
+            r"|rpc error: code = Unavailable"
+        ),
+        "BuildKit no longer answered: the compilers took all that the machine has",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the worker's. Sizes are bytes; what it did not say is 0 or None."""
+
+    kind: str  # "start", "progress", "done" or "failed"
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    memory: int = 0  # of all processes of the build, now
+    peak: int = 0  # the most that it was
+    largest: int = 0  # of one process, so far
+    cause: str | None = None  # of a failure: "memory" or another word
+    what: str | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Event:
+        def number(name: str) -> float:
+            value = said.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST:
+                return value
+            return 0
+
+        def text(name: str) -> str | None:
+            value = said.get(name)
+            return value if isinstance(value, str) else None
+
+        return cls(
+            kind=text("event") or "",
+            done=int(number("done")),
+            total=int(number("total")),
+            seconds=float(number("seconds")),
+            memory=int(number("memory")),
+            peak=int(max(number("peak"), number("memory"))),
+            largest=int(number("largest")),
+            cause=text("cause"),
+            what=text("what"),
+        )
+
+
+@dataclass
+class Ear:
+    """Listens to one build. Give `hear` each line; `told` is called with each event."""
+
+    told: Callable[[Event], None]
+    failure: Event | None = None
+    _log: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def hear(self, line: str) -> None:
+        if event := _event(line):
+            if event.kind == "failed":
+                self.failure = event
+            self.told(event)
+        elif found := _LINE.fullmatch(line):
+            self._log.append(found["text"] if found["end"] is None else found["end"])
+        elif line.startswith(("ERROR", "error")):
+            self._log.append(line)
+
+    @property
+    def log(self) -> str:
+        """What the programs of the build said."""
+        return "".join(f"{line}\n" for line in self._log)
+
+    def starved(self) -> str | None:
+        """What shows that the memory was not enough, of a build that failed; None: it failed for another reason."""
+        if self.failure and self.failure.cause:
+            return (self.failure.what or "out of memory") if self.failure.cause == "memory" else None
+        return disguise(list(self._log)[-_END:])
+
+    def ending(self, lines: int) -> str:
+        """The last lines of the log, without what BuildKit says of the step as a whole."""
+        said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
+        return "\n".join(said[-lines:])
+
+
+def disguise(lines: Iterable[str]) -> str | None:
+    """What says in these lines that memory ran out; None: nothing does."""
+    every = list(lines)
+    if any("context canceled" in line for line in every):  # whoever stops a build has its programs killed too
+        return None
+    for pattern, name in _DISGUISES:
+        if any(pattern.search(line) for line in every):
+            return name
+    return None
+
+
+def _event(line: str) -> Event | None:
+    """None too for a line that only looks like one: a compiler may print anything."""
+    found = _EVENT.fullmatch(line)
+    try:
+        said = json.loads(found[1]) if found else None
+    except (ValueError, RecursionError):
+        return None
+    return Event.of(said) if isinstance(said, dict) and said.get("event") else None

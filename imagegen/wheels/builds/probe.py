@@ -1,0 +1,49 @@
+"""The machine as a build will find it: its cores, and the memory that it may use. Asked of the builder itself."""
+
+from __future__ import annotations
+
+import json
+
+from imagegen.core.errors import BuildError, EngineError
+from imagegen.image.layers import Image
+from imagegen.incontainer import WORKER
+from imagegen.plan.lock.model import Lock
+from imagegen.wheels import throttle
+from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.throttle import Machine
+
+# On the base, which has a Python and is small: the plan can be told before gigabytes are on their way.
+_DOCKERFILE = """\
+FROM base AS asked
+USER root
+RUN --network=none --mount=type=bind,from=worker,target=/mnt/worker {interpreter} -I /mnt/worker/build.py probe > /said
+FROM scratch
+COPY --from=asked /said /said
+"""
+
+
+def probe(lock: Lock, base: Image, bench: Bench) -> Machine:
+    """Ask. `base` is the lock's, in the store.
+
+    Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
+    """
+    with bench.store.room("probe") as room:
+        (room / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
+        context = ("--build-context", f"base={bench.layout(base)}", "--build-context", f"worker={WORKER}")
+        out = room / "out"
+        arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]
+        try:
+            bench.buildx(arguments, room, lambda _: None)
+        except EngineError as error:
+            if bench.builder:
+                error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"
+            raise
+        answer = (out / "said").read_text(errors="replace")
+    try:
+        return throttle.machine(json.loads(answer.partition("@imagegen ")[2]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BuildError(
+            "the builder does not say what machine it is",
+            why=f"its answer was {answer[:200]!r}",
+            fix="name another one with --builder",
+        ) from error

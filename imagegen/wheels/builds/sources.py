@@ -1,0 +1,70 @@
+"""What can be known of a build's sources before a toolchain is fetched: whether they are what the recipe says."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.core.errors import BuildError
+from imagegen.core.store import Store, disk
+from imagegen.incontainer.worker import source
+from imagegen.incontainer.worker.fail import Refused
+from imagegen.plan.lock.model import LockedBuild
+
+_RECIPE = "correct its recipe under wheels/ and lock again"
+
+
+def require_sources(build: LockedBuild, store: Store) -> None:
+    """Raise BuildError where the sources cannot be unpacked, a patch does not apply, or they are another release.
+
+    Works on what the store holds, with the worker's own code, in a directory that goes afterwards.
+    """
+    with store.room("sources") as room:
+        files = {build.source.filename: build.source.digest}
+        files |= {patch.filename: f"sha256:{patch.sha256}" for patch in build.patches}
+        for name, digest in files.items():
+            (room / name).symlink_to(store.path(digest))
+        spec = {"source": build.source.filename, "patches": [each.filename for each in build.patches], "epoch": 0}
+        unpacked = room / "unpacked" / "source"
+        try:
+            source.prepare(spec, room, unpacked)
+        except (Refused, OSError) as error:
+            if isinstance(error, OSError) and disk.is_full(error):
+                raise
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise BuildError(f"{_name(build)} cannot be compiled from its sources", why=why, fix=_RECIPE) from error
+        _require_release(build, unpacked / "pyproject.toml")
+
+
+def _require_release(build: LockedBuild, pyproject: Path) -> None:
+    """Of sources that state their version in pyproject.toml, where no backend may change it (PEP 621)."""
+    stated = _stated(pyproject)
+    if stated is None:
+        return
+    name, version = stated
+    if (canonicalize_name(name), Version(version.public)) != (build.name, Version(Version(build.version).public)):
+        raise BuildError(
+            f"the sources of {_name(build)} are another release",
+            where="pyproject.toml",
+            why=f"they call themselves {name} {version}",
+            fix=f"name the release as its sources do: {_RECIPE}",
+        )
+
+
+def _stated(pyproject: Path) -> tuple[str, Version] | None:
+    """Name and version; None where the build decides, or where only the build's backend can say what is wrong."""
+    if pyproject.is_symlink() or not pyproject.is_file():
+        return None
+    try:
+        project: Any = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        return str(project["name"]), Version(project["version"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _name(build: LockedBuild) -> str:
+    return f"{build.name} {build.version}"

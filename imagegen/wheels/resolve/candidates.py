@@ -1,0 +1,168 @@
+"""Where the wheels of a component that needs a compiler are looked for on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import BuildError, LockError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import Link
+from imagegen.plan.lock.model import URL, Lock
+from imagegen.plan.lock.parts import pep508
+from imagegen.plan.lock.recipes import Compiled, allowed, environment, reason
+from imagegen.plan.lock.target import Target
+from imagegen.plan.matrix.model import Cell, Component
+from imagegen.plan.matrix.model import Requirement as Asked
+from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
+from imagegen.wheels import artifacts, wheelhouse
+from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.find import Listing, Need, Offer, Places
+
+
+def places(
+    catalogue: Catalogue, index: Listing | None, settings: Settings, store: Store, client: Client, progress: Progress
+) -> Places:
+    """All places in their order; `index` is what the component's own index has of it."""
+    # Whoever looks for a wheel wants to hear soon that a host is gone: it is one place of many.
+    quick = client.impatient()
+    named = artifacts.place(settings)
+    team = artifacts.Team(named, client, settings) if named else None
+    return Places(
+        store=store,
+        client=client,
+        progress=progress,
+        wheelhouse=partial(wheelhouse.known, store),
+        team=team.lookup if team else None,
+        team_name=str(team) if team else "",
+        links=tuple(
+            Listing(place, _offered(partial(indexes.find_links, quick, place))) for place in settings.find_links
+        ),
+        index=index,
+        catalogue=catalogue.offers,
+    )
+
+
+def index(alias: str, package: str, settings: Settings, client: Client) -> Listing | None:
+    """What the alias's index has of a package today, whatever a lock's as-of time; None where it has no address."""
+    url = indexes.url_of(alias, settings)
+    return Listing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
+
+
+def version_of(component: Component, specifier: str, recipe: Recipe | None, catalogue: Catalogue) -> str:
+    """The newest version that recipe and catalogue know, as a lock takes it, or the one that the specifier pins.
+
+    Raises LockError where there is none.
+    """
+    known = {*(recipe.releases if recipe else ()), *catalogue.versions(component.package)}
+    if fitting := allowed(specifier, known):
+        return fitting[-1]
+    if pinned := _exact(specifier):
+        return pinned
+    raise LockError(
+        f"no version of {component.name}{specifier} is known",
+        why=f"recipes and catalogue know {', '.join(sorted(known, key=Version)) or 'none'}",
+        fix=f"pin one with == where the cell asks for it, or write a recipe of {component.name} under wheels/",
+    )
+
+
+def need_of(component: Component, version: str, cell: Cell, locked: Lock | None, recipe: Recipe | None) -> Need:
+    """What a cell needs of a component, from its lock where it has one, else from what the matrix pins.
+
+    Raises LockError where only a lock can tell which torch it has.
+    """
+    target = Target.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
+    builds = locked.builds if locked else ()
+    key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
+    source = recipe.releases.get(version) if recipe else None
+    obstacle = _obstacle(component, version, cell, recipe) if recipe and source and not key else None
+    return Need(
+        package=component.package,
+        version=version,
+        python=cell.python,
+        platform=target.uv_platform,
+        ranks=target.ranks,
+        torch=_torch(cell, locked),
+        cuda=cell.cuda_version,
+        key=key,
+        source=_named(source) if source and not obstacle else None,
+        obstacle=obstacle,
+        from_source=any(each.from_source for each in cell.requirements if each.component.name == component.name),
+    )
+
+
+def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) -> str | None:
+    """Why the recipe cannot serve the cell, as far as that is known without a lock."""
+    source = recipe.releases[version]
+    if isinstance(source, LocalSource) and not source.path.exists():
+        return f"{source.path} is not there"
+    try:
+        environment(Compiled(Asked(component, "", "", indexes.DEFAULT), recipe.of(version), version), cell)
+    except BuildError as error:
+        return reason(error)
+    return None
+
+
+def _torch(cell: Cell, locked: Lock | None) -> str | None:
+    if locked:
+        return next((wheel.version for wheel in locked.wheels if wheel.name == "torch"), None)
+    asked = next((each for each in cell.requirements if each.component.package == "torch"), None)
+    if asked is None:
+        return None
+    if pinned := _exact(str(Requirement(pep508(asked)).specifier)):
+        return pinned
+    raise LockError(
+        f"which torch {cell.id} has is not known yet",
+        why=f"the matrix asks for torch{asked.specifier}, and the cell is not locked",
+        fix=f"`imagegen lock {cell.id}`",
+    )
+
+
+def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the file names of the lock's direct downloads that the catalogue does not list for this cell.
+
+    Those of a cell that a uv.lock describes are that file's.
+    """
+    if cell.from_uv_lock:
+        return ()
+    found = []
+    components = {each.component.package: each.component for each in cell.requirements}
+    for wheel in lock.wheels:
+        if wheel.file.index != URL:
+            continue
+        need = need_of(components[wheel.name], Version(wheel.version).public, cell, lock, cell.recipes.get(wheel.name))
+        offers = [each for each in catalogue.offers(need) if isinstance(each, Offer) and each.url == wheel.file.url]
+        if not any(each.sha256 in (None, wheel.file.sha256) for each in offers):
+            found.append(wheel.file.filename)
+    return tuple(found)
+
+
+def _exact(specifier: str) -> str | None:
+    """The one version that a specifier allows."""
+    exact = [
+        each.version for each in SpecifierSet(specifier) if each.operator == "==" and not each.version.endswith("*")
+    ]
+    return exact[0] if len(exact) == 1 else None
+
+
+def _named(source: SdistFile | Commit | LocalSource) -> str:
+    """A release's source, as people know it."""
+    match source:
+        case SdistFile():
+            return source.filename
+        case Commit():
+            return f"{source.url} at {source.commit[:12]}"
+        case LocalSource():
+            return str(source.path)
+
+
+def _offered(read: Callable[[], Iterable[Link]]) -> Callable[[], list[Offer]]:
+    return lambda: [Offer(link.filename, link.url, link.sha256) for link in read() if not link.yanked]

@@ -1,0 +1,392 @@
+"""Making a lock: base, resolution, the choice of files, and wheels from sdists."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import ImagegenError, LockError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.image.inputs.foundation import workshop_of
+from imagegen.plan import rules as compat
+from imagegen.plan.lock import indexes, sdist
+from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.freshness import BASE
+from imagegen.plan.lock.interpreter import lock_interpreter
+from imagegen.plan.lock.model import (
+    BUILT,
+    GIT,
+    URL,
+    File,
+    Foundation,
+    Lock,
+    LockedBase,
+    LockedBuild,
+    LockedEnv,
+    LockedGit,
+    LockedGpus,
+    LockedPackages,
+    LockedSdist,
+    LockedWheel,
+    all_debs,
+    archive_name,
+    winners_among,
+)
+from imagegen.plan.lock.parts import Attempts, Parts, default_site, gather, pep508
+from imagegen.plan.lock.recipes import Compiled, no_wheel, released
+from imagegen.plan.lock.resolve import Pinned, Question, Remote, resolve
+from imagegen.plan.lock.sources import Finder, Wanted, in_parallel
+from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.uv_project import Contents, UvProject
+from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
+from imagegen.plan.matrix.rule import Rule
+from imagegen.wheels.resolve.choosing import Chooser
+from imagegen.wheels.resolve.drafts import Drafter
+
+_UV = importlib.metadata.version("uv")
+
+
+def make(
+    cell: Cell,
+    *,
+    previous: Lock | None,
+    upgrade: bool,
+    upgrade_packages: Sequence[str],
+    as_of: str | None,
+    settings: Settings,
+    store: Store,
+    rules: Iterable[Rule],
+    progress: Progress,
+    chooser: Chooser,
+    upgrade_base: bool = False,
+    bounds: Mapping[str, str] | None = None,
+    believe: bool = False,
+) -> Lock:
+    """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
+
+    `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here. `bounds`
+    are specifiers by package that hold for this resolution besides what the matrix asks. With `believe`, a wheel that
+    `previous` has of the same sdist on the same base is not made again to be sure: whatever builds the lock checks it.
+
+    Raises LockError when there is no answer, FetchError when an index fails, BuildError for what cannot be compiled,
+    and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be had.
+    The new lock has the record of `previous` only if nothing else differs.
+    """
+    rules = tuple(rules)
+    held = None if upgrade or upgrade_packages else previous
+    time = held.as_of if held and as_of is None else moment(as_of)
+    settings = indexes.with_indexes(settings, cell.indexes)
+    kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
+    attempts = Attempts()
+    locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade or upgrade_base))
+    added = attempts.attempt(
+        lambda: _added(cell, None if upgrade or upgrade_base else previous, locked_base, settings, store, progress)
+    )
+    debs = all_debs(locked_base, added) if locked_base else ()
+    interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
+    target = Target.of(cell.platform, cell.base, interpreter.version)
+    release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
+    released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
+    compiled = {each.package: each for each in released if each}
+    with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
+        contents: Contents | None = None
+        if cell.from_uv_lock:
+            contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
+            if locked_base is None:
+                attempts.require()
+            parts = Parts(default_site(settings), contents.archives)
+        else:
+            parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
+        assert locked_base  # noqa: S101 - else `gather` has raised why not
+        made_before = _made_before(previous, locked_base) if previous and believe else {}
+        sizes = _sizes(previous)
+        below = Foundation(locked_base, interpreter, added if added and added.debs else None)
+        maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
+        bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
+        if contents:
+            found, wheels = contents.found, maker.wheels(contents.found, contents)
+            attempts.require()
+        else:
+            found = maker.resolved((*compat.constraints(rules, cell), *bounded), kept)
+            wheels = maker.wheels(found)
+        drafter = Drafter(cell, target, rules, compiled, chooser, maker.build_requires, store, settings, progress)
+        uv = previous.uv if previous and previous.uv.version == _UV else maker.uv()
+        made = Lock(
+            cell=cell.id,
+            image=cell.image,
+            axes=dict(cell.axes),
+            inputs={name: value for name, value in cell.inputs.items() if name not in _unused(cell, wheels)},
+            uv=uv,
+            as_of=time,
+            base=locked_base,
+            interpreter=interpreter,
+            wheels=wheels,
+            env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+            added=added,
+        )
+        settled = _settled(previous, made, kept) if previous else {}
+        made = drafter.completed(made, {each.name: each.via for each in found}, settled)
+    made = replace(made, winners=winners_among(cell.winners, made.packages))
+    made = replace(made, gpu=gpus_of(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
+    return previous if previous is not None and replace(previous, record=None) == made else made
+
+
+def _released(
+    requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str], bounds: Mapping[str, str]
+) -> Compiled | None:
+    package = requirement.component.package
+    if recipe := cell.recipes.get(package):
+        narrowed = ",".join(filter(None, [requirement.specifier, bounds.get(package)]))
+        asked = replace(requirement, specifier=narrowed)
+        return replace(released(asked, recipe, chooser.versions(package), kept.get(package)), requirement=requirement)
+    return None
+
+
+def gpus_of(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpus | None:
+    """Return what the cell's image needs of a host's GPUs; None for the CPU."""
+    if cell.cuda_version is None:
+        return None
+    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), compat.floor(rules, facts, "driver", cell.gpus))
+
+
+def moment(asked: str | None) -> str:
+    """A time as locks write it; None is now. Raises LockError for one that has not come, or is none."""
+    if asked is None:
+        return _rfc3339(datetime.now(UTC))
+    try:
+        time = datetime.fromisoformat(asked)
+    except ValueError as error:
+        raise LockError(
+            f"{asked!r} is no time", why=str(error), fix="write a date or a time as in 2026-11-20T00:00:00Z"
+        ) from error
+    # A date or a time without zone is UTC, so that a lock does not depend on where it is made.
+    time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    if time > datetime.now(UTC):
+        why = "a time in the future holds nothing back, so that the next resolution could differ"
+        raise LockError(f"{asked} has not come yet", why=why, fix="name a time in the past")
+    return _rfc3339(time)
+
+
+def _unused(cell: Cell, wheels: Iterable[LockedWheel]) -> set[str]:
+    """Inputs that are sdists which the resolution did not take."""
+    taken = {wheel.name for wheel in wheels if wheel.sdist}
+    return {f"sdist {each.package}" for each in cell.sdists if each.package not in taken}
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+
+
+def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progress, *, upgrade: bool) -> LockedBase:
+    if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
+        return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # whatever a hand has done
+    return base.resolve(cell.base, settings, progress)
+
+
+def _added(
+    cell: Cell,
+    previous: Lock | None,
+    locked_base: LockedBase | None,
+    settings: Settings,
+    store: Store,
+    progress: Progress,
+) -> LockedPackages | None:
+    """The packages above the base: the previous lock's while the base is the same and the cell requests the same."""
+    if not cell.packages or locked_base is None:
+        return None
+    before = previous.added if previous and base.key(previous.base) == base.key(locked_base) else None
+    if before and dict(before.requested) == dict(cell.packages):
+        return before
+    tree = base.rootfs(locked_base, store, settings, progress)
+    return base.resolve_packages(cell.packages, tree, locked_base.name, settings, progress)
+
+
+def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
+    names = {canonicalize_name(name) for name in upgraded}
+    unknown = names - {each.name for each in previous.packages}
+    if unknown:
+        raise LockError(f"the lock has no {', '.join(sorted(unknown))}", fix="upgrade a package that it has")
+    return {each.name: each.version for each in previous.packages if each.name not in names}
+
+
+def _settled(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
+    """What of the compiled may stay, by package: a wheel that was chosen does as long as it is for the same torch.
+
+    So a place that cannot be reached today turns no wheel into a build.
+    """
+    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
+    same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
+    return {
+        each.name: each
+        for each in previous.packages
+        if each.name in kept and (isinstance(each, LockedBuild) or (same and each.choice))
+    }
+
+
+def _sizes(previous: Lock | None) -> dict[str, int]:
+    wheels = previous.wheels if previous else ()
+    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
+    parts = [wheel for each in sdists for wheel in each.build_requires]
+    parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
+    files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
+    return {file.sha256: file.size for file in files if file.size is not None}
+
+
+def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str], LockedWheel]:
+    """Wheels made from sdists, by name and version, as far as this base would make them."""
+    if base.key(previous.base) != base.key(locked_base):
+        return {}
+    return {(wheel.name, wheel.version): wheel for wheel in previous.wheels if wheel.sdist}
+
+
+@dataclass(frozen=True)
+class _Maker:
+    cell: Cell
+    target: Target
+    below: Foundation
+    compiled: Mapping[str, Compiled]  # by package
+    parts: Parts
+    as_of: str
+    settings: Settings
+    store: Store
+    progress: Progress
+    sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
+    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, what is believed of sdists' wheels
+
+    def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
+        """The releases that answer the cell; of what is compiled and of commits, without their files."""
+        described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
+        described += [each.described for each in self.compiled.values()]
+        known = {each.package for each in described}
+        question = Question(
+            requirements=tuple(self._asked(each) for each in self.cell.requirements),
+            target=self.target,
+            as_of=self.as_of,
+            routes=self._routes,
+            sites=self.parts.sites,
+            constraints=constraints,
+            overrides=tuple(each.pep508 for each in self.cell.overrides),
+            sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
+            preferences=kept,
+        )
+        with timed(self.progress, f"resolving {self.cell.id} as of {self.as_of}"):
+            return resolve(question, self.settings)
+
+    def _asked(self, requirement: Requirement) -> str:
+        compiled = self.compiled.get(requirement.component.package)
+        return compiled.pep508 if compiled else pep508(requirement)
+
+    @property
+    def _routes(self) -> dict[str, str]:
+        routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
+        return routes | dict.fromkeys(self.compiled, BUILT)
+
+    def wheels(self, found: Iterable[Pinned], contents: Contents | None = None) -> tuple[LockedWheel, ...]:
+        """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
+        found = [each for each in found if each.name not in self.compiled]
+        requirements = {each.component.package: each for each in self.cell.requirements}
+        commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
+        routes = contents.routes if contents else self._routes
+        sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
+        locked = [
+            *self._files([each for each in found if each.name not in commits], routes, sdists),
+            *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
+        ]
+        return tuple(
+            replace(
+                wheel,
+                because=requirements[wheel.name].because if wheel.name in requirements else None,
+                choice=contents.choice if contents and wheel.file.index == URL else None,
+                misrecorded=self.cell.misrecorded.get(wheel.file.sha256),
+            )
+            for wheel in sorted(locked, key=lambda wheel: wheel.name)
+        )
+
+    def uv(self) -> LockedWheel:
+        """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
+        now = _rfc3339(datetime.now(UTC))
+        question = Question((f"uv=={_UV}",), self.target, now, {}, default_site(self.settings))
+        (wheel,) = self._files(resolve(question, self.settings), {}, {})
+        return wheel
+
+    def _files(
+        self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
+    ) -> tuple[LockedWheel, ...]:
+        """Choose a file for each release. Raises LockError, naming all for which none will do."""
+        chosen: list[tuple[Pinned, Remote]] = []
+        errors: list[ImagegenError] = []
+        for pinned in found:
+            wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
+            declared = sdists.get(pinned.name)
+            if wheel:
+                chosen.append((pinned, wheel))
+            elif pinned.sdist and declared and declared.version == pinned.version:
+                chosen.append((pinned, pinned.sdist))
+            else:
+                errors.append(no_wheel(pinned, self.target, self.cell))
+        if errors:
+            raise LockErrors(errors)
+        with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
+            sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
+        wheels = []
+        for (pinned, remote), size in zip(chosen, sizes, strict=True):
+            alias = routes.get(pinned.name, indexes.DEFAULT)
+            own = alias == URL
+            hint = None if own else indexes.hint(remote.url, remote.filename)
+            file = File(remote.filename, remote.sha256, size, alias, hint, remote.url if own else None)
+            wheel_ = LockedWheel(pinned.name, pinned.version, file, pinned.via)
+            wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
+        return tuple(wheels)
+
+    def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
+        """The file's size in bytes, asked for where an index leaves it out; a uv.lock is taken as it is."""
+        known = remote.size or self.sizes.get(remote.sha256)
+        return known if known or routes.get(pinned.name) == URL else client.size(remote.url)
+
+    def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
+        """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
+        source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
+        return self._built(locked, source, [Wanted(locked.name, source.file)])
+
+    def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
+        """The wheel that a commit gives in the sandbox."""
+        archive = self.parts.archives[pinned.name]
+        sha256 = archive.digest.removeprefix("sha256:")
+        file = File(archive_name(pinned.name, pinned.version), sha256, archive.size, GIT)
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), LockedGit.of(commit))
+        return self._built(LockedWheel(pinned.name, pinned.version, file, pinned.via), source, [])
+
+    def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
+        """What a build backend needs, complete and exact: no part of the image."""
+        if not pins:
+            return ()
+        question = Question(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
+        return self._files(resolve(question, self.settings), {}, {})
+
+    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:
+        """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
+        before = self.made_before.get((locked.name, locked.version))
+        if before and before.sdist == source:
+            return replace(locked, file=before.file, sdist=source)
+        parts = [*own, *(Wanted(each.name, each.file) for each in source.build_requires)]
+        total = sum(part.file.estimate for part in parts)
+        label = f"fetching what {source.file.filename} is built with"
+        with Client(self.settings) as client, self.progress.meter(label, total) as meter:
+            finder = Finder(client, self.store, self.settings, meter)
+            for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
+                pass
+        workshop = workshop_of(self.below, self.store, self.settings, self.progress)
+        wheel = sdist.build(locked.name, locked.version, source, workshop)
+        return replace(locked, file=wheel, sdist=source)

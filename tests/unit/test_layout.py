@@ -1,0 +1,120 @@
+"""The package layout: imports go one way, files stay readable, nothing names a machine or a package registry's host."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "imagegen"
+
+# From the bottom up: a module may import only modules of its own entry and of those above it in this list.
+# The entry of a module is the longest one that is a prefix of its name.
+ORDER = [
+    "core.text",
+    "core.errors",
+    "core.data",
+    "core.epoch",
+    "core.gpu",
+    "core.config",
+    "core.progress",
+    "core.store",
+    "core.net",
+    "core.registry",
+    "core.git",
+    "core.seccomp",
+    "core.sandbox",
+    "incontainer",
+    "audit",
+    "plan.matrix",
+    "plan.rules",
+    "plan.distributions",
+    "plan.lock",
+    "plan.state",
+    "plan.harvest",
+    "image.base",
+    "image.interpreter",
+    "image.inputs",
+    "image.layers",
+    "image.dockerfile",
+    "image.inventory",
+    "run.engine.floor",
+    "run.engine.connection",
+    "run.embedded_engine",
+    "run.engine",
+    "run.doctor",
+    "run.smoke",
+    "wheels",
+    "wheels.resolve",
+    "wheels.builds",
+    "supply.trust",
+    "supply.compare",
+    "supply.publish",
+    "supply.export",
+    "supply.mirror",
+    "app",
+    "cli",
+]
+PROGRAMS = ("suite", "preflight", "worker")  # of incontainer
+SOURCES = sorted(
+    path
+    for path in PACKAGE.rglob("*.py")
+    if path.relative_to(PACKAGE).parts[:2] not in {("incontainer", name) for name in PROGRAMS}
+)
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of imagegen that a file imports, without "imagegen."."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "imagegen":
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in MODULES else str(node.module) for name in full}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if alias.name.startswith("imagegen.")}
+    return {name.removeprefix("imagegen").removeprefix(".") for name in names} - {""}
+
+
+def rank(module: str) -> int:
+    """Return the index in ORDER of a module's entry. Raises ValueError where it has none."""
+    return max((len(entry), ORDER.index(entry)) for entry in ORDER if f"{module}.".startswith(f"{entry}."))[1]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+    if own.count(".") == 0 and path.name == "__init__.py" and own not in ORDER:  # imagegen itself, and bare groups
+        assert not imported(path)
+        return
+    later = {module for module in imported(path) if rank(module) > rank(own)}
+    assert not later, f"{own} imports {later}"
+
+
+def test_programs_of_containers_import_nothing_of_imagegen() -> None:
+    for name in PROGRAMS:
+        for path in (PACKAGE / "incontainer" / name).rglob("*.py"):
+            assert not imported(path), path
+
+
+def test_files_stay_readable() -> None:
+    # run_image.py is copied to hosts as one file.
+    sources = [path for path in SOURCES if path.name != "run_image.py"]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 400}
+    assert not long
+
+
+def test_nothing_names_a_registrys_host_or_a_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    words = [r"pythonh[o]sted", r"registry\.n[p]m", r"pypi\.o[r]g", r"deb\.deb[i]an", r"/wor[k]/", r"/op[t]/(whe|pyp)"]
+    pattern = re.compile("|".join(words).encode())
+    found = [
+        name.decode()
+        for name in tracked.split(b"\0")
+        if name and (ROOT / name.decode()).is_file() and pattern.search((ROOT / name.decode()).read_bytes())
+    ]
+    assert not found
