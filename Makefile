@@ -74,8 +74,8 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
-tables: setup  ## write README's table of images from matrix and locks
-	@$(BIN)/pytest -q tests/unit/test_readme.py --update-golden
+tables: setup  ## write the generated tables: README: images; docs/errors.md: error codes
+	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py --update-golden
 
 findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden

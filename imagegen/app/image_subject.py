@@ -72,7 +72,11 @@ def _main(tree: Tree, variables: Mapping[str, str], reference: str, progress: Pr
     """The environment that the image's `python` uses, else the one with the most in it. Says what is left aside."""
     sites = environment.all_sites(tree)
     if not sites:
-        raise UsageError(f"{reference} holds no Python packages", why="nothing in it was installed by pip or its like")
+        raise UsageError(
+            f"{reference} holds no Python packages",
+            code="usage-no-packages",
+            why="nothing in it was installed by pip or its like",
+        )
     found = environment.of_path(tree, variables)
     if found is None or not set(found.sites) & set(sites):
         largest = max(sites, key=lambda site: sum(1 for _ in tree.entries(site)))
@@ -134,7 +138,9 @@ def _of_layout(text: str, here: Platform, scratch: Path) -> Contents:
             with open(os.open(_blob(root, each.digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as blob:
                 layers.append(layer(blob, each.digest, f"{where}: {each.digest}", scratch))
     except OSError as error:
-        raise FetchError(f"{where} is no OCI layout", why=f"{error.filename}: {error.strerror}") from error
+        raise FetchError(
+            f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"
+        ) from error
     return Contents(config, tuple(layers))
 
 

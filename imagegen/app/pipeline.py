@@ -142,6 +142,7 @@ def audited(lock: Lock, cell: Cell, store: Store, settings: Settings, progress: 
         rest = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise AuditError(
             f"the audit of {lock.cell} found {counted(len(errors), 'error')}",
+            code="audit-failed",
             why="\n       ".join([*errors[:_SHOWN], *rest]),
             fix=f"{more}, `imagegen audit --explain ID` what a finding means; `build --no-audit` takes no notice",
         )
@@ -177,6 +178,8 @@ def _edition() -> str:
 
 class SmokeFailed(SmokeError):
     """Carries the report, so that the command line can print all of it."""
+
+    code = "smoke-failed"
 
     def __init__(self, what: str, report: smoke.Report, *, fix: str) -> None:
         super().__init__(what, fix=fix)

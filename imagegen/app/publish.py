@@ -157,6 +157,7 @@ def _require_free(job: Job, place: Place, digest: str) -> bool:
     if found not in (None, digest):
         raise PublishError(
             f"{place.name}:{job.tags.fixed} is another image already, and never moves",
+            code="publish-tag-immutable",
             why=f"it is {found}, and this is {digest}: the same inputs gave other bytes, by another codec or compiler",
             fix=f"`imagegen lock {job.lock.cell}` gives it a date and a tag of its own",
         )

@@ -51,7 +51,7 @@ def explain(name: str) -> Entry:
     entries = catalogue()
     if name not in entries:
         fix = did_you_mean(name, entries) or "`imagegen audit --explain` lists all ids"
-        raise UsageError(f'there is no finding "{name}"', fix=fix)
+        raise UsageError(f'there is no finding "{name}"', code="usage-unknown-finding", fix=fix)
     return entries[name]
 
 

@@ -106,7 +106,9 @@ class App:
         """The cell's lock, refused when it is missing, stale or breaks a rule."""
         found, where = self.find_lock(cell), str(self.lock_path(cell))
         if found is None:
-            raise LockError(f"{cell.id} has no lock", where=where, fix=f"`imagegen lock {cell.id}`")
+            raise LockError(
+                f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`"
+            )
         lock.require_fresh(found, cell, where)
         self.require_unedited(found, cell)
         self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
@@ -126,6 +128,7 @@ class App:
         if wrong:
             raise LockError(
                 f"the lock of {cell.id} was edited",
+                code="lock-edited",
                 where=str(self.lock_path(cell)),
                 why=f"rules, catalogue and the rest of the lock say otherwise about {', '.join(wrong)}",
                 fix=f"restore it from version control, or lock again: `imagegen lock {cell.id} --record`, with "
@@ -166,7 +169,7 @@ class App:
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
             near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
-            raise IncompatibleError(f"{cell.id} cannot work", why=text, fix=fix)
+            raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 
     def print_warnings(self, *, explain: bool) -> None:
         """Print what rules warn of in the cells that were judged: in full, or a line for each cell."""
@@ -186,6 +189,7 @@ def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
     first = errors.errors[0]
     return MatrixError(
         "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",
+        code="matrix-other-version",
         where=str(project.resolve()),
         why=f"{counted(len(errors.errors), 'error')} beside imagegen {__version__}; {first.where}: {first.what}",
         fix="`make setup` there, then use its .venv/bin/imagegen; or use another directory: `imagegen --project DIR`",

@@ -58,7 +58,11 @@ def command(
     """
     if explain is not None:
         if any((what, image, site, gpus, driver, torch, sarif_file)):
-            raise UsageError("--explain says what an id means and audits nothing", fix="leave out the other arguments")
+            raise UsageError(
+                "--explain says what an id means and audits nothing",
+                code="usage-option-conflict",
+                fix="leave out the other arguments",
+            )
         _explain(app, explain, as_json=as_json)
         return
     wanted = Wanted(what, _gpus(app, gpus), driver, image, site, torch)

@@ -42,19 +42,25 @@ class Wanted:
         forms += [f"--site-packages {self.site}"] if self.site else []
         if not forms:
             fix = "name a cell (`imagegen list`), wheels, --image REF or --site-packages DIR"
-            raise UsageError("nothing is named that could be audited", fix=fix)
+            raise UsageError("nothing is named that could be audited", code="usage-nothing-named", fix=fix)
         if len(forms) > 1:
             raise UsageError(
-                f"one audit is of one thing, and {' and '.join(forms)} are several", fix="run one for each"
+                f"one audit is of one thing, and {' and '.join(forms)} are several",
+                code="usage-option-conflict",
+                fix="run one for each",
             )
         if self.torch is not None and not self.loose:
             fix = "leave it out" + (
                 "; `imagegen why CELL --set torch=VERSION` asks about another" if self.words else ""
             )
-            raise UsageError("--torch is about loose wheels: here torch is among what is audited", fix=fix)
+            raise UsageError(
+                "--torch is about loose wheels: here torch is among what is audited",
+                code="usage-option-conflict",
+                fix=fix,
+            )
         if self.driver is not None and not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", self.driver):
             fix = "write it as nvidia-smi shows it: 580.65.06, or 580 for the branch"
-            raise UsageError(f'--driver "{self.driver}" is no version of a driver', fix=fix)
+            raise UsageError(f'--driver "{self.driver}" is no version of a driver', code="usage-invalid-value", fix=fix)
 
 
 def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
@@ -83,10 +89,16 @@ def _found(app: App, wanted: Wanted) -> Iterator[Audited]:
 def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
     pattern, *others = wanted.words
     if Path(pattern).is_dir():
-        raise UsageError(f"{pattern} is a directory", fix=f"`--site-packages {pattern}` audits what is installed in it")
+        raise UsageError(
+            f"{pattern} is a directory",
+            code="usage-directory",
+            fix=f"`--site-packages {pattern}` audits what is installed in it",
+        )
     if others:
         raise UsageError(
-            f"{' '.join(wanted.words)} are several cells", fix='name one, or a glob that matches them: "hopper-*"'
+            f"{' '.join(wanted.words)} are several cells",
+            code="usage-several-cells",
+            fix='name one, or a glob that matches them: "hopper-*"',
         )
     try:
         chosen = app.matrix.select(pattern)
@@ -95,7 +107,11 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
             raise
         raise UsageError(error.what, fix=f"`--image {pattern}` audits an image") from error
     if cpu := [each.id for each in chosen if each.cuda_version is None and (wanted.gpus or wanted.driver)]:
-        raise UsageError(f"{cpu[0]} is for no GPU", fix="leave out --gpu and --driver, or name a cell with CUDA")
+        raise UsageError(
+            f"{cpu[0]} is for no GPU",
+            code="usage-no-gpu-cell",
+            fix="leave out --gpu and --driver, or name a cell with CUDA",
+        )
     from imagegen.cli.compiling import realised
     from imagegen.image.inventory import cell
 
@@ -117,14 +133,18 @@ def lock_source(lock: Path) -> Source | None:
 def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
     for each in words:
         if not os.path.lexists(each):
-            raise UsageError(f"there is no file {each}", fix="name wheels that are there, or one cell")
+            raise UsageError(
+                f"there is no file {each}", code="usage-no-file", fix="name wheels that are there, or one cell"
+            )
         if not each.endswith(".whl"):
-            raise UsageError(f"{each} is no wheel", fix="a wheel's name ends in .whl")
+            raise UsageError(f"{each} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
     if torch is not None:
         try:
             Version(torch)
         except ValueError:
-            raise UsageError(f'--torch "{torch}" is no version', fix="--torch 2.8.0") from None
+            raise UsageError(
+                f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
+            ) from None
     from imagegen.image.inventory import loose
 
     return loose.subject([Path(each) for each in words], gpus, torch)

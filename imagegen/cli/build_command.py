@@ -60,7 +60,11 @@ def command(
     the exit code is that of the first cell that failed.
     """
     if no_test and require_gpu:
-        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
+        raise UsageError(
+            "--require-gpu is about the checks that --no-test leaves out",
+            code="usage-option-conflict",
+            fix="leave out one of the two",
+        )
     chosen = app.matrix.select(cell)
     directory = None if output is None else _directory(output, cell, chosen)
     if len(chosen) > 1:
@@ -108,10 +112,16 @@ def command(
 def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
     kind, _, directory = output.partition(":")
     if kind != "oci" or not directory:
-        raise UsageError(f"--output {output} is not of the form oci:DIR", fix="--output oci:./image")
+        raise UsageError(
+            f"--output {output} is not of the form oci:DIR", code="usage-invalid-value", fix="--output oci:./image"
+        )
     if len(chosen) != 1:
         names = ", ".join(each.id for each in chosen)
-        raise UsageError(f"--output takes one cell, and {pattern} matches {names}", fix="name one of them")
+        raise UsageError(
+            f"--output takes one cell, and {pattern} matches {names}",
+            code="usage-several-cells",
+            fix="name one of them",
+        )
     return Path(directory)
 
 

@@ -40,7 +40,9 @@ def places(app: App, client: Client) -> Places:
         found = _selected(app, word)
         if len(found) > 1:
             raise UsageError(
-                f"{word} are several cells", fix=f"name one of them: {', '.join(each.id for each in found)}"
+                f"{word} are several cells",
+                code="usage-several-cells",
+                fix=f"name one of them: {', '.join(each.id for each in found)}",
             )
         return found[0].id if found else None
 

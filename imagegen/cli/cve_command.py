@@ -76,7 +76,9 @@ def _locks(app: App, pattern: str) -> list[Lock]:
     lacking = [cell for cell in chosen if cell.id not in found]
     if not found:
         fix = f"`imagegen lock {lacking[0].id}`"
-        raise LockError(f"{lacking[0].id} has no lock", where=str(app.lock_path(lacking[0])), fix=fix)
+        raise LockError(
+            f"{lacking[0].id} has no lock", code="lock-missing", where=str(app.lock_path(lacking[0])), fix=fix
+        )
     if lacking:
         app.progress.say(f"NOTE: without a lock, and so left out: {counted(len(lacking), 'cell')}")
     return list(found.values())

@@ -32,9 +32,9 @@ def command(
     Exit code 1 when something stands in the way; warnings and notes do not.
     """
     if cell and container is not None:
-        raise UsageError("a container knows its own cell", fix=f"leave out {cell}")
+        raise UsageError("a container knows its own cell", code="usage-option-conflict", fix=f"leave out {cell}")
     if fabric and container is not None:
-        raise UsageError("--fabric examines this host", fix="leave out --container")
+        raise UsageError("--fabric examines this host", code="usage-option-conflict", fix="leave out --container")
     if fabric:
         diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     elif container is not None:

@@ -85,4 +85,6 @@ def _read_inventory(path: Path) -> dict[str, str]:
         return {str(digest): str(file) for digest, file in found.items()}
     except (ValueError, AttributeError) as error:
         fix = "write it on the host: `python3 run_image.py inventory FILE`"
-        raise UsageError("the inventory cannot be read", where=str(path), why=str(error), fix=fix) from error
+        raise UsageError(
+            "the inventory cannot be read", code="usage-no-file", where=str(path), why=str(error), fix=fix
+        ) from error

@@ -63,7 +63,9 @@ def command(
     given = [option for option, value in alone.items() if value is not None]
     if given and (components or len(given) > 1):
         others = ", ".join([*given[1:], *components])
-        raise UsageError(f"{given[0]} is asked for alone", why=f"{others} would not be harvested")
+        raise UsageError(
+            f"{given[0]} is asked for alone", code="usage-option-conflict", why=f"{others} would not be harvested"
+        )
     if torch_exports is not None:
         _add_torch(app, torch_exports, as_json=as_json)
         return
@@ -147,7 +149,7 @@ def _package(components: Iterable[Component], name: str) -> str:
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName as error:
-        raise UsageError(f'"{name}" is not the name of a package') from error
+        raise UsageError(f'"{name}" is not the name of a package', code="usage-invalid-value") from error
 
 
 def _known(app: App, package: str) -> Package:

@@ -27,7 +27,7 @@ class Lazy(click.Group):
             if ctx.resilient_parsing:  # a shell completes
                 return None
             fix = did_you_mean(cmd_name, self._known) or f"known are {', '.join(self._known)}"
-            raise UsageError(f'there is no command "{cmd_name}"', fix=fix)
+            raise UsageError(f'there is no command "{cmd_name}"', code="usage-unknown-command", fix=fix)
         module = importlib.import_module(self._module.format(cmd_name))
         command: click.Command = module.command
         return command

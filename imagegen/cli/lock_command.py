@@ -45,7 +45,11 @@ def command(
     """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
     asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
     if check and (record or any(asked.values())):
-        raise UsageError("--check changes nothing, so it takes no other option", fix="leave out --check or the others")
+        raise UsageError(
+            "--check changes nothing, so it takes no other option",
+            code="usage-option-conflict",
+            fix="leave out --check or the others",
+        )
     results: list[dict[str, Any]] = []
     for chosen in app.matrix.select(cell):
         if check:

@@ -27,11 +27,14 @@ class _Stopped(BaseException):
 
 
 class _Raw(io.FileIO):
-    """stdout or stderr. When it fails, that is told as what it is, and whatever comes later goes nowhere."""
+    """Raw stream of stdout or stderr that turns a write error into OutputError and discards later output."""
+
+    is_empty = True  # nothing was written so far
 
     def write(self, data: Any) -> int:
         from imagegen.core.errors import OutputError
 
+        self.is_empty = False
         try:
             return super().write(data)
         except OSError as error:
@@ -123,11 +126,25 @@ def _run() -> int:
         if _debug():
             _traceback(error)
         else:
-            _tell(f"{_title(error.title)}: {error}")
+            _tell(f"{_title(f'error[{error.code}]')}: {error}")
+        _print_json(error)
         return error.exit_code
     except SystemExit as ended:
         code = ended.code
     return code if isinstance(code, int) else 0
+
+
+def _print_json(error: Any) -> None:
+    """Print the error as the one JSON document of a command with `--json`, unless its result stands there already."""
+    import json
+
+    with suppress(Exception):  # stderr has the error already
+        sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if "--json" in sys.argv[1:] and isinstance(raw, _Raw) and raw.is_empty:
+        text = json.dumps({"error": error.as_dict()}, indent=2, sort_keys=True)
+        with suppress(OSError):
+            print(text, flush=True)  # noqa: T201 - the result of the run
 
 
 def _unexpected(error: Exception) -> int:

@@ -65,9 +65,17 @@ def command(
     they were; the others go on, and the exit code is 1. Nothing changed, and published already: nothing is built.
     """
     if propose_only and (to or require_gpu or no_test or key):
-        raise UsageError("--propose-only publishes nothing, so it takes no option about that", fix="leave them out")
+        raise UsageError(
+            "--propose-only publishes nothing, so it takes no option about that",
+            code="usage-option-conflict",
+            fix="leave them out",
+        )
     if no_test and require_gpu:
-        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
+        raise UsageError(
+            "--require-gpu is about the checks that --no-test leaves out",
+            code="usage-option-conflict",
+            fix="leave out one of the two",
+        )
     time = resolve.moment(as_of)
     cells = _locked(app, pattern)
     desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
@@ -102,8 +110,12 @@ def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
         return cells
     fix = f"`imagegen lock {pattern or 'IMAGE'}` makes the first, from which the nights go on"
     if pattern and len(chosen) == 1:
-        raise LockError(f"{chosen[0].id} has no lock", where=str(app.lock_path(chosen[0])), fix=fix)
-    raise LockError(f"no cell {f'that matches {pattern} ' if pattern else ''}is locked here", fix=fix)
+        raise LockError(
+            f"{chosen[0].id} has no lock", code="lock-missing", where=str(app.lock_path(chosen[0])), fix=fix
+        )
+    raise LockError(
+        f"no cell {f'that matches {pattern} ' if pattern else ''}is locked here", code="lock-missing", fix=fix
+    )
 
 
 def _room(app: App) -> Path:

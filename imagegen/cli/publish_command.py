@@ -63,7 +63,11 @@ def command(
     Tags move when the smoke checks have passed; a tag with a date never does. The last line on stdout is the digest.
     """
     if no_test and require_gpu:
-        raise UsageError("--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two")
+        raise UsageError(
+            "--require-gpu is about the checks that --no-test leaves out",
+            code="usage-option-conflict",
+            fix="leave out one of the two",
+        )
     wishes = Wishes(
         test=not no_test,
         require_gpu=require_gpu,

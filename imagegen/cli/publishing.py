@@ -289,7 +289,12 @@ def destination(named: str | None) -> str:
     """Where images go: a place of a registry below which each has a repository. Raises UsageError."""
     fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
     if named is None:
-        raise UsageError("there is no place to publish to", why="neither --to nor publish.yaml names one", fix=fix)
+        raise UsageError(
+            "there is no place to publish to",
+            code="usage-no-repository",
+            why="neither --to nor publish.yaml names one",
+            fix=fix,
+        )
     place = named.removesuffix("/")
     path = place.partition("/")[2]
     why = None
@@ -303,7 +308,7 @@ def destination(named: str | None) -> str:
         except FetchError as error:
             why = error.why or error.what
     if why:
-        raise UsageError("--to names no place of a registry", why=why, fix=fix)
+        raise UsageError("--to names no place of a registry", code="usage-no-repository", why=why, fix=fix)
     return place
 
 

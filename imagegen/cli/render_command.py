@@ -44,7 +44,9 @@ _ONE_JOB = (
 def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_json: bool) -> None:
     """Print the Dockerfile of CELL."""
     if scratch_base and output is None:
-        raise UsageError("--scratch-base is for the base that -o writes", fix="add -o DIR")
+        raise UsageError(
+            "--scratch-base is for the base that -o writes", code="usage-option-conflict", fix="add -o DIR"
+        )
     results: list[dict[str, str]] = []
     targets: dict[str, recipe.Rendered] = {}
     for chosen in app.matrix.select(cell):

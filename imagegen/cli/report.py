@@ -40,4 +40,6 @@ def check_writable(file: Path) -> None:
     try:
         file.open("a").close()
     except OSError as error:
-        raise UsageError("the report cannot be written", where=str(file), why=error.strerror) from error
+        raise UsageError(
+            "the report cannot be written", code="usage-output-unwritable", where=str(file), why=error.strerror
+        ) from error

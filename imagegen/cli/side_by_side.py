@@ -151,8 +151,8 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
         try:
             sizes[cell.id] = int(_DISK * sum(wheel.file.estimate for wheel in app.fresh_lock(cell).wheels))
         except (LockError, IncompatibleError) as error:
-            app.progress.say(f"{error.title}: {error}")
-            ended[cell.id] = Ended(cell.id, error.exit_code, 0.0, None, f"{error.title}: {error.what}")
+            app.progress.say(f"error[{error.code}]: {error}")
+            ended[cell.id] = Ended(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")
     most = abreast(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
     builds = Builds(app.progress.say, options, app.project)
     app.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")

@@ -23,7 +23,7 @@ def read_lock(app: App, cell: Cell) -> Lock | LockError | None:
         return app.find_lock(cell)
     except LockError as error:
         app.progress.say(str(error))
-        return LockError(f"its lock cannot be read: {error.what}")
+        return LockError(f"its lock cannot be read: {error.what}", code="lock-malformed")
 
 
 def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | None) -> CellState:

@@ -52,7 +52,7 @@ def command(
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
-        raise UsageError(f"{chosen.id} has no numerics to measure", why="it holds no torch")
+        raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it holds no torch")
     if junit:
         check_writable(junit)
     if results:
@@ -69,7 +69,7 @@ def command(
         print_report(app.out, report)
         print_lines(app.out, numerics_table.measured(report))
     if not report.passed:
-        raise SmokeError(f"smoke checks failed for {chosen.id}")
+        raise SmokeError(f"smoke checks failed for {chosen.id}", code="smoke-failed")
 
 
 def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool) -> tuple[str, smoke.Report]:
@@ -78,7 +78,7 @@ def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gp
     with Engine.connect(app.settings, app.progress) as engine:
         image = engine.image_digest(tag)
         if image is None:
-            raise EngineError(f"{tag} is not in Docker", fix=f"`imagegen build {cell.id}`")
+            raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
         return image, smoke.run(
             engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
         )
@@ -91,7 +91,9 @@ def _read(
     lock = builds.here(lock, app.store)[0]
     image = layers.made_here(lock, app.store)
     if image is None:
-        raise SmokeError(f"{cell.id} was not built here", fix=f"`imagegen export {cell.id}`, which builds it")
+        raise SmokeError(
+            f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
+        )
     required = proof.Wanted.of(image, lock, cell.declarations, require_gpu=require_gpu)
     report = read_results(path, required, applicable(parts(lock), names), cell.id)
     if report.passed and not names:

@@ -70,7 +70,9 @@ def _asked_about(text: str) -> tuple[str, str | None]:
         return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
     except ValueError as error:
         fix = "name a component, or a version of it as NAME==VERSION"
-        raise UsageError(f'"{text}" is neither a component nor one with a version', fix=fix) from error
+        raise UsageError(
+            f'"{text}" is neither a component nor one with a version', code="usage-invalid-value", fix=fix
+        ) from error
 
 
 def _component(app: App, word: str) -> Component:
@@ -80,12 +82,12 @@ def _component(app: App, word: str) -> Component:
     compiled = sorted(each.name for each in known.values() if each.compiled)
     if found is None:
         fix = did_you_mean(word, known) or f"those that need a compiler are {', '.join(compiled)}"
-        raise UsageError(f'there is no component "{word}"', fix=fix)
+        raise UsageError(f'there is no component "{word}"', code="usage-unknown-component", fix=fix)
     if not found.compiled:
         why = "its index has a wheel of every release, and the lock takes the one that fits"
         parts = [name for name in compiled if name.startswith(f"{found.name}-")]
         fix = f"ask about {', '.join(parts)}, which does" if parts else f"ask about one of {', '.join(compiled)}"
-        raise UsageError(f"{found.name} needs no compiler", why=why, fix=fix)
+        raise UsageError(f"{found.name} needs no compiler", code="usage-not-compiled", why=why, fix=fix)
     return found
 
 
@@ -93,7 +95,12 @@ def _cell(app: App, pattern: str) -> Cell:
     cell, *others = app.matrix.select(pattern)
     if others:
         names = ", ".join(each.id for each in (cell, *others)[:4])
-        raise UsageError(f'"{pattern}" matches {len(others) + 1} cells', why=f"among them {names}", fix="name one")
+        raise UsageError(
+            f'"{pattern}" matches {len(others) + 1} cells',
+            code="usage-several-cells",
+            why=f"among them {names}",
+            fix="name one",
+        )
     return cell
 
 
@@ -107,7 +114,9 @@ def _need(
     recipe = app.matrix.recipes.get(component.name)
     if cell.cuda_version is None and (recipe is None or recipe.architectures):
         why = f"{component.name} is compiled for GPUs"
-        raise UsageError(f"{cell.id} is for the CPU alone", why=why, fix="name a cell with CUDA")
+        raise UsageError(
+            f"{cell.id} is for the CPU alone", code="usage-no-gpu-cell", why=why, fix="name a cell with CUDA"
+        )
     version = _locked_version(component, locked)
     if wanted and wanted != version:
         note = f"this is what {cell.id} would get with {component.name} {wanted}, as was asked"

@@ -47,7 +47,7 @@ def _named(name: str, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
     found = [each for each in wheels if name in (each.name, f"{each.name}=={each.version}", each.key, each.filename)]
     if not found:
         fix = did_you_mean(name, {each.name for each in wheels}) or "`imagegen wheels list` shows what there is"
-        raise UsageError(f'no wheel that is kept here is called "{name}"', fix=fix)
+        raise UsageError(f'no wheel that is kept here is called "{name}"', code="usage-unknown-wheel", fix=fix)
     return found
 
 

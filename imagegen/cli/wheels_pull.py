@@ -31,9 +31,9 @@ def command(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: 
     place = artifacts.place(app.settings, source, "--from")
     if place is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
-        raise UsageError("there is no wheelhouse to pull from", fix=fix)
+        raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
     if not keys and not cells:
-        raise UsageError("nothing to pull", fix="name cells with --cell, or keys of wheels")
+        raise UsageError("nothing to pull", code="usage-nothing-named", fix="name cells with --cell, or keys of wheels")
     wanted = dict(_of_keys(keys)) | dict(_of_cells(app, cells))
     found: dict[str, str] = {}
     with Client(app.settings) as client:
@@ -65,7 +65,11 @@ def _of_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:
     for key in keys:
         whole = key if key.startswith("sha256:") else f"sha256:{key}"
         if not is_digest(whole):
-            raise UsageError(f'"{key}" is no key of a wheel', fix="a key is sha256: and 64 lower-case hex digits")
+            raise UsageError(
+                f'"{key}" is no key of a wheel',
+                code="usage-invalid-value",
+                fix="a key is sha256: and 64 lower-case hex digits",
+            )
         yield whole, None
 
 

@@ -30,7 +30,7 @@ def command(app: App, *, patterns: tuple[str, ...], destination: str | None, dry
     place = artifacts.place(app.settings, destination, "--to")
     if place is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
-        raise UsageError("there is no wheelhouse to push to", fix=fix)
+        raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
     wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
@@ -62,7 +62,9 @@ def _chosen(kept: list[BuiltWheel], patterns: Iterable[str]) -> Iterator[BuiltWh
     for pattern in patterns:
         if not any(_fits(wheel, pattern) for wheel in kept):
             fix = did_you_mean(pattern, {wheel.name for wheel in kept}) or "`imagegen wheels list` shows what is kept"
-            raise UsageError(f'no wheel is kept here whose name or key is "{pattern}"', fix=fix)
+            raise UsageError(
+                f'no wheel is kept here whose name or key is "{pattern}"', code="usage-unknown-wheel", fix=fix
+            )
     yield from (wheel for wheel in kept if not patterns or any(_fits(wheel, pattern) for pattern in patterns))
 
 

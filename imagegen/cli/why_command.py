@@ -89,7 +89,9 @@ def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, .
     (in_words, words), (in_sets, sets) = model_types.split(words), model_types.split(sets)
     found = sorted({*in_words, *in_sets})
     if len(found) > 1:
-        raise UsageError(f"{' and '.join(found)} are several model types", fix="ask about one at a time")
+        raise UsageError(
+            f"{' and '.join(found)} are several model types", code="usage-several-models", fix="ask about one at a time"
+        )
     return found[0] if found else "", tuple(words), tuple(sets)
 
 

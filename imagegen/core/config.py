@@ -98,7 +98,12 @@ def _cache_home(env: Mapping[str, str]) -> Path:
         return Path(env["XDG_CACHE_HOME"])
     if env.get("HOME"):
         return Path(env["HOME"]) / ".cache"
-    raise UsageError("no place for the store", why="neither XDG_CACHE_HOME nor HOME is set", fix="set XDG_CACHE_HOME")
+    raise UsageError(
+        "no place for the store",
+        code="usage-no-store",
+        why="neither XDG_CACHE_HOME nor HOME is set",
+        fix="set XDG_CACHE_HOME",
+    )
 
 
 def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
@@ -108,7 +113,9 @@ def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise UsageError("pip's configuration cannot be read", where=str(file), why=str(error)) from error
+            raise UsageError(
+                "pip's configuration cannot be read", code="usage-pip-configuration", where=str(file), why=str(error)
+            ) from error
     section = parser.items("global") if parser.has_section("global") else []
     return {key.replace("_", "-"): value for key, value in section}
 

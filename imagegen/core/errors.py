@@ -1,7 +1,8 @@
 """Every error that imagegen raises on purpose: what happened, where, why, and how to fix it.
 
-Each class has its own exit code, so that scripts can tell the classes apart. Codes 0, 1 and 2 are answers
-(success, "no", "unknown"); 64 is a usage error as in sysexits(3). Anything else that escapes is a bug.
+Each class has an exit code, so that scripts can tell the classes apart: 0, 1 and 2 are answers (success, "no",
+"unknown"), 64 is a usage error as in sysexits(3). Each error has a code, such as `lock-stale`: it begins with the code
+of its class and stays the same when the message is reworded. Any other exception that escapes is a bug.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from imagegen.core.text import counted, cut, redact, shown
 
@@ -31,15 +32,25 @@ class Location:
 
 
 class ImagegenError(Exception):
-    """Base class. `what` is one sentence; `why` and `fix` are shown below it; `where` names file and line."""
+    """Base class. `what` is one sentence; `why` and `fix` are shown below it; `where` names file and line.
+
+    `code` identifies the error for programs; without one it is that of the class.
+    """
 
     exit_code: ClassVar[int] = 70
-    title: ClassVar[str] = "error"
+    code: str = "internal"
 
     def __init__(
-        self, what: str, *, where: Location | str | None = None, why: str | None = None, fix: str | None = None
+        self,
+        what: str,
+        *,
+        code: str | None = None,
+        where: Location | str | None = None,
+        why: str | None = None,
+        fix: str | None = None,
     ) -> None:
         super().__init__(what)
+        self.code = code or type(self).code
         self.what = what
         self.where = where
         self.why = why
@@ -52,6 +63,12 @@ class ImagegenError(Exception):
         if self.fix:
             lines.append(f"  fix: {_bounded(self.fix)}")
         return shown("\n".join(lines))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error for JSON output: its code, its exit code, its location and its texts, those that it has."""
+        texts = {"what": self.what, "where": self.where and str(self.where), "why": self.why, "fix": self.fix}
+        parts = {name: shown(_bounded(text)) for name, text in texts.items() if text}
+        return {"code": self.code, "exit_code": self.exit_code, **parts}
 
 
 def _bounded(text: str) -> str:
@@ -105,19 +122,23 @@ class ErrorGroup(ImagegenError):
         more = [f"{self.omitted} more"] if self.omitted else []
         return "\n".join([*(str(error) for error in self.errors), *more, f"{self.what} found"])
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error for JSON output, with `errors` and how many of them were `omitted`."""
+        return {**super().as_dict(), "errors": [error.as_dict() for error in self.errors], "omitted": self.omitted}
+
 
 class UsageError(ImagegenError):
     """The command line asks for something that does not exist."""
 
     exit_code = 64
-    title = "usage"
+    code = "usage"
 
 
 class MatrixError(ImagegenError):
     """A file under matrices/ or wheels/ is malformed or contradicts itself."""
 
     exit_code = 65
-    title = "matrix"
+    code = "matrix"
 
 
 class MatrixErrors(ErrorGroup, MatrixError):
@@ -128,125 +149,135 @@ class IncompatibleError(ImagegenError):
     """A compatibility rule refuses this cell."""
 
     exit_code = 66
-    title = "incompatible"
+    code = "incompatible"
 
 
 class LockError(ImagegenError):
     """A lock is missing, stale, malformed, or cannot be made."""
 
     exit_code = 67
-    title = "lock"
+    code = "lock"
 
 
 class FetchError(ImagegenError):
     """A file named by a lock cannot be had, or is not what the lock says it is."""
 
     exit_code = 68
-    title = "fetch"
+    code = "fetch"
 
 
 class StoreError(ImagegenError):
     """The store is damaged, read-only or full."""
 
     exit_code = 69
-    title = "store"
+    code = "store"
 
 
 class WheelError(ImagegenError):
     """A wheel is malformed or hostile; `where` names the wheel and the member."""
 
     exit_code = 71
-    title = "wheel"
+    code = "wheel"
 
 
 class BaseError(ImagegenError):
     """A base cannot be resolved or made."""
 
     exit_code = 72
-    title = "base"
+    code = "base"
 
 
 class GoneError(BaseError):
     """Packages of a locked base have left the archive: only another base can be made."""
+
+    code = "base-packages-gone"
 
 
 class EngineError(ImagegenError):
     """No usable container engine, or it failed."""
 
     exit_code = 73
-    title = "engine"
+    code = "engine"
 
 
 class NoGpuError(EngineError):
     """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
 
+    code = "engine-no-gpu"
+
 
 class LostEngineError(EngineError):
     """The engine no longer answers: nothing more can be asked of it, not even to tidy up."""
+
+    code = "engine-lost"
 
 
 class ContainerError(EngineError):
     """A container ended under the programs that ran in it, and the engine goes on."""
 
+    code = "engine-container-ended"
+
 
 class OutputLimitError(ContainerError):
     """A program in a container printed more than is read, and its container was killed. `why` is the output's end."""
+
+    code = "engine-output-limit"
 
 
 class ReproducibilityError(ImagegenError):
     """What was built is not what the lock recorded."""
 
     exit_code = 74
-    title = "not reproducible"
+    code = "not-reproducible"
 
 
 class SandboxError(ImagegenError):
     """The container for untrusted code (byte-compiling, sdists) cannot start, or its program failed."""
 
     exit_code = 75
-    title = "sandbox"
+    code = "sandbox"
 
 
 class AuditError(ImagegenError):
     """The audit found errors in what would become an image, so none is made."""
 
     exit_code = 77
-    title = "audit"
+    code = "audit"
 
 
 class OutputError(ImagegenError):
     """stdout or stderr cannot be written."""
 
     exit_code = 76
-    title = "output"
+    code = "output"
 
 
 class SmokeError(ImagegenError):
     """A smoke check failed or crashed: the answer is no."""
 
     exit_code = 1
-    title = "smoke"
+    code = "smoke"
 
 
 class BuildError(ImagegenError):
     """A source build cannot start, failed, or made something that is not what was asked for."""
 
     exit_code = 78
-    title = "source build"
+    code = "source-build"
 
 
 class PublishError(ImagegenError):
     """Something cannot be written to a registry, or is not there as it was written."""
 
     exit_code = 79
-    title = "publish"
+    code = "publish"
 
 
 class TrustError(ImagegenError):
-    """Something is not what its lock says, was tampered with, or is signed by nobody whom the project trusts."""
+    """Something is not what its lock says, was tampered with, or has no signature that the project trusts."""
 
     exit_code = 80
-    title = "trust"
+    code = "trust"
 
 
 class TrustErrors(ErrorGroup, TrustError):
@@ -254,4 +285,6 @@ class TrustErrors(ErrorGroup, TrustError):
 
 
 class StrangerError(TrustError):
-    """A signature of somebody whom the project does not name: nothing is wrong with it, and it says nothing."""
+    """A valid signature of a signer that the project does not name."""
+
+    code = "trust-untrusted-signer"

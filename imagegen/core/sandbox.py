@@ -99,6 +99,7 @@ class Sandbox:
             _remove_cgroups(groups)
             raise SandboxError(
                 f"{error.filename} is not installed",
+                code="sandbox-not-installed",
                 why="untrusted code runs under bubblewrap (bwrap), started by util-linux's prlimit",
                 fix="apt-get install bubblewrap util-linux",
             ) from error
@@ -168,24 +169,29 @@ def failure(argv: Sequence[str], status: int, stderr: bytes) -> SandboxError:
     """The error for a sandboxed program that ended with `status` (as Popen.returncode has it)."""
     tail = _tail(stderr)
     if tail.startswith(("bwrap: execvp", "setpriv: failed to execute")):
-        return SandboxError(f"{argv[0]} cannot be run in the sandbox", why=tail)
+        return SandboxError(f"{argv[0]} cannot be run in the sandbox", code="sandbox-program-missing", why=tail)
     if tail.startswith("bwrap: ") and "\n" not in tail:
         if any(sign in tail for sign in _FORBIDDEN):
             return SandboxError(
                 "this machine forbids the namespaces that a sandbox is made of",
+                code="sandbox-no-namespaces",
                 why=tail,
                 fix="run as root, or let users make user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
                 "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0: those that exist here); "
                 "inside a container, give it CAP_SYS_ADMIN",
             )
-        return SandboxError("the sandbox cannot start", why=tail)
+        return SandboxError("the sandbox cannot start", code="sandbox-start-failed", why=tail)
     number = -status if status < 0 else status - 128  # bwrap reports a death by signal as a shell does
     try:
         name = signal.Signals(number).name
     except ValueError:
-        return SandboxError(f"{argv[0]} failed in the sandbox with exit status {status}", why=tail or None)
+        return SandboxError(
+            f"{argv[0]} failed in the sandbox with exit status {status}",
+            code="sandbox-program-failed",
+            why=tail or None,
+        )
     why = "\n".join(filter(None, (_CAUSES.get(name), tail))) or None
-    return SandboxError(f"{argv[0]} was killed in the sandbox by {name}", why=why)
+    return SandboxError(f"{argv[0]} was killed in the sandbox by {name}", code="sandbox-killed", why=why)
 
 
 @contextmanager

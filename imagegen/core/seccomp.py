@@ -87,6 +87,7 @@ def program(machine: str) -> bytes:
     if machine not in _MACHINES:
         raise SandboxError(
             f"no system-call filter is known for {machine}",
+            code="sandbox-unknown-machine",
             why="untrusted code runs only under a filter, and system calls have other numbers on each architecture",
             fix=f"run imagegen on {' or '.join(_MACHINES)}",
         )

@@ -52,6 +52,7 @@ def release(suite: str) -> Release:
     if suite not in releases:
         raise BaseError(
             f"{suite!r} is not a release that imagegen can make a base of",
+            code="base-unknown-suite",
             why=f"it can make {', '.join(releases)}",
             fix="name the suite by its code name, as in bookworm: names such as stable move",
         )

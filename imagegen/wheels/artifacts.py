@@ -48,18 +48,25 @@ def place(settings: Settings, named: str | None = None, option: str = "") -> Ref
         found = parse(text)
     except FetchError as error:
         raise UsageError(
-            f"{said} names no repository of a registry", why=f"{error.what}: {error.why}", fix=fix
+            f"{said} names no repository of a registry",
+            code="usage-no-repository",
+            why=f"{error.what}: {error.why}",
+            fix=fix,
         ) from error
     if found.tag or found.digest:
         why = f"{text} is one image: each wheel gets a tag of its own"
-        raise UsageError(f"{said} names no repository of a registry", why=why, fix=fix)
+        raise UsageError(f"{said} names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
     return found
 
 
 def tag(key: str) -> str:
     """The tag of the wheel with this key ("sha256:...")."""
     if not is_digest(key):
-        raise UsageError(f'"{key}" is no key of a wheel', fix="a key is sha256: and 64 lower-case hex digits")
+        raise UsageError(
+            f'"{key}" is no key of a wheel',
+            code="usage-invalid-value",
+            fix="a key is sha256: and 64 lower-case hex digits",
+        )
     return key.replace(":", "-")
 
 
@@ -183,6 +190,7 @@ class Team:
     def _wrong(self, key: str, why: str) -> FetchError:
         return FetchError(
             f"what {self._place.name} has under {tag(key)} is not the wheel that was asked for",
+            code="fetch-digest-mismatch",
             why=why,
             fix="do not trust it; who may write there can push the wheel again",
         )

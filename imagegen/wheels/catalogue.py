@@ -91,7 +91,13 @@ def load(directories: Sequence[Path]) -> Catalogue:
                     files.append(known)
                 else:
                     where = document.where(("catalogue", name, "files", position, "url"))
-                    errors.append(MatrixError(f"this is no address of a wheel of {entry.package}", where=where))
+                    errors.append(
+                        MatrixError(
+                            f"this is no address of a wheel of {entry.package}",
+                            code="matrix-invalid-value",
+                            where=where,
+                        )
+                    )
     if errors:
         raise MatrixErrors(errors)
     return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
@@ -194,7 +200,9 @@ def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[
     try:
         document = documents.parse(path, data.read(path, project, data.HAND_WRITTEN))
     except OSError as error:
-        errors.append(MatrixError("the file cannot be read", where=str(path), why=error.strerror))
+        errors.append(
+            MatrixError("the file cannot be read", code="matrix-unreadable", where=str(path), why=error.strerror)
+        )
         return documents.Document(path), _File()
     if document.errors:
         errors += document.errors

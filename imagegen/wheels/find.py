@@ -240,7 +240,11 @@ def _hashed(path: Path, offer: Offer) -> tuple[Path, str, int]:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
     if offer.sha256 not in (None, sha256):
-        raise FetchError(f"{path.name} is not the expected file", why=f"expected sha256 {offer.sha256}, got {sha256}")
+        raise FetchError(
+            f"{path.name} is not the expected file",
+            code="fetch-digest-mismatch",
+            why=f"expected sha256 {offer.sha256}, got {sha256}",
+        )
     return path.resolve(), sha256, size
 
 

@@ -143,7 +143,7 @@ def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tm
     with open("/dev/full", "w") as full:
         done = subprocess.run([*RUN, *arguments], stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False)
     assert done.returncode == 76
-    assert done.stderr == "output: stdout cannot be written\n  why: No space left on device\n"
+    assert done.stderr == "error[output]: stdout cannot be written\n  why: No space left on device\n"
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([*RUN, *arguments], stdout=writer, stderr=subprocess.PIPE, env=env, text=True, check=False)

@@ -29,7 +29,7 @@ print(f"building {cell}", file=sys.stderr, flush=True)
 if "slow" in cell:
     time.sleep(600)
 if "bad" in cell:
-    print("audit: the audit found 1 error\\n  fix: look", file=sys.stderr)
+    print("error[audit-failed]: the audit found 1 error\\n  fix: look", file=sys.stderr)
     sys.exit(77)
 if "mute" in cell:
     sys.exit(0)
@@ -83,7 +83,7 @@ def test_a_build_says_how_it_ended(tmp_path: Path) -> None:
     builds = Builds(said.append, ("--no-test",), tmp_path)
     good, bad, mute = (builds.run(cell) for cell in ("good", "bad", "mute"))
     assert (good.code, good.built and good.built["tags"], good.error) == (0, ["--no-test"], "")
-    assert (bad.code, bad.built, bad.error) == (77, None, "audit: the audit found 1 error")
+    assert (bad.code, bad.built, bad.error) == (77, None, "error[audit-failed]: the audit found 1 error")
     assert (mute.code, mute.built) == (70, None), "a build that ends well and names no image has not built one"
     assert said[0] == "good: building good"
 
@@ -124,7 +124,7 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
     assert [(each["cell"], each.get("digest"), each.get("exit_code")) for each in found] == [
         ("good-1", "sha256:1", None), ("bad", None, 77), ("unlocked", None, 67), ("good-2", "sha256:1", None),
     ]  # fmt: skip
-    assert found[1]["error"] == "audit: the audit found 1 error"
+    assert found[1]["error"] == "error[audit-failed]: the audit found 1 error"
 
 
 def test_a_table_has_a_row_for_each_cell(app: App, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,9 @@ def add(path: Path, new: Section) -> None:
     except FileNotFoundError:
         sections = []
     except (OSError, UnicodeDecodeError) as error:
-        raise LockError("the changes cannot be read", where=str(path), why=str(error)) from error
+        raise LockError(
+            "the changes cannot be read", code="lock-changelog-invalid", where=str(path), why=str(error)
+        ) from error
     olds = [each for each in sections if (each.date, each.cell) == (new.date, new.cell)]
     for old in olds:
         if old.end == new.start:
@@ -125,6 +127,7 @@ def read(text: str, path: Path | str = FILE) -> tuple[Section, ...]:
         elif line:
             raise LockError(
                 "the changes are not as imagegen writes them",
+                code="lock-changelog-invalid",
                 where=Location(path, number),
                 why=f"{line[:60]!r} stands where a section, its step or a point of it should",
                 fix="restore the file from version control, or delete it: it is written anew",

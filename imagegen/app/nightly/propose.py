@@ -130,7 +130,12 @@ class _Search:
             return previous
         found = self._made((), self._bounds({})) if previous else self._made((), {})
         if isinstance(found, Refusal):
-            raise LockError(f"{self.cell.id} cannot be locked", why=found.reason, fix=f"`imagegen why {self.cell.id}`")
+            raise LockError(
+                f"{self.cell.id} cannot be locked",
+                code="lock-unresolvable",
+                why=found.reason,
+                fix=f"`imagegen why {self.cell.id}`",
+            )
         return found
 
     def run(self) -> tuple[Lock, tuple[Held, ...]]:

@@ -46,13 +46,16 @@ def require_own(directory: Path) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise StoreError("the output directory is a file", where=str(directory), fix=_REMEDY)
+        raise StoreError(
+            "the output directory is a file", code="store-output-is-file", where=str(directory), fix=_REMEDY
+        )
     there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
     foreign = sorted(there - _written(directory))
     if foreign:
         more = [f"{len(foreign) - _SHOWN} more"] if len(foreign) > _SHOWN else []
         raise StoreError(
             "the output directory holds what no report wrote",
+            code="store-foreign-file",
             where=str(directory),
             why=", ".join([*foreign[:_SHOWN], *more]),
             fix="name another one, or move these away: a report replaces all that is there",

@@ -151,12 +151,14 @@ def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> N
     if commit is None:
         raise FetchError(
             f"{where} has no submodule {wanted.path}",
+            code="fetch-git-submodule",
             why=f"its submodules: {', '.join(sorted(commits))}" if commits else "it has none at all",
             fix="correct the path, or leave it out",
         )
     if commit != wanted.commit:
         raise FetchError(
             f"submodule {wanted.path} is not what {where} records",
+            code="fetch-git-submodule",
             why=f"the tree records commit {commit}, the matrix names {wanted.commit}",
             fix="name the commit that the tree records, and that commit's own tree",
         )

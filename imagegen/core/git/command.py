@@ -61,16 +61,24 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
         except FileNotFoundError as error:
             raise _not_installed(error) from error
         except OSError as error:  # more settings than a process takes
-            raise FetchError("git cannot be started", where=str(where), why=error.strerror) from error
+            raise FetchError(
+                "git cannot be started", code="fetch-git-failed", where=str(where), why=error.strerror
+            ) from error
         except subprocess.TimeoutExpired as error:
-            raise FetchError(f"git did not end in {_TIMEOUT // 60} minutes", why="the server is too slow") from error
+            raise FetchError(
+                f"git did not end in {_TIMEOUT // 60} minutes", code="fetch-git-timeout", why="the server is too slow"
+            ) from error
         for file in (out, err):
             file.seek(0)
         if done.returncode:
             raise FailedError(err.read(_LONGEST_SAID).decode(errors="replace"), done.returncode)
         answer = out.read(_LONGEST_ANSWER + 1)
         if len(answer) > _LONGEST_ANSWER:
-            raise FetchError(f"git {arguments[0]} has more to say than any repository should", where=str(where))
+            raise FetchError(
+                f"git {arguments[0]} has more to say than any repository should",
+                code="fetch-git-too-large",
+                where=str(where),
+            )
         return answer.decode(errors="surrogateescape")
 
 
@@ -86,11 +94,13 @@ def _require_minimum(path: str) -> None:
     found = re.match(r"git version (\d+\.\d+)", done.stdout)
     if found and Version(found[1]) < _MINIMUM:
         why = f"it would run programs that a repository names; {_MINIMUM} and newer can be kept from it"
-        raise FetchError(f"{found[0]} is too old", why=why, fix="upgrade git")
+        raise FetchError(f"{found[0]} is too old", code="fetch-git-too-old", why=why, fix="upgrade git")
 
 
 def _not_installed(error: FileNotFoundError) -> FetchError:
-    return FetchError(f"{error.filename} is not installed", fix="apt-get install git util-linux")
+    return FetchError(
+        f"{error.filename} is not installed", code="fetch-git-missing", fix="apt-get install git util-linux"
+    )
 
 
 @contextmanager
@@ -157,6 +167,9 @@ def user_configuration(env: Mapping[str, str], pattern: str) -> list[tuple[str, 
             return []
         why = redact(str(error).strip())
         raise FetchError(
-            "git's configuration cannot be read", why=why, fix="correct it, or set GIT_CONFIG_GLOBAL"
+            "git's configuration cannot be read",
+            code="fetch-git-configuration",
+            why=why,
+            fix="correct it, or set GIT_CONFIG_GLOBAL",
         ) from error
     return [(name, value) for name, _, value in (each.partition("\n") for each in found.split("\0") if each)]

@@ -41,11 +41,16 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
     where = str(path)
     if path.is_file():
         if not path.name.endswith(_SDIST):
-            raise FetchError(f"{where} is no source", why=f"it is neither a directory nor an sdist (*{_SDIST})")
+            raise FetchError(
+                f"{where} is no source",
+                code="fetch-no-source",
+                why=f"it is neither a directory nor an sdist (*{_SDIST})",
+            )
         return _copied(path, store)
     if not path.is_dir():
         raise FetchError(
             f"{path.resolve()} is not there",
+            code="fetch-no-source",
             fix="correct the recipe's `path`, a directory or an sdist: it begins where the project's wheels/ is",
         )
     root = path.resolve()
@@ -53,13 +58,17 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
     try:
         names = list(_names(root, b"", left_out.append))
         if not names:
-            raise FetchError(f"{where} holds no source", why="it is empty, or git ignores all that is in it")
+            raise FetchError(
+                f"{where} holds no source", code="fetch-no-source", why="it is empty, or git ignores all that is in it"
+            )
         entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]
         read = _reader(root)
         found: dict[str, tuple[Entry, Read]] = {each.path: (each, read) for each in trees.checked(entries, where)}
         return tarred(found, where, folder, store)
     except OSError as error:
-        raise FetchError(f"{where} cannot be read", where=error.filename, why=error.strerror) from error
+        raise FetchError(
+            f"{where} cannot be read", code="fetch-file-unreadable", where=error.filename, why=error.strerror
+        ) from error
 
 
 def unchanged(path: Path, folder: str, digest: str, store: Store) -> Archive:
@@ -71,6 +80,7 @@ def unchanged(path: Path, folder: str, digest: str, store: Store) -> Archive:
     if made.digest != digest:
         raise LockError(
             f"{path} is no longer what the lock was made of",
+            code="lock-source-changed",
             why=_difference(digest, made.digest, store),
             fix="lock again",
         )
@@ -107,7 +117,7 @@ def _of_git(tree: Worktree, folder: Path) -> Iterator[bytes]:
     try:
         listed = tree.run(folder, _LIST)
     except command.FailedError as error:
-        raise FetchError(f"git cannot read {folder}", why=str(error).strip()) from error
+        raise FetchError(f"git cannot read {folder}", code="fetch-git-failed", why=str(error).strip()) from error
     yield from (os.fsencode(name) for name in listed.split("\0") if name)
 
 

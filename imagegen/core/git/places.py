@@ -69,7 +69,12 @@ def _named(base: str, path: str, by: str) -> Place:
         address = parse(f"{base.rstrip('/')}{path}" if path else base)
     except FetchError as error:
         fix = "an https or http address, file:///directory, or an absolute path"
-        raise FetchError(f"{by} names nothing to fetch from: {redact(base)}", why=error.why, fix=fix) from error
+        raise FetchError(
+            f"{by} names nothing to fetch from: {redact(base)}",
+            code="fetch-git-address-invalid",
+            why=error.why,
+            fix=fix,
+        ) from error
     return Place(address.url, address, by)
 
 

@@ -49,6 +49,8 @@ T = TypeVar("T")
 class NoRepositoryError(FetchError):
     """Whoever was asked has no such repository, or does not show it."""
 
+    code = "fetch-no-repository"
+
 
 @dataclass(frozen=True)
 class Repository:
@@ -71,7 +73,9 @@ class Repository:
                 process.kill()
                 raise
         if process.returncode or rest:
-            raise FetchError(f"git cannot list tree {tree}", why=f"exit status {process.returncode}")
+            raise FetchError(
+                f"git cannot list tree {tree}", code="fetch-git-failed", why=f"exit status {process.returncode}"
+            )
 
     @contextmanager
     def blobs(self) -> Iterator[Callable[[str], bytes]]:
@@ -86,7 +90,7 @@ class Repository:
                 _, kind, size = [*stdout.readline().split(), b"", b""][:3]
                 data = stdout.read(int(size) + 1)[:-1] if kind == b"blob" else None
                 if data is None or len(data) != int(size):
-                    raise FetchError(f"git cannot read object {name}")
+                    raise FetchError(f"git cannot read object {name}", code="fetch-git-failed")
                 return data
 
             try:
@@ -114,6 +118,7 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
             if tree not in (None, found):
                 raise FetchError(
                     f"{place.url} at {commit} is not what the matrix says",
+                    code="fetch-git-tree-mismatch",
                     why=f"expected tree {tree}, got {found}",
                     fix="a commit has one tree: correct whichever of the two was written down wrongly",
                 )
@@ -135,6 +140,7 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
         if name is None:
             raise FetchError(
                 f"{place.url} has no tag or branch {ref}",
+                code="fetch-git-no-ref",
                 why=f"the matrix says that it leads to {commit}",
                 fix="correct `ref`, or leave it out: commit and tree say all that is built",
             )
@@ -154,7 +160,10 @@ def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
         kind = "branch"
         fix = "branches move: name a tag, or leave `ref` out, since commit and tree say all that is built"
     return FetchError(
-        f"{kind} {ref} of {url} has moved", why=f"from {commit}, which the matrix names, to {now}", fix=fix
+        f"{kind} {ref} of {url} has moved",
+        code="fetch-git-ref-moved",
+        why=f"from {commit}, which the matrix names, to {now}",
+        fix=fix,
     )
 
 
@@ -237,7 +246,9 @@ def _explained(place: Place, wanted: str, said: str) -> FetchError:
     why = "\n       ".join(lines[:_SAID]) or None
     if any(sign in said for sign in _ABSENT):
         fix = f"bring what {place.by} names up to date" if place.by else None
-        return FetchError(f"{url} has no {wanted}, or does not give it by its hash", why=why, fix=fix)
+        return FetchError(
+            f"{url} has no {wanted}, or does not give it by its hash", code="fetch-git-no-commit", why=why, fix=fix
+        )
     if any(sign in said for sign in _CLOSED):
         fix = f"correct {place.by}"
         if place.address:
@@ -245,5 +256,7 @@ def _explained(place: Place, wanted: str, said: str) -> FetchError:
         return NoRepositoryError(f"{url} does not exist, or may not be read", why=why, fix=fix)
     if _MOVED in said:
         fix = "write the address that it leads to: credentials do not follow a redirect"
-        return FetchError(f"{url} redirects", why=why, fix=fix)
-    return FetchError(f"git cannot fetch {wanted} from {url}", why=why, fix="check network and proxy")
+        return FetchError(f"{url} redirects", code="fetch-redirect-refused", why=why, fix=fix)
+    return FetchError(
+        f"git cannot fetch {wanted} from {url}", code="fetch-git-failed", why=why, fix="check network and proxy"
+    )

@@ -128,4 +128,9 @@ def _path(raw: bytes, where: str) -> str:
 
 
 def _refused(where: str, what: str, why: str | None = None) -> FetchError:
-    return FetchError(f"{where} is no source to build from: {what}", why=why, fix="choose another commit or folder")
+    return FetchError(
+        f"{where} is no source to build from: {what}",
+        code="fetch-git-tree-invalid",
+        why=why,
+        fix="choose another commit or folder",
+    )

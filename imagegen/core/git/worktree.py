@@ -24,6 +24,8 @@ _LONGEST_LINK = 1 << 13  # bytes
 class ForeignRepositoryError(FetchError):
     """The repository belongs to a user who is not trusted; `owner` is that user's id."""
 
+    code = "fetch-foreign-repository"
+
     def __init__(self, top: Path, path: Path, owner: int) -> None:
         self.owner = owner
         super().__init__(

@@ -41,9 +41,15 @@ def parse(url: str) -> Address:
         port = parts.port
     except ValueError:  # its message quotes the address, perhaps a password
         fix = "percent-encode what is special in a user name or password: %2F for /, %40 for @"
-        raise FetchError(f"{redact(url)} is not an address", why="it is malformed", fix=fix) from None
+        raise FetchError(
+            f"{redact(url)} is not an address", code="fetch-invalid-address", why="it is malformed", fix=fix
+        ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FetchError(f"{redact(url)} cannot be fetched", why="it is neither an http, an https nor a file address")
+        raise FetchError(
+            f"{redact(url)} cannot be fetched",
+            code="fetch-scheme-unsupported",
+            why="it is neither an http, an https nor a file address",
+        )
     netloc = parts.netloc.rpartition("@")[2]
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     clean = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
@@ -58,7 +64,9 @@ def file_path(url: str) -> Path:
     """The local path behind a file:// address. Raises FetchError when it names another host."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        raise FetchError(f"{redact(url)} names another machine", fix="write file:///path")
+        raise FetchError(
+            f"{redact(url)} names another machine", code="fetch-host-not-allowed", fix="write file:///path"
+        )
     return Path(url2pathname(parts.path))
 
 
@@ -101,7 +109,14 @@ def netrc_auth(address: Address, env: Mapping[str, str]) -> tuple[str, str] | No
     try:
         entry = netrc.netrc(file).authenticators(address.host)
     except netrc.NetrcParseError as error:  # its message quotes the file, perhaps a password
-        raise FetchError("netrc cannot be read", where=f"{file}:{error.lineno}", why="its syntax is wrong") from None
+        raise FetchError(
+            "netrc cannot be read",
+            code="fetch-netrc-unreadable",
+            where=f"{file}:{error.lineno}",
+            why="its syntax is wrong",
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FetchError("netrc cannot be read", where=str(file), why=str(error)) from error
+        raise FetchError(
+            "netrc cannot be read", code="fetch-netrc-unreadable", where=str(file), why=str(error)
+        ) from error
     return (entry[0], entry[2] or "") if entry else None

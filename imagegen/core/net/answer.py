@@ -22,9 +22,13 @@ _BUSY = frozenset({429, 503})  # said of the whole server, not of one file
 class UnreadError(FetchError):
     """Nothing came that could be judged: nobody answers, or who answers does not let us read."""
 
+    code = "fetch-unavailable"
+
 
 class NotFoundError(FetchError):
     """The source answered, and does not have the file."""
+
+    code = "fetch-not-found"
 
 
 class DeniedError(UnreadError):
@@ -33,6 +37,8 @@ class DeniedError(UnreadError):
     `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
     `ahead` is how many seconds this machine's clock is ahead of theirs, as far as they say; negative: behind.
     """
+
+    code = "fetch-denied"
 
     def __init__(self, address: Address, status: int, challenge: str, ahead: float = 0.0) -> None:
         super().__init__(
@@ -55,9 +61,13 @@ def redirected(address: Address, location: str) -> Address:
     try:
         target = parse(urljoin(address.url, location))
     except (FetchError, ValueError) as error:
-        raise FetchError(f"{address.url} redirects to what cannot be fetched", why=redact(str(error))) from error
+        raise FetchError(
+            f"{address.url} redirects to what cannot be fetched", code="fetch-redirect-refused", why=redact(str(error))
+        ) from error
     if address.scheme == "https" and target.scheme == "http":
-        raise FetchError(f"{address.url} redirects to plain http", why=f"to {target.url}")
+        raise FetchError(
+            f"{address.url} redirects to plain http", code="fetch-redirect-refused", why=f"to {target.url}"
+        )
     return target
 
 

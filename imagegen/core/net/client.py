@@ -112,7 +112,9 @@ class Client:
             with self.exchange.answer("HEAD", url, headers) as answer:
                 length = size_of(answer.response.headers.get("Content-Length", ""))
             if length is None:
-                raise FetchError(f"{answer.url} does not say its size", why="the answer has no Content-Length")
+                raise FetchError(
+                    f"{answer.url} does not say its size", code="fetch-no-size", why="the answer has no Content-Length"
+                )
             return length
 
         return self.exchange.retry(url, once)
@@ -125,7 +127,11 @@ class Client:
             with self.exchange.answer("GET", url, headers) as answer:
                 # Another answer may be the whole file, gigabytes long.
                 if not continues(answer.response, start):
-                    raise FetchError(f"{answer.url} cannot be read in part", why="the server does not give ranges")
+                    raise FetchError(
+                        f"{answer.url} cannot be read in part",
+                        code="fetch-no-ranges",
+                        why="the server does not give ranges",
+                    )
                 return first_bytes(self.exchange.chunks(answer), length)
 
         if is_file(url):
@@ -177,7 +183,11 @@ class Client:
             headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
             with self.exchange.answer("GET", url, headers | authorized(authorization)) as answer:
                 if start and not continues(answer.response, start):
-                    raise FetchError(f"{answer.url} broke off", why="the server does not give the rest by itself")
+                    raise FetchError(
+                        f"{answer.url} broke off",
+                        code="fetch-incomplete",
+                        why="the server does not give the rest by itself",
+                    )
                 for chunk in self.exchange.chunks(answer):
                     self.exchange.check_stopped(url)
                     if into.size + len(chunk) > size:
@@ -246,6 +256,7 @@ def _restart(part: Partial, meter: Meter) -> None:
 def _unexpected(url: str, expected: str, got: str) -> FetchError:
     return FetchError(
         f"{redact(url)} is not the expected file",
+        code="fetch-digest-mismatch",
         why=f"expected {expected}, got {got}",
         fix="do not trust this source; if the file was replaced on purpose, lock again",
     )

@@ -38,6 +38,8 @@ T = TypeVar("T")
 class UnreachableError(UnreadError):
     """No usable answer from the source: no route, no name, refused, or failing after every retry."""
 
+    code = "fetch-unreachable"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -81,7 +83,7 @@ class Exchange:
     def check_stopped(self, url: str) -> None:
         """Raises FetchError after `close`."""
         if self._stopped.is_set():
-            raise FetchError(f"the exchange with {redact(url)} was stopped")
+            raise FetchError(f"the exchange with {redact(url)} was stopped", code="fetch-stopped")
 
     def retry(
         self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be fetched"
@@ -99,12 +101,16 @@ class Exchange:
             try:
                 return once()
             except ValueError as error:  # of requests and of urllib: an address that is none, ours or a redirect's
-                raise FetchError(f"{redact(url)} cannot be asked for", why=reason_of(error)) from error
+                raise FetchError(
+                    f"{redact(url)} cannot be asked for", code="fetch-invalid-address", why=reason_of(error)
+                ) from error
             except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
                 self.check_stopped(url)
                 if isinstance(cause := innermost(error), ssl.SSLCertVerificationError):
                     raise UnreachableError(
-                        f"{redact(url)} has no certificate that this machine trusts", why=distrust(cause)
+                        f"{redact(url)} has no certificate that this machine trusts",
+                        code="fetch-untrusted-certificate",
+                        why=distrust(cause),
                     ) from error
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.
@@ -189,7 +195,11 @@ class Exchange:
                     what = f"{address.url} redirects what was sent to it"
                     raise FetchError(what, why=f"with HTTP status {response.status_code}, which says to read there")
                 address = redirected(address, response.headers["Location"])
-        raise FetchError(f"{first.url} redirects more than {_MAX_REDIRECTS} times", why=f"last to {address.url}")
+        raise FetchError(
+            f"{first.url} redirects more than {_MAX_REDIRECTS} times",
+            code="fetch-too-many-redirects",
+            why=f"last to {address.url}",
+        )
 
     def _send(
         self,

@@ -21,6 +21,7 @@ def bundle(path: Path) -> str:
     except OSError as error:  # ssl.SSLError is one
         raise FetchError(
             "the CA bundle cannot be read",
+            code="fetch-ca-bundle-unreadable",
             where=str(path),
             why=error.strerror or str(error),
             fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
@@ -35,6 +36,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             raise NotFoundError(f"{path} does not exist or is no file")
         file = path.open("rb")
     except OSError as error:
-        raise FetchError(f"{path} cannot be read", why=os.strerror(error.errno or 0)) from error
+        raise FetchError(
+            f"{path} cannot be read", code="fetch-file-unreadable", why=os.strerror(error.errno or 0)
+        ) from error
     with file:
         yield file

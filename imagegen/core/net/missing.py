@@ -26,6 +26,8 @@ class Missing:
 class MissingFiles(FetchError):
     """What could not be had, all of it; those with the same reasons stand together."""
 
+    code = "fetch-files-missing"
+
     def __init__(self, files: Iterable[Missing], store: Path) -> None:
         self.files = tuple(sorted(files, key=lambda file: file.filename))
         self.store = store

@@ -39,7 +39,9 @@ def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX
         parts.append(chunk)
         total += len(chunk)
         if total > limit:
-            raise FetchError(f"{url} is too long for a page", why=f"it has more than {limit} bytes")
+            raise FetchError(
+                f"{url} is too long for a page", code="fetch-page-too-large", why=f"it has more than {limit} bytes"
+            )
     return Page(url, b"".join(parts))
 
 

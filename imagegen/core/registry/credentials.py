@@ -68,9 +68,13 @@ def _read(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise FetchError("Docker's configuration cannot be read", where=str(path), why=error.strerror) from error
+        raise FetchError(
+            "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why=error.strerror
+        ) from error
     except (ValueError, RecursionError):  # whose message quotes the file
-        raise FetchError("Docker's configuration cannot be read", where=str(path), why="it is not JSON") from None
+        raise FetchError(
+            "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why="it is not JSON"
+        ) from None
     return config if isinstance(config, dict) else {}
 
 
@@ -91,6 +95,7 @@ def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
     if not colon:
         raise FetchError(
             f"the credentials for {host} cannot be read",
+            code="fetch-credentials",
             where=str(path),
             why="`auth` is not the base64 of user:password",
             fix=f"`docker login {host}` writes it anew",
@@ -101,7 +106,11 @@ def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
 def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
     """What the credential helper has for `key`. One that is absent or knows nothing has nothing."""
     if not _HELPER.fullmatch(helper):
-        raise FetchError("Docker's configuration names a credential helper that cannot be one", why=repr(helper))
+        raise FetchError(
+            "Docker's configuration names a credential helper that cannot be one",
+            code="fetch-credentials",
+            why=repr(helper),
+        )
     try:
         done = subprocess.run(
             [f"docker-credential-{helper}", "get"],
@@ -120,7 +129,9 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
         user, secret = answer["Username"], answer["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
         what = f"docker-credential-{helper} answers in an unknown form"
-        raise FetchError(what, why="it should print an object with Username and Secret") from None
+        raise FetchError(
+            what, code="fetch-credentials", why="it should print an object with Username and Secret"
+        ) from None
     if user == "<token>":
         raise _unusable(key, f"docker-credential-{helper} gives an identity token for it")
     return Credentials(str(user), str(secret)) if user or secret else None
@@ -128,7 +139,7 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
 
 def _unusable(host: str, why: str) -> FetchError:
     fix = f"`docker login {host}` with a user name and an access token"
-    return FetchError(f"the credentials for {host} cannot be used", why=why, fix=fix)
+    return FetchError(f"the credentials for {host} cannot be used", code="fetch-credentials", why=why, fix=fix)
 
 
 def parse_challenges(header: str) -> dict[str, dict[str, str]]:

@@ -142,6 +142,7 @@ def read_document(data: bytes, media_type: str, platform: Platform, where: str) 
     if document.get("schemaVersion") == 1:
         raise FetchError(
             f"{where} is an image in Docker's old format",
+            code="fetch-manifest-unsupported",
             why="its manifest has schema version 1, which names layers without saying what they unpack to",
             fix="take a newer image, or push this one again with a current Docker",
         )
@@ -213,7 +214,11 @@ def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str)
     def read() -> tuple[Config, tuple[Layer, ...]]:
         found = Platform(_text(document.get("os")), _text(document.get("architecture")))
         if found != platform:
-            raise FetchError(f"{where} is an image for {found}, not for {platform}", fix="take one for that platform")
+            raise FetchError(
+                f"{where} is an image for {found}, not for {platform}",
+                code="fetch-wrong-platform",
+                fix="take one for that platform",
+            )
         rootfs = _table(document.get("rootfs"), "rootfs")
         diff_ids = tuple(_digest(each) for each in _list(rootfs.get("diff_ids"), "diff_ids"))
         _require(
@@ -250,7 +255,7 @@ def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
             offered.append(str(found))
     if not fitting:
         names = ", ".join(dict.fromkeys(offered)) or "nothing"
-        raise FetchError(f"{where} is not made for {platform}", why=f"it offers {names}")
+        raise FetchError(f"{where} is not made for {platform}", code="fetch-wrong-platform", why=f"it offers {names}")
     chosen = _descriptor(min(fitting, key=operator.itemgetter(0, 1))[2])
     _require(chosen.media_type in _MANIFESTS, f"its entry for {platform} is a {chosen.media_type!r}")
     _require(chosen.size <= MAX_DOCUMENT, f"its manifest would have {chosen.size} bytes")
@@ -299,7 +304,9 @@ def _checked(read: Callable[[], T], where: str) -> T:
 
 
 def _malformed(where: str, why: str) -> FetchError:
-    return FetchError(f"{where} is described in a way that imagegen does not take", why=why)
+    return FetchError(
+        f"{where} is described in a way that imagegen does not take", code="fetch-manifest-unsupported", why=why
+    )
 
 
 def _require(holds: bool, why: str) -> None:

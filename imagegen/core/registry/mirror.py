@@ -37,16 +37,25 @@ def place(text: str, said: str) -> Path | Reference:
         try:
             return Path(text).expanduser()
         except RuntimeError as error:
-            raise UsageError(f"{said} names no mirror", why=f"{text}: there is no such user here") from error
+            raise UsageError(
+                f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text}: there is no such user here"
+            ) from error
     fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
     if not set(text) & set("/.:"):  # Docker Hub's, as names go, and nobody means that
-        raise UsageError(f"{said} names no mirror", why=f'"{text}" may be a directory or a repository', fix=fix)
+        raise UsageError(
+            f"{said} names no mirror",
+            code="usage-invalid-mirror",
+            why=f'"{text}" may be a directory or a repository',
+            fix=fix,
+        )
     try:
         found = parse(text)
     except FetchError as error:
-        raise UsageError(f"{said} names no mirror", why=f"{error.what}: {error.why}", fix=fix) from error
+        raise UsageError(
+            f"{said} names no mirror", code="usage-invalid-mirror", why=f"{error.what}: {error.why}", fix=fix
+        ) from error
     if found.tag or found.digest:
-        raise UsageError(f"{said} names no mirror", why=f"{text} is one image", fix=fix)
+        raise UsageError(f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text} is one image", fix=fix)
     return found
 
 
@@ -90,7 +99,9 @@ class Mirror:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
+                raise FetchError(
+                    f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
+                ) from error
         self._reach(self._repository)
         try:
             return self._repository.size(digest)
@@ -135,7 +146,9 @@ class Mirror:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
+            raise FetchError(
+                f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
+            ) from error
         return True
 
     def _named(self, name: str) -> Artifact | None:
@@ -153,15 +166,23 @@ class Mirror:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FetchError(f"{self} cannot be read", where=str(path), why=error.strerror) from error
+            raise FetchError(
+                f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError) as error:
             raise self._damaged(path, str(error)) from error
 
     def _damaged(self, path: Path, why: str) -> FetchError:
-        return FetchError(f"{self} is damaged", where=str(path), why=why, fix="fill it again: `imagegen mirror`")
+        return FetchError(
+            f"{self} is damaged",
+            code="fetch-mirror-damaged",
+            where=str(path),
+            why=why,
+            fix="fill it again: `imagegen mirror`",
+        )
 
 
 def _blob(layout: Path, digest: str) -> Path:
     if not is_digest(digest):
-        raise StoreError(f"not a digest: {digest!r}")
+        raise StoreError(f"not a digest: {digest!r}", code="store-invalid-digest")
     return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")

@@ -30,17 +30,26 @@ def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[R
         reply = _page(session, sender, url, accept)
         size += len(reply.body)
         if reply.status != HTTPStatus.OK and len(seen) > 1:
-            raise FetchError(f"{reply.url} is a part of a list that cannot be read", why=f"HTTP status {reply.status}")
+            raise FetchError(
+                f"{reply.url} is a part of a list that cannot be read",
+                code="fetch-list-malformed",
+                why=f"HTTP status {reply.status}",
+            )
         yield reply
         following = next_page(reply.headers.get("Link", ""))
         if reply.status != HTTPStatus.OK or following is None:
             return
         after = redirected(parse_address(reply.url), following)
         if after.origin != parse_address(url).origin:
-            raise FetchError(f"{reply.url} goes on at another host", why=f"at {after.url}", fix="do not trust it")
+            raise FetchError(
+                f"{reply.url} goes on at another host",
+                code="fetch-host-not-allowed",
+                why=f"at {after.url}",
+                fix="do not trust it",
+            )
         url = after.url
         if url in seen or len(seen) >= _MAX_PAGES or size > _MAX_BYTES:
-            raise FetchError(f"{reply.url} is a list without an end")
+            raise FetchError(f"{reply.url} is a list without an end", code="fetch-list-too-long")
         seen.add(url)
 
 

@@ -48,7 +48,9 @@ T = TypeVar("T")
 def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> Image:
     """What the name stands for now, for one platform. Raises FetchError."""
     if reference.tag is None and reference.digest is None:
-        raise FetchError(f"{reference} names no tag and no digest", fix="say which image: its `latest` moves")
+        raise FetchError(
+            f"{reference} names no tag and no digest", code="fetch-no-tag", fix="say which image: its `latest` moves"
+        )
     repository = Repository(reference, client, settings)
     repository.reach()
     return repository.image(platform)
@@ -68,7 +70,11 @@ def manifest_for(manifests: Manifests, asked: str, platform: Platform, where: st
         digest, data, _ = manifests(found.digest, found.size)
         found = read_document(data, found.media_type, platform, where)
         if not isinstance(found, Manifest):
-            raise FetchError(f"{where} is described in circles", why=f"its index names {digest}, another index")
+            raise FetchError(
+                f"{where} is described in circles",
+                code="fetch-nested-index",
+                why=f"its index names {digest}, another index",
+            )
     return digest, found
 
 
@@ -171,6 +177,7 @@ class Repository:
         if artifact.subject != referrer.subject:
             raise FetchError(
                 f"{where} is listed for {referrer.subject}, and does not refer to it",
+                code="fetch-referrer-mismatch",
                 why=f"it refers to {artifact.subject or 'nothing'}",
                 fix="do not trust it: whoever may write there can have changed the list",
             )
@@ -181,7 +188,11 @@ class Repository:
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
             where = f"{self._reference.name}@{referrer.digest}"
-            raise FetchError(f"{where} is no single document", why=f"it has {len(artifact.parts)} parts")
+            raise FetchError(
+                f"{where} is no single document",
+                code="fetch-artifact-invalid",
+                why=f"it has {len(artifact.parts)} parts",
+            )
         ((_, blob),) = artifact.parts
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
 
@@ -193,11 +204,17 @@ class Repository:
                 return ()
             try:
                 if page.status != HTTPStatus.OK:
-                    raise FetchError(f"the tags of {self._name} cannot be read", why=f"HTTP status {page.status}")
+                    raise FetchError(
+                        f"the tags of {self._name} cannot be read",
+                        code="fetch-list-malformed",
+                        why=f"HTTP status {page.status}",
+                    )
                 told = json.loads(page.body)["tags"] or []
                 found |= dict.fromkeys(tag for tag in told if isinstance(tag, str) and is_tag(tag))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise FetchError(f"the tags of {self._name} cannot be read", why="its list is none") from error
+                raise FetchError(
+                    f"the tags of {self._name} cannot be read", code="fetch-list-malformed", why="its list is none"
+                ) from error
         return tuple(found)
 
     def _kept_by_clients(self, digest: str) -> tuple[Referrer, ...]:
@@ -221,6 +238,7 @@ class Repository:
         if expected != got:
             raise FetchError(
                 f"{url} is not what its registry says it is",
+                code="fetch-digest-mismatch",
                 why=f"expected {what} {expected}, got {got}",
                 fix="do not trust this source",
             )
@@ -248,4 +266,4 @@ def _is_list(page: Reply) -> bool:
         return kind == INDEX_TYPE
     if page.status in _NO_REFERRERS or "Location" in page.headers:
         return False
-    raise FetchError(f"{page.url} cannot be fetched", why=f"HTTP status {page.status}")
+    raise FetchError(f"{page.url} cannot be fetched", code="fetch-redirect-refused", why=f"HTTP status {page.status}")

@@ -280,9 +280,13 @@ class Target:
         what = f"manifest {tag or digest}"
         if len(manifest) > MAX_DOCUMENT:
             why = f"it has {len(manifest)} bytes, and registries take {MAX_DOCUMENT}"
-            raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+            raise PublishError(
+                f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why
+            )
         if tag and not is_tag(tag):
-            raise PublishError(f"{what} cannot be written to {self._reference.name}", why=why_no_tag(tag))
+            raise PublishError(
+                f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why_no_tag(tag)
+            )
         with self._explained():
             url, headers = f"{self._base}/manifests/{tag or digest}", {"Content-Type": media_type}
             reply = self._session.asking(
@@ -332,28 +336,36 @@ class Target:
             yield
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` as somebody who may push there"
-            raise PublishError(f"{name} may not be written to", **self._session.told(error, fix)) from error
+            raise PublishError(
+                f"{name} may not be written to", code="publish-denied", **self._session.told(error, fix)
+            ) from error
         except UnreachableError as error:
             raise PublishError(
-                f"{name} cannot be written to", why=f"{error.what}: {error.why}", fix=error.fix
+                f"{name} cannot be written to",
+                code="publish-write-failed",
+                why=f"{error.what}: {error.why}",
+                fix=error.fix,
             ) from error
         except FetchError as error:
             why = f"{error.what}: {error.why}" if error.why else error.what
             where = str(error.where) if error.where else None
-            raise PublishError(f"{name} cannot be written to", where=where, why=why, fix=error.fix) from error
+            raise PublishError(
+                f"{name} cannot be written to", code="publish-write-failed", where=where, why=why, fix=error.fix
+            ) from error
 
     def _refusal(self, reply: Reply, what: str, otherwise: str = "") -> PublishError:
         """`otherwise` is what is wrong where the status is fine."""
         if reply.status in _DONE:
             return PublishError(
                 f"{what} is not at {self._reference.name} as it is here",
+                code="publish-verify-failed",
                 why=otherwise,
                 fix="do not trust this registry",
             )
         said = [f"HTTP status {reply.status}", *_reasons(reply.body)]
         meaning = _MEANINGS.get(reply.status)
         why = ", ".join(said) + (f": {meaning}" if meaning else "")
-        return PublishError(f"{what} cannot be written to {self._reference.name}", why=why)
+        return PublishError(f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why)
 
 
 def _path(base: str) -> str:

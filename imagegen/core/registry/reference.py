@@ -95,7 +95,7 @@ def _no_digest(text: str, digest: str) -> FetchError:
 
 
 def _no_name(text: str, why: str, fix: str = "write docker.io/library/debian:12, say") -> FetchError:
-    return FetchError(f"{text!r} is no image's name", why=why, fix=fix)
+    return FetchError(f"{text!r} is no image's name", code="fetch-invalid-reference", why=why, fix=fix)
 
 
 def variable(registry: str) -> str:
@@ -141,7 +141,9 @@ def engine_name(reference: Reference, settings: Settings) -> str:
 def secure(address: Address, what: str) -> None:
     """Raise FetchError for plain HTTP to another machine: anybody on the way could read tokens and passwords."""
     if address.scheme == "http" and not is_loopback(address.host):
-        raise FetchError(f"{what} is spoken to in plain http", why=f"at {address.url}", fix="use https")
+        raise FetchError(
+            f"{what} is spoken to in plain http", code="fetch-plain-http", why=f"at {address.url}", fix="use https"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -88,6 +88,10 @@ def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: 
     if not added:
         return None
     if len(there) + len(added) > MAX_LIST:
-        raise FetchError(f"{where} has no room for more", why=f"it lists {len(there)} artifacts already")
+        raise FetchError(
+            f"{where} has reached the limit of referrers",
+            code="fetch-too-many-referrers",
+            why=f"it lists {len(there)} artifacts already",
+        )
     document = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*there, *added]}
     return json.dumps(document, sort_keys=True).encode()

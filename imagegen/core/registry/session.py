@@ -109,7 +109,12 @@ class Session:
         what = f"the token server that {host} names"
         secure(realm, what)
         if is_loopback(realm.host) and not is_loopback(parse_address(self._endpoint.base).host):
-            raise FetchError(f"{what} is this machine", why=f"at {realm.url}", fix="do not trust this registry")
+            raise FetchError(
+                f"{what} is this machine",
+                code="fetch-host-not-allowed",
+                why=f"at {realm.url}",
+                fix="do not trust this registry",
+            )
         query = [("service", parameters["service"])] if "service" in parameters else []
         # Not the scope that the refusal names: these are all that is wanted here.
         query += [("scope", scope) for scope in self._scopes]

@@ -46,7 +46,11 @@ class Upload:
         self, blob: Descriptor, source: Store | bytes, sender: Sender, blobs: str, mount: str | None, meter: Meter
     ) -> None:
         if isinstance(source, Store) and not source.has(blob.digest, blob.size):
-            raise StoreError(f"the store has no blob {blob.digest} of {blob.size} bytes", where=str(source.root))
+            raise StoreError(
+                f"the store has no blob {blob.digest} of {blob.size} bytes",
+                code="store-blobs-missing",
+                where=str(source.root),
+            )
         self._blob, self._source, self._sender, self._blobs, self._meter = blob, source, sender, blobs, meter
         self._mount, self._mount_denied = mount, False
         self.done = self.mounted = False
@@ -196,9 +200,15 @@ class Upload:
     def _damaged(self) -> StoreError:
         """Raises it itself where the store can say more."""
         if isinstance(self._source, bytes):
-            return StoreError(f"{len(self._source)} bytes are not blob {self._blob.digest}")
+            return StoreError(
+                f"{len(self._source)} bytes are not blob {self._blob.digest}", code="store-digest-mismatch"
+            )
         self._source.verify(self._blob.digest)
-        return StoreError(f"blob {self._blob.digest} changed while it was read", where=str(self._source.root))
+        return StoreError(
+            f"blob {self._blob.digest} changed while it was read",
+            code="store-blob-changed",
+            where=str(self._source.root),
+        )
 
     def _whole(self) -> bool:
         return f"sha256:{self._hash.hexdigest()}" == self._blob.digest
@@ -208,11 +218,17 @@ class Upload:
         location = reply.headers.get("Location")
         if location is None:
             if required:
-                raise FetchError(f"{reply.url} does not say where to send the blob", why="its answer has no Location")
+                raise FetchError(
+                    f"{reply.url} does not say where to send the blob",
+                    code="fetch-no-upload-location",
+                    why="its answer has no Location",
+                )
             return
         place = redirected(parse_address(reply.url), location)
         if is_loopback(place.host) and not is_loopback(parse_address(self._blobs).host):
-            raise FetchError(f"{reply.url} sends uploads to this machine", why=f"at {place.url}")
+            raise FetchError(
+                f"{reply.url} sends uploads to this machine", code="fetch-host-not-allowed", why=f"at {place.url}"
+            )
         self._place = place.url
 
     def _reached(self, offset: int) -> None:
@@ -223,7 +239,9 @@ class Upload:
         self._restarts += 1
         if self._restarts > _RESTARTS:
             why = f"the registry has forgotten it {self._restarts} times"
-            raise FetchError(f"the upload of blob {self._blob.digest} does not end", why=why)
+            raise FetchError(
+                f"the upload of blob {self._blob.digest} does not end", code="fetch-upload-endless", why=why
+            )
         self._place = None
         self._reached(0)
 

@@ -41,7 +41,9 @@ def explained(place: Path, what: str, fix: str | None, needed: int = 0) -> Itera
             raise full(place, what, fix, needed) from error
         if error.errno in _CLOSED:
             reason = os.strerror(error.errno)
-            raise StoreError(f"{what} cannot be written", where=str(place), why=reason, fix=fix) from error
+            raise StoreError(
+                f"{what} cannot be written", code="store-unwritable", where=str(place), why=reason, fix=fix
+            ) from error
         raise
 
 
@@ -56,4 +58,4 @@ def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError
     why = f"{human(free(place))} are free there"
     if needed:
         why += f", and this takes about {human(needed)} in all"
-    return StoreError(f"the disk of {what} is full", where=str(place), why=why, fix=fix)
+    return StoreError(f"the disk of {what} is full", code="store-disk-full", where=str(place), why=why, fix=fix)

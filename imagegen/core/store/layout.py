@@ -48,6 +48,8 @@ def is_digest(text: str) -> bool:
 class DamagedError(StoreError):
     """A blob's bytes are not its digest's."""
 
+    code = "store-damaged"
+
 
 class Store:
     """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store.
@@ -80,7 +82,7 @@ class Store:
     def path(self, digest: str) -> Path:
         """Where the blob lies or would lie."""
         if not is_digest(digest):
-            raise StoreError(f"not a digest: {digest!r}")
+            raise StoreError(f"not a digest: {digest!r}", code="store-invalid-digest")
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def has(self, digest: str, size: int | None = None) -> bool:
@@ -143,7 +145,9 @@ class Store:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
         except FileNotFoundError as error:
-            raise StoreError(f"the store has no blob {digest}", where=str(self.root), fix="build again") from error
+            raise StoreError(
+                f"the store has no blob {digest}", code="store-blobs-missing", where=str(self.root), fix="build again"
+            ) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise DamagedError(f"blob {digest} is no regular file", where=str(path), fix="remove it")
@@ -302,7 +306,7 @@ class BlobWriter:
         """Make the blob visible and return its digest; StoreError when `expected` is another digest."""
         digest = "sha256:" + self._hash.hexdigest()
         if expected is not None and digest != expected:
-            raise StoreError(f"expected {expected}, got {digest}")
+            raise StoreError(f"expected {expected}, got {digest}", code="store-digest-mismatch")
         self._file.flush()
         os.fsync(self._file.fileno())
         os.fchmod(self._file.fileno(), 0o444)

@@ -68,6 +68,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
     if lacking:
         raise StoreError(
             f"{len(lacking)} blobs of the image {digest} were missing or damaged",
+            code="store-blobs-missing",
             where=str(store.root),
             why=", ".join(lacking),
             fix="run the same command again, if it builds; `imagegen build` makes layers that only a registry has",
@@ -107,7 +108,12 @@ def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
 def require_new(directory: Path) -> None:
     """Raise StoreError when something is there already: cheap to ask before long work."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise StoreError("the output directory is not empty", where=str(directory), fix="name another, or remove it")
+        raise StoreError(
+            "the output directory is not empty",
+            code="store-output-not-empty",
+            where=str(directory),
+            fix="name another, or remove it",
+        )
 
 
 def _place(source: Path, target: Path) -> None:
@@ -125,6 +131,7 @@ def _entries(store: Store) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             "the store's list of images is damaged",
+            code="store-index-damaged",
             where=str(path),
             fix="remove it; builds name their images in it again",
         ) from error

@@ -140,12 +140,18 @@ def _run(job: Job, store: Store, settings: Settings) -> dict[str, str]:
         store.blame_disk(err)
         fix = "run as root, or: apt-get install uidmap, and a line for your user in /etc/subuid and in /etc/subgid"
         raise BaseError(
-            "packages cannot be installed here", why=err.strip()[-2000:], fix=fix if enter else None
+            "packages cannot be installed here",
+            code="base-packages-failed",
+            why=err.strip()[-2000:],
+            fix=fix if enter else None,
         ) from None
     if error := answer.get("error"):
         store.blame_disk(str(error["why"]))
         raise BaseError(
-            "the packages cannot be installed", where=error["where"], why=f"{error['what']}: {error['why']}"
+            "the packages cannot be installed",
+            code="base-packages-conflict",
+            where=error["where"],
+            why=f"{error['what']}: {error['why']}",
         )
     return {name: str(answer[name]) for name in ("before", "after")}
 
@@ -158,6 +164,7 @@ def verify_status(added: LockedPackages, before: str, after: str) -> None:
         different = sorted(" ".join(key) for key in now.keys() | expected if now.get(key) != expected.get(key))
         raise BaseError(
             "what dpkg installed above the base is not what the lock names",
+            code="base-packages-differ",
             why="; ".join(different),
             fix="lock the base again (imagegen lock CELL --upgrade-base); if it stays so, report it",
         )

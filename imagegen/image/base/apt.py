@@ -138,12 +138,14 @@ class Apt:
             # apt's own timeout is for a single read, which never comes where a mirror drips.
             raise BaseError(
                 f"apt did not {_DOING[arguments[0]]} in {_TIMEOUT // 60} minutes",
+                code="base-apt-timeout",
                 why=f"a mirror is too slow: {', '.join(sorted(map(redact, set(self.roots.values()))))}",
                 fix=_advice(""),
             ) from error
         except FileNotFoundError as error:
             raise BaseError(
                 "apt-get is not installed",
+                code="base-program-missing",
                 why="Debian's packages are chosen and fetched by apt",
                 fix="on Debian and Ubuntu it is always there; elsewhere, run imagegen in a Debian container",
             ) from error
@@ -152,6 +154,7 @@ class Apt:
             reported += self._unmet(arguments)
             raise BaseError(
                 f"apt cannot {_DOING[arguments[0]]}",
+                code="base-apt-failed",
                 why="\n       ".join(redact(line) for line in reported or done.stderr.strip().splitlines()[-5:]),
                 fix=_advice(done.stderr),
             )
@@ -191,7 +194,7 @@ def parse_release(text: str) -> tuple[str, str]:
         date: datetime = parsedate_to_datetime(fields["Date"])
         return fields.get("Codename", ""), date.strftime("%Y-%m-%dT%H:%M:%SZ")
     except (KeyError, ValueError) as error:
-        raise BaseError("a Release file of the archive has no date", why=text[:200]) from error
+        raise BaseError("a Release file of the archive has no date", code="base-apt-failed", why=text[:200]) from error
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -235,6 +238,7 @@ def keyring(release: Release) -> str:
     if found is None:
         raise BaseError(
             f"the keyring of {release.name}'s archives is not installed",
+            code="base-keyring-missing",
             why=f"no {release.keyrings[0]}",
             fix=f"apt-get install {release.keyring_package}",
         )

@@ -81,7 +81,10 @@ def build(locked: LockedBase, store: Store, settings: Settings, progress: Progre
             return built
         if shutil.which("mmdebstrap", path=settings.env.get("PATH", os.defpath)) is None:
             raise BaseError(
-                "mmdebstrap is not installed", why="a Debian base is made by it", fix="apt-get install mmdebstrap"
+                "mmdebstrap is not installed",
+                code="base-program-missing",
+                why="a Debian base is made by it",
+                fix="apt-get install mmdebstrap",
             )
         fetch.fetch(locked, store, settings, progress)
         with timed(progress, f"building base {locked.name} from {len(locked.debs)} packages"):
@@ -161,7 +164,11 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
     stanzas = []
     for deb in locked.debs:
         if not all(_FIELD.fullmatch(value) for value in (deb.name, deb.version, deb.architecture)):
-            raise BaseError(f"base {locked.name}: {deb.name!r} {deb.version!r} is not a package", fix="lock again")
+            raise BaseError(
+                f"base {locked.name}: {deb.name!r} {deb.version!r} is not a package",
+                code="base-package-invalid",
+                fix="lock again",
+            )
         copy = directory / f"{deb.sha256}.deb"
         with store.open(deb.digest) as blob, copy.open("wb") as file:
             for chunk in blob:
@@ -221,7 +228,7 @@ def failed(stderr: str, mode: str) -> BaseError:
         )
     elif "mount" in stderr or "unshare" in stderr:
         fix = "inside a container, give it CAP_SYS_ADMIN"
-    return BaseError("mmdebstrap failed", why="\n       ".join(lines[-8:]) or None, fix=fix)
+    return BaseError("mmdebstrap failed", code="base-build-failed", why="\n       ".join(lines[-8:]) or None, fix=fix)
 
 
 def verify(locked: LockedBase, status: str) -> None:
@@ -236,6 +243,7 @@ def verify(locked: LockedBase, status: str) -> None:
         different = sorted(" ".join(map(str, entry)) for entry in installed ^ expected)
         raise BaseError(
             f"base {locked.name}: what dpkg installed is not what the lock names",
+            code="base-packages-differ",
             why="; ".join(different),
             fix="lock the base again; if it stays so, report it",
         )
@@ -254,6 +262,7 @@ def sources_file(release: Release, example: str) -> bytes:
     if lacking := [suite for suite in suites if suite not in entries]:
         raise BaseError(
             f"apt's example of its sources is not for {release.name}",
+            code="base-host-unsuitable",
             where=f"/{release.example}",
             why=f"it has no {', '.join(lacking)}",
         )

@@ -111,7 +111,12 @@ def _write_entry(
     elif stat.S_ISLNK(entry.mode):
         info.type, info.linkname = tarfile.SYMTYPE, entry.target
     elif not stat.S_ISREG(entry.mode):
-        raise BaseError("a package makes what no layer may hold", where=f"/{path}", why="it is a device or a pipe")
+        raise BaseError(
+            "a package makes what no layer may hold",
+            code="base-packages-unsupported-file",
+            where=f"/{path}",
+            why="it is a device or a pipe",
+        )
     else:
         inode = (entry.changed[0],)
         if inode in written:

@@ -64,6 +64,7 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
         wrong = [name for name in parts if name not in ("config", "labels") and parts[name] != theirs[name]]
         raise BaseError(
             f"base {locked.name} is not what the lock says of it",
+            code="base-image-differs",
             where=str(reference),
             why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
             fix="restore the lock from version control, or lock the base again: imagegen lock CELL --upgrade-base",
@@ -129,7 +130,7 @@ def needed(locked: LockedBase, store: Store) -> int:
 
 def _content(locked: LockedBase) -> registry.Image:
     if locked.content is None:
-        raise BaseError(f"base {locked.name} is no image of a registry", fix="lock again")
+        raise BaseError(f"base {locked.name} is no image of a registry", code="base-not-published", fix="lock again")
     return locked.content
 
 

@@ -32,6 +32,7 @@ def mirrors(names: Sequence[str], settings: Settings) -> dict[str, str]:
         variables = " and ".join(map(archive_variable, unknown))
         raise BaseError(
             f"no mirror is known here for {' and '.join(unknown)}",
+            code="base-mirror-unknown",
             why=f"{variables} not set, and the host's apt has no lists of such an archive (apt-get indextargets)",
             fix=f"set {variables} to the address of a mirror, the directory that holds dists/; "
             "on a Debian host, `apt-get update` is enough",

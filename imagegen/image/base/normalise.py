@@ -89,7 +89,7 @@ def read(source: BinaryIO, *paths: str) -> list[bytes]:
         for path in paths:
             body = tar.extractfile(members[path]) if path in members else None
             if body is None:
-                raise BaseError(f"the base has no file /{path}")
+                raise BaseError(f"the base has no file /{path}", code="base-incomplete")
             found.append(body.read())
     return found
 
@@ -144,7 +144,7 @@ def _kept(members: Mapping[str, tarfile.TarInfo], files: Mapping[str, bytes]) ->
             kept.add(path.rpartition("/")[0])
     kept.discard("")
     if missing := kept - set(members):
-        raise BaseError(f"the base has no directory /{min(missing)}")
+        raise BaseError(f"the base has no directory /{min(missing)}", code="base-incomplete")
     return kept
 
 
@@ -179,4 +179,6 @@ def _write(write: Callable[[bytes], object], info: tarfile.TarInfo, data: bytes 
 
 
 def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
-    return BaseError("mmdebstrap's archive holds what no base may hold", where=member.name, why=why)
+    return BaseError(
+        "mmdebstrap's archive holds what no base may hold", code="base-content-invalid", where=member.name, why=why
+    )

@@ -41,6 +41,7 @@ def resolve_packages(
     if not entries:
         raise BaseError(
             f"base {name} has no archive of packages",
+            code="base-no-package-sources",
             why="/etc/apt/sources.list and /etc/apt/sources.list.d name none that can be fetched from",
             fix="use an image whose apt is configured",
         )
@@ -65,6 +66,7 @@ def read_status(tree: Path, name: str) -> bytes:
     if not status.is_file() or not inside(tree, "usr/bin/apt-get").is_file():
         raise BaseError(
             f"base {name} has no dpkg and apt",
+            code="base-no-package-manager",
             where=f"/{STATUS}",
             why="packages are added to distributions that are made of Debian packages alone",
             fix="leave `packages` out, or use an image of Debian or Ubuntu",

@@ -37,7 +37,7 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
     if base.kind == "registry":
         return image.resolve(base, settings, progress, architecture=ARCHITECTURE)
     if base.kind != "debian" or base.suite is None:
-        raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", fix="kind: debian")
+        raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", code="base-unknown-kind", fix="kind: debian")
     check_names(base.packages, f"base {base.name}")
     found = release(base.suite)
     sources = official(found, settings)
@@ -67,6 +67,7 @@ def check_names(packages: Iterable[str], where: str) -> None:
     if wrong := [name for name in packages if not _NAME.fullmatch(name)]:
         raise BaseError(
             f"{where}: {', '.join(map(repr, wrong))} cannot be a package's name",
+            code="base-package-name-invalid",
             fix="name packages without version, architecture or suite: the lock pins them",
         )
 
@@ -81,7 +82,7 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[Deb, ...]:
     for line in text.splitlines():
         match = _URI_LINE.fullmatch(line.strip())
         if match is None:
-            raise BaseError("apt answered in an unknown form", why=line)
+            raise BaseError("apt answered in an unknown form", code="base-apt-output-invalid", why=line)
         name, version, architecture = (unquote(match[field]) for field in ("name", "version", "architecture"))
         for archive, root in sorted(roots.items(), key=lambda item: -len(item[1])):  # one may lie below another
             if match["uri"].startswith(root + "/"):
@@ -89,5 +90,5 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[Deb, ...]:
                 debs.append(Deb(name, version, architecture, match["sha256"], int(match["size"]), archive, path))
                 break
         else:
-            raise BaseError("a package comes from none of the archives", why=line)
+            raise BaseError("a package comes from none of the archives", code="base-apt-output-invalid", why=line)
     return tuple(sorted(debs, key=lambda deb: deb.name))

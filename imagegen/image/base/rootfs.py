@@ -66,6 +66,7 @@ def rootfs(
         if not _has(tree, program):
             raise BaseError(
                 f"base {locked.name} has no {program}",
+                code="base-program-absent",
                 why="its files hold none",
                 fix="name a standalone interpreter (`interpreter:` of the image), or choose a base that has it",
             )
@@ -91,7 +92,9 @@ def merged_tree(
                 keep(work, tree)
         if not _has(tree, program):
             fix = "name a standalone interpreter (`interpreter:` of the image), or a package that brings it"
-            raise BaseError(f"base and packages have no {program}", why="their files hold none", fix=fix)
+            raise BaseError(
+                f"base and packages have no {program}", code="base-program-absent", why="their files hold none", fix=fix
+            )
     return tree
 
 
@@ -140,4 +143,4 @@ def _unpack_own(store: Store, diff_id: str, work: Path) -> None:
             stderr.seek(0)
             why = stderr.read().decode(errors="replace").strip()
             store.blame_disk(why)
-            raise BaseError("the base cannot be unpacked", where=str(work), why=why[-2000:])
+            raise BaseError("the base cannot be unpacked", code="base-unpack-failed", where=str(work), why=why[-2000:])

@@ -121,6 +121,7 @@ def keys_of(entry: Entry, tree: Path) -> dict[str, bytes] | str:
             if not content:
                 raise BaseError(
                     f"the archive {entry.uri} has no keyring",
+                    code="base-source-key-missing",
                     where=entry.where,
                     why=f"Signed-By names {word}, which the image does not hold",
                     fix="use an image that holds the archive's key",
@@ -131,6 +132,7 @@ def keys_of(entry: Entry, tree: Path) -> dict[str, bytes] | str:
         return ",".join(words)
     raise BaseError(
         f"the archive {entry.uri} names its keys in an unknown form",
+        code="base-source-key-unsupported",
         where=entry.where,
         why=f"Signed-By: {signed_by[:200]}",
         fix="Signed-By holds paths, fingerprints or an armored key",
@@ -215,13 +217,16 @@ def _read(tree: Path, path: str) -> bytes:
     with place.open("rb") as file:
         content = file.read(_LONGEST + 1)
     if len(content) > _LONGEST:
-        raise BaseError(f"the image's /{path.lstrip('/')} is longer than any source or keyring")
+        raise BaseError(
+            f"the image's /{path.lstrip('/')} is longer than any source or keyring", code="base-source-too-large"
+        )
     return content
 
 
 def _malformed(where: Location, text: str) -> BaseError:
     return BaseError(
         "the image configures an archive that apt would not take",
+        code="base-source-invalid",
         where=where,
         why=text[:200],
         fix="correct the image's sources (sources.list(5)), or use another image",

@@ -57,7 +57,9 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = 
                         if error.errno not in ODD:
                             raise
                         where = f"{layer.digest}: {member.name[:200]}"
-                        raise BaseError("a layer cannot be unpacked", where=where, why=error.strerror) from error
+                        raise BaseError(
+                            "a layer cannot be unpacked", code="base-layer-invalid", where=where, why=error.strerror
+                        ) from error
 
 
 def verify(layer: Layer, store: Store) -> None:
@@ -89,10 +91,12 @@ def _unpacking(layer: Layer, store: Store) -> Iterator[_Hashed]:
             for _ in blob:  # to its end, where it is verified
                 pass
     except (*DAMAGED, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
-        raise BaseError("a layer cannot be unpacked", where=layer.digest, why=str(error)) from error
+        raise BaseError(
+            "a layer cannot be unpacked", code="base-layer-invalid", where=layer.digest, why=str(error)
+        ) from error
     if (found := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
         why = f"expected diff_id {layer.diff_id}, got {found}"
-        raise BaseError("a layer is not what its image says", where=layer.digest, why=why)
+        raise BaseError("a layer is not what its image says", code="base-layer-differs", where=layer.digest, why=why)
     store.remember(_RECORD, layer.digest, {"diff_id": layer.diff_id})
 
 
@@ -109,7 +113,7 @@ class _Hashed:
         self.hash.update(data)
         self._read += len(data)
         if self._read > self._most:
-            raise BaseError("a layer unpacks to more than any layer holds", why="a bomb")
+            raise BaseError("a layer unpacks to more than any layer holds", code="base-layer-too-large", why="a bomb")
         return data
 
 
@@ -133,7 +137,12 @@ class Tree:
         self._entries += 1
         self._bytes += member.size
         if self._entries > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
-            raise BaseError("the image unpacks to more than any image holds", where=member.name, why="a bomb")
+            raise BaseError(
+                "the image unpacks to more than any image holds",
+                code="base-layer-too-large",
+                where=member.name,
+                why="a bomb",
+            )
         path = self.place(member.name)
         if path == self._root:
             return
@@ -156,12 +165,14 @@ class Tree:
             if path.is_symlink() and (parts or follow_last):
                 followed += 1
                 if followed > _MAX_LINKS:
-                    raise BaseError("links run in circles", where=name)
+                    raise BaseError("links run in circles", code="base-layer-invalid", where=name)
                 target = os.readlink(path)
                 path = self._root if target.startswith("/") else path.parent
                 parts += [each for each in reversed(target.split("/")) if each not in ("", ".")]
         if len(path.parts) - len(self._root.parts) > _MAX_DEPTH:
-            raise BaseError(f"more than {_MAX_DEPTH} folders lie in each other", where=f"{name[:200]}…")
+            raise BaseError(
+                f"more than {_MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
+            )
         return path
 
     def _make_parents(self, path: Path) -> None:
@@ -188,7 +199,7 @@ class Tree:
             return
         hidden = path.name.removeprefix(_WHITEOUT)
         if hidden in ("", ".", ".."):
-            raise BaseError("a whiteout hides what it may not", where=path.name)
+            raise BaseError("a whiteout hides what it may not", code="base-layer-invalid", where=path.name)
         self._remove_lower(path.with_name(hidden))
 
     def _remove_lower(self, path: Path) -> None:
@@ -204,7 +215,12 @@ class Tree:
             return  # devices and pipes: the sandbox has its own
         source = self.place(member.linkname) if member.islnk() else None
         if source is not None and not (source.is_file() or source.is_symlink()):
-            raise BaseError("a hard link leads to no file", where=member.name, why=f"to {member.linkname}")
+            raise BaseError(
+                "a hard link leads to no file",
+                code="base-layer-invalid",
+                where=member.name,
+                why=f"to {member.linkname}",
+            )
         if source == path:
             return
         self._mark(path)

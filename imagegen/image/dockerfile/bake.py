@@ -71,5 +71,9 @@ def _before(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            "what is there is no bake file of ours", where=Location(path), why=str(error), fix="move it away"
+            "what is there is no bake file of ours",
+            code="store-foreign-file",
+            where=Location(path),
+            why=str(error),
+            fix="move it away",
         ) from error

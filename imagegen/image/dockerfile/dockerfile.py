@@ -98,6 +98,7 @@ def _check_lines(text: str) -> None:
         if (size := len(line.encode())) > _LONGEST_LINE:
             raise LockError(
                 f"line {number} of the Dockerfile would have {size} bytes",
+                code="lock-too-large",
                 why=f"BuildKit reads lines of {_LONGEST_LINE} bytes at most; this one begins with {line[:60]!r}",
                 fix="shorten that value or reason in the matrix, and lock again",
             )
@@ -135,7 +136,11 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 def _finalize(value: object) -> object:
     if isinstance(value, str) and not _SAFE.fullmatch(value):
-        raise LockError("a value cannot stand in a Dockerfile", why=f"it holds a control character: {value!r}")
+        raise LockError(
+            "a value cannot stand in a Dockerfile",
+            code="lock-value-unsupported",
+            why=f"it holds a control character: {value!r}",
+        )
     return value
 
 

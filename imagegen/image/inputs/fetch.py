@@ -114,6 +114,7 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settin
         if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):
             raise ReproducibilityError(
                 f"{wheel.sdist.file.filename} no longer gives the wheel that the lock names",
+                code="not-reproducible-sdist",
                 where=wheel.file.filename,
                 why=f"expected sha256 {wheel.file.sha256}, got {built.sha256}",
                 fix="if the base moved on purpose, lock again",
@@ -134,6 +135,7 @@ def _pack(
     if made.digest != source.file.digest:
         raise ReproducibilityError(
             f"{locked.url} at {locked.commit} gives another archive than the lock names",
+            code="not-reproducible-archive",
             why=f"expected {source.file.digest}, got {made.digest}, of the same tree {locked.tree}",
             fix="use the imagegen that wrote the lock, or lock again",
         )

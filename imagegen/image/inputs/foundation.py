@@ -118,15 +118,25 @@ def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) ->
     home = work / directory(locked).lstrip("/")
     for folder in (home.parent.parent, home.parent):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise BaseError("the base has no place for an interpreter", where=f"/{folder.relative_to(work)}")
+            raise BaseError(
+                "the base has no place for an interpreter",
+                code="base-interpreter-conflict",
+                where=f"/{folder.relative_to(work)}",
+            )
         folder.mkdir(exist_ok=True)
     if home.exists() or home.is_symlink():
-        raise BaseError("the base has something where the interpreter belongs", where=directory(locked))
+        raise BaseError(
+            "the base has something where the interpreter belongs",
+            code="base-interpreter-conflict",
+            where=directory(locked),
+        )
     home.mkdir()
     unpack(locked.file, store, home, directory(locked))
     if not (work / locked.path.lstrip("/")).is_file():
         why = f"its archive holds no {locked.path.removeprefix(directory(locked) + '/')}"
-        raise BaseError("the interpreter cannot be unpacked", where=locked.file.filename, why=why)
+        raise BaseError(
+            "the interpreter cannot be unpacked", code="base-interpreter-conflict", where=locked.file.filename, why=why
+        )
     if link := libpython_link(work, locked):
         file, target = link
         (work / file).unlink(missing_ok=True)  # of the base's own Python of the same version: a link to its inode

@@ -42,7 +42,9 @@ def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -
         with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", errorlevel=2, tarinfo=Bounded) as tar:
             for number, member in enumerate(members(tar), 1):
                 if number > _MAX_ENTRIES:
-                    raise BaseError("the archive holds more files than any interpreter")
+                    raise BaseError(
+                        "the archive holds more files than any interpreter", code="base-interpreter-invalid"
+                    )
                 if not set(_checked(member).name.split("/")) & _LEFT_OUT:
                     tree.add(member, tar)
         while stream.read(1 << 20):  # to its end, where its bytes are verified
@@ -54,21 +56,28 @@ def _inside(path: str) -> str:
     """Return a path of the archive from its directory on; "" for that directory. Raises BaseError for others."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or parts[:1] != [_TOP] or ".." in parts or _is_odd(path):
-        raise BaseError(f"a path does not lie below {_TOP}/", where=repr(path[:200]))
+        raise BaseError(f"a path does not lie below {_TOP}/", code="base-interpreter-invalid", where=repr(path[:200]))
     if any(part.startswith(".wh.") for part in parts):
-        raise BaseError("a name has another meaning in layers", where=path[:200])
+        raise BaseError("a name has another meaning in layers", code="base-interpreter-invalid", where=path[:200])
     return "/".join(parts[1:])
 
 
 def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Return the member with its paths from the archive's directory on. Raises BaseError for what cannot be there."""
     if not (member.isdir() or member.isreg() or member.issym() or member.islnk()):
-        raise BaseError("a member is no file, directory or link", where=member.name[:200])
+        raise BaseError(
+            "a member is no file, directory or link", code="base-interpreter-invalid", where=member.name[:200]
+        )
     member.name = _inside(member.name)
     if member.islnk():
         member.linkname = _inside(member.linkname)
     elif member.issym() and (member.linkname.startswith("/") or _is_odd(member.linkname)):
-        raise BaseError(f"a link leads out of {_TOP}/", where=member.name[:200], why=f"to {member.linkname[:200]!r}")
+        raise BaseError(
+            f"a link leads out of {_TOP}/",
+            code="base-interpreter-invalid",
+            where=member.name[:200],
+            why=f"to {member.linkname[:200]!r}",
+        )
     return member
 
 
@@ -79,7 +88,9 @@ def _is_odd(text: str) -> bool:
 def _require_inside(link: Path, root: Path) -> None:
     if not Path(os.path.realpath(link)).is_relative_to(root):
         why = f"to {os.readlink(link)[:200]!r}"
-        raise BaseError(f"a link leads out of {_TOP}/", where=str(link.relative_to(root)), why=why)
+        raise BaseError(
+            f"a link leads out of {_TOP}/", code="base-interpreter-invalid", where=str(link.relative_to(root)), why=why
+        )
 
 
 def _finish(root: Path, prefix: str) -> None:
@@ -107,7 +118,7 @@ class _Limited:
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise BaseError("the archive unpacks to more than any interpreter holds")
+            raise BaseError("the archive unpacks to more than any interpreter holds", code="base-interpreter-invalid")
         return data
 
 
@@ -118,10 +129,22 @@ def _explained(archive: InterpreterArchive) -> Iterator[None]:
     except BaseError as error:
         where = f"{archive.filename}: {error.where}" if error.where else archive.filename
         why = f"{error.what}: {error.why}" if error.why else error.what
-        raise BaseError("the interpreter cannot be unpacked", where=where, why=why) from error
+        raise BaseError(
+            "the interpreter cannot be unpacked", code="base-interpreter-invalid", where=where, why=why
+        ) from error
     except (*DAMAGED, zlib.error, gzip.BadGzipFile) as error:
-        raise BaseError("the interpreter cannot be unpacked", where=archive.filename, why=str(error)) from error
+        raise BaseError(
+            "the interpreter cannot be unpacked",
+            code="base-interpreter-invalid",
+            where=archive.filename,
+            why=str(error),
+        ) from error
     except OSError as error:
         if error.errno not in ODD:  # the disk's own trouble
             raise
-        raise BaseError("the interpreter cannot be unpacked", where=archive.filename, why=error.strerror) from error
+        raise BaseError(
+            "the interpreter cannot be unpacked",
+            code="base-interpreter-invalid",
+            where=archive.filename,
+            why=error.strerror,
+        ) from error

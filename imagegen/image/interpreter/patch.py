@@ -94,5 +94,10 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
         ):
             raise ValueError("it assigns no table of texts and numbers")  # noqa: TRY301 - as what the parser raises
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise BaseError("the interpreter's sysconfig data cannot be read", where=path, why=str(error)) from error
+        raise BaseError(
+            "the interpreter's sysconfig data cannot be read",
+            code="base-interpreter-invalid",
+            where=path,
+            why=str(error),
+        ) from error
     return dict(found)

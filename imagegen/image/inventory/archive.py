@@ -46,7 +46,7 @@ def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Conte
             for member in members(tar):
                 archive.add(member, tar)
     except DAMAGED as error:
-        raise FetchError(f"{where} is no archive of an image", why=str(error)) from error
+        raise FetchError(f"{where} is no archive of an image", code="fetch-not-an-image", why=str(error)) from error
     return archive.contents(platform)
 
 
@@ -64,7 +64,7 @@ class _Archive:
         """A file is a document, which is short JSON, or else a layer."""
         name = posixpath.normpath(member.name)
         if len(self._documents) + len(self._layers) + len(self._links) >= _MAX_FILES:
-            raise FetchError(f"{self._where} holds too many files", where=member.name)
+            raise FetchError(f"{self._where} holds too many files", code="fetch-image-too-large", where=member.name)
         if member.issym():  # the same layer once more, as old engines write it
             self._links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
             return
@@ -75,7 +75,9 @@ class _Archive:
         if head in (b"{", b"["):
             self._held += member.size
             if self._held > _MAX_DOCUMENTS:
-                raise FetchError(f"{self._where} holds too much that is no layer", where=member.name)
+                raise FetchError(
+                    f"{self._where} holds too much that is no layer", code="fetch-image-too-large", where=member.name
+                )
             self._documents[name] = head + content.read()
         elif head:
             digest = f"sha256:{posixpath.basename(name)}" if name.startswith(_BLOBS) else None
@@ -90,7 +92,11 @@ class _Archive:
             config, names = self._classic()
         layers = [self._layers.get(self._links.get(name, name)) for name in names]
         if None in layers:
-            raise FetchError(f"{self._where} lacks a layer", why=f"{names[layers.index(None)]} is not in it")
+            raise FetchError(
+                f"{self._where} lacks a layer",
+                code="fetch-image-incomplete",
+                why=f"{names[layers.index(None)]} is not in it",
+            )
         return Contents(config, tuple(each for each in layers if each is not None))
 
     def _classic(self) -> tuple[Config, list[str]]:
@@ -108,7 +114,9 @@ class _Archive:
             )
             return config, [posixpath.normpath(each) for each in entry["Layers"]]
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise FetchError(f"{self._where} is no archive of one image", why=f"{_MANIFEST}: {error}") from error
+            raise FetchError(
+                f"{self._where} is no archive of one image", code="fetch-not-an-image", why=f"{_MANIFEST}: {error}"
+            ) from error
 
 
 def chosen(
@@ -121,25 +129,29 @@ def chosen(
     try:
         entries = {str(each["digest"]): str(each["mediaType"]) for each in json.loads(index)["manifests"]}
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise FetchError(f"{where} is no OCI layout", why=f"{_INDEX}: {error}") from error
+        raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{_INDEX}: {error}") from error
     wanted = [each for each in entries if digest in (None, each)]
     if len(wanted) != 1:
         what = f"{where} holds {len(wanted)} images" if digest is None else f"{where} has no image {digest}"
-        raise FetchError(what, why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST")
+        raise FetchError(
+            what, code="fetch-not-an-image", why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST"
+        )
     name, kind = wanted[0], entries[wanted[0]]
     for _ in range(_MAX_DEPTH):
         found = read_document(_blob(document, name, where), kind, platform, where)
         if isinstance(found, Manifest):
             return read_config(_blob(document, found.config.digest, where), found, platform, where)
         name, kind = found.digest, found.media_type
-    raise FetchError(f"{where} is described in circles")
+    raise FetchError(f"{where} is described in circles", code="fetch-nested-index")
 
 
 def _blob(document: Callable[[str], bytes | None], digest: str, where: str) -> bytes:
     data = document(digest)
     if data is None or digest_of(data) != digest:
         raise FetchError(
-            f"{where} lacks what it names", why=f"{digest} is not there" if data is None else "it is damaged"
+            f"{where} lacks what it names",
+            code="fetch-image-incomplete",
+            why=f"{digest} is not there" if data is None else "it is damaged",
         )
     return data
 

@@ -75,14 +75,23 @@ def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
             for member in members(archive):
                 size += member.size
                 if len(entries) >= _MAX_ENTRIES or size > _MAX_BYTES:
-                    raise FetchError("a layer holds more than any layer holds", where=member.name, why="a bomb")
+                    raise FetchError(
+                        "a layer holds more than any layer holds",
+                        code="fetch-layer-too-large",
+                        where=member.name,
+                        why="a bomb",
+                    )
                 if what := _what(member, archive, scratch):
                     entries.append(Entry(member.name, what))
                     texts += len(what.text or b"") if isinstance(what, Leaf) else 0
                 if texts > _MAX_TEXTS:
-                    raise FetchError("a layer holds more metadata than any layer holds", where=member.name)
+                    raise FetchError(
+                        "a layer holds more metadata than any layer holds",
+                        code="fetch-layer-too-large",
+                        where=member.name,
+                    )
     except DAMAGED as error:
-        raise FetchError("a layer cannot be read", why=str(error)) from error
+        raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
     return entries
 
 

@@ -34,7 +34,10 @@ def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> 
     for package, path in zip(packages, paths, strict=True):
         if (other := there.setdefault(package.name, path)) is not path:
             raise UsageError(
-                f"{other.name} and {path.name} are one package", why="no environment has both", fix="run one for each"
+                f"{other.name} and {path.name} are one package",
+                code="usage-duplicate-wheel",
+                why="no environment has both",
+                fix="run one for each",
             )
     pythons = {python for path in paths if (python := _python(path)) != _ANY}
     return Subject(
@@ -64,7 +67,9 @@ def _package(path: Path, scratch: Path) -> Package:
         )
         raise
     except OSError as error:
-        raise WheelError("the wheel cannot be read", where=str(path), why=error.strerror) from error
+        raise WheelError(
+            "the wheel cannot be read", code="wheel-unreadable", where=str(path), why=error.strerror
+        ) from error
 
 
 def _python(path: Path) -> str:

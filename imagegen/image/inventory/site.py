@@ -59,9 +59,14 @@ def _root(path: Path) -> Path:
 def _nothing(directory: Path, path: Path) -> UsageError:
     found = sorted(each for name in ("site", "dist") for each in path.glob(f"lib/python3*/{name}-packages"))
     if not directory.is_dir():
-        return UsageError(f"{directory} is no directory")
+        return UsageError(f"{directory} is no directory", code="usage-no-directory")
     why = "it holds no .dist-info"
-    return UsageError(f"nothing is installed in {directory}", why=why, fix=f"name {found[0]}" if found else None)
+    return UsageError(
+        f"nothing is installed in {directory}",
+        code="usage-no-packages",
+        why=why,
+        fix=f"name {found[0]}" if found else None,
+    )
 
 
 def _system(

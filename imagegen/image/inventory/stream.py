@@ -40,7 +40,12 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[E
             error.what, where=f"{where}: {error.where}" if error.where else where, why=error.why
         ) from error
     if digest is not None and plain.digest != digest:
-        raise FetchError("a layer is not what its image says", where=where, why=f"its digest is {plain.digest}")
+        raise FetchError(
+            "a layer is not what its image says",
+            code="fetch-digest-mismatch",
+            where=where,
+            why=f"its digest is {plain.digest}",
+        )
     return found
 
 
@@ -62,10 +67,12 @@ class Plain:
         try:
             data: bytes = self._plain.read(size)
         except _DAMAGED as error:  # type: ignore[misc]  # isal's stub declares its class as an instance
-            raise FetchError("a layer cannot be read", why=f"it is damaged: {error}") from error
+            raise FetchError(
+                "a layer cannot be read", code="fetch-layer-invalid", why=f"it is damaged: {error}"
+            ) from error
         self._size += len(data)
         if self._size > most_unpacked(self._packed.size):
-            raise FetchError("a layer unpacks to more than any layer holds", why="a bomb")
+            raise FetchError("a layer unpacks to more than any layer holds", code="fetch-layer-too-large", why="a bomb")
         return data
 
     def finish(self) -> None:
@@ -167,7 +174,7 @@ class Pipe:
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _AHEAD or self._closed)
             if self._closed:
-                raise FetchError("reading was stopped")
+                raise FetchError("reading was stopped", code="fetch-stopped")
             self._waiting += data
             self.size += len(data)
             self._changed.notify_all()

@@ -164,6 +164,7 @@ def compare(lock: Lock, built: Image) -> str | None:
     if made.digest == record.digest:
         raise ReproducibilityError(
             f"the record of {lock.cell} contradicts itself",
+            code="not-reproducible-record",
             why="its digest is right, but its layers are not those of the image with this digest",
             fix="restore the lock from version control, or record it again: `imagegen lock --record`",
         )
@@ -181,6 +182,7 @@ def compare(lock: Lock, built: Image) -> str | None:
         why = f"it was recorded with layer format {record.layer_format}, and this imagegen writes {LAYER_FORMAT}"
     raise ReproducibilityError(
         f"this build of {lock.cell} is not the recorded one: {made.digest} instead of {record.digest}",
+        code="not-reproducible-image",
         why=why,
         fix="if the change is meant, `imagegen lock --record` records it; else `imagegen store check` looks for damage",
     )

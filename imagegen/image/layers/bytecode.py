@@ -140,6 +140,7 @@ class Compiler:
             stderr = process.communicate()[1] if process.stderr else b""
             raise SandboxError(
                 "the byte-code compiler stopped",
+                code="sandbox-compiler-stopped",
                 where=sources[len(pycs)][0],
                 why=stderr.decode(errors="replace").strip()[-500:] or f"exit status {process.returncode}",
             ) from error

@@ -121,7 +121,12 @@ def read(data: bytes) -> Described:
 
 def _malformed(why: str) -> TrustError:
     fix = "if imagegen attached it, a newer one may have: use that; else attach it again, by publishing the image"
-    return TrustError("the layers attached to an image are described in a way that is not known", why=why, fix=fix)
+    return TrustError(
+        "the layers attached to an image are described in a way that is not known",
+        code="trust-layers-unreadable",
+        why=why,
+        fix=fix,
+    )
 
 
 _Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}\z")]

@@ -88,6 +88,7 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
         if (found := f"sha256:{diff.hexdigest()}") != layer.diff_id:
             raise StoreError(
                 f"layer {layer.name} is not what it is said to be",
+                code="store-layer-differs",
                 where=str(store.path(layer.digest)),
                 why=f"expected diff_id {layer.diff_id}, got {found}",
                 fix="whoever described it is not to be trusted; without that description the layer is made here",
@@ -103,6 +104,7 @@ def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, b
     if not store.intact(layer.digest, layer.size):
         raise StoreError(
             f"layer {layer.name} was missing or damaged",
+            code="store-blobs-missing",
             where=str(store.path(layer.digest)),
             fix="run the same command again: it makes it anew",
         )

@@ -113,14 +113,24 @@ def _check_paths(wheel: Wheel, files: Sequence[Installed], python: str) -> None:
             above.add(directory)
         directories |= above
         if path in links or path in taken or above & links:
-            raise WheelError("a wheel replaces a part of the environment itself", where=where)
+            raise WheelError(
+                "a wheel replaces a part of the environment itself", code="wheel-replaces-environment", where=where
+            )
         if path in paths:
-            raise WheelError("two files of the wheel are installed at one path", where=where)
+            raise WheelError(
+                "two files of the wheel are installed at one path", code="wheel-path-conflict", where=where
+            )
         if _is_foreign_metadata(wheel, path, python):
-            raise WheelError("a wheel brings the metadata of another distribution or release", where=where)
+            raise WheelError(
+                "a wheel brings the metadata of another distribution or release",
+                code="wheel-foreign-metadata",
+                where=where,
+            )
         paths.add(path)
     for path in sorted(paths & directories):
-        raise WheelError("a path is a file and a directory", where=f"{wheel.filename}: {path}")
+        raise WheelError(
+            "a path is a file and a directory", code="wheel-path-conflict", where=f"{wheel.filename}: {path}"
+        )
 
 
 def _is_foreign_metadata(wheel: Wheel, path: str, python: str) -> bool:
@@ -151,14 +161,17 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
             if member.name.partition("/")[0].endswith(".data"):  # installers differ in what they make of it
                 where = f"{wheel.filename}: {member.name}"
                 raise WheelError(
-                    "a wheel's data lie in a directory of another name", where=where, why=f"its own is {data}"
+                    "a wheel's data lie in a directory of another name",
+                    code="wheel-data-invalid",
+                    where=where,
+                    why=f"its own is {data}",
                 )
             target = f"{site}/{member.name}"
         else:
             scheme, _, rest = member.name.removeprefix(data).partition("/")
             if scheme not in schemes or not rest:
                 where = f"{wheel.filename}: {member.name}"
-                raise WheelError("a wheel's data belongs to an unknown scheme", where=where)
+                raise WheelError("a wheel's data belongs to an unknown scheme", code="wheel-data-invalid", where=where)
             target = f"{schemes[scheme]}/{rest}"
             if target.startswith(f"{PREFIX}/lib64/"):  # a link to lib, which installers write through
                 target = f"{PREFIX}/lib/{target.removeprefix(f'{PREFIX}/lib64/')}"
@@ -201,7 +214,9 @@ def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise WheelError("the entry points cannot be read", where=file, why=str(error)) from error
+        raise WheelError(
+            "the entry points cannot be read", code="wheel-entry-points-invalid", where=file, why=str(error)
+        ) from error
     scripts = {(group, name): (where, target) for where, group, name, target in _scripts(text, file)}
     if wheel.distribution == "pip":
         # Installers, uv among them, add the launcher that is named after the interpreter.
@@ -210,7 +225,12 @@ def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
         match = _TARGET.fullmatch(target)
         # These become lines of a program and a file's name, so they may hold nothing but identifiers.
         if not _ENTRY.fullmatch(name) or match is None:
-            raise WheelError("a script does not name a function", where=where, why=f"{name} = {target}"[:_QUOTED])
+            raise WheelError(
+                "a script does not name a function",
+                code="wheel-entry-points-invalid",
+                where=where,
+                why=f"{name} = {target}"[:_QUOTED],
+            )
         module, attribute = match["module"], match["attribute"]
         first = attribute.partition(".")[0]
         script = _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, name=first, call=attribute)
@@ -234,7 +254,9 @@ def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
             group = line[1:-1]
         elif not group or line.startswith("[") or (group in _SCRIPTS and not equals):
             why = f"neither [group] nor name = module:function: {line[:_QUOTED]}"
-            raise WheelError("the entry points cannot be read", where=f"{file}:{number}", why=why)
+            raise WheelError(
+                "the entry points cannot be read", code="wheel-entry-points-invalid", where=f"{file}:{number}", why=why
+            )
         elif group in _SCRIPTS:
             yield f"{file}:{number}", group, name.rstrip(), target.lstrip()
 

@@ -201,7 +201,9 @@ def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> boo
     if before is file:
         return False
     if (before.sha256, before.executable) != (file.sha256, file.executable):
-        raise WheelError("two packages own one file", where=f"{wheel.filename}: {file.path}")
+        raise WheelError(
+            "two packages own one file", code="wheel-file-conflict", where=f"{wheel.filename}: {file.path}"
+        )
     return True
 
 

@@ -104,7 +104,13 @@ def _byte_code(path: str) -> str:
 
 def _clash(one: str, two: str, why: str, paths: list[str]) -> WheelError:
     more = f" (and {len(paths) - 1} more paths)" if len(paths) > 1 else ""
-    return WheelError("two packages own one file", where=paths[0], why=f"{one} and {two}: {why}{more}", fix=_FIX)
+    return WheelError(
+        "two packages own one file",
+        code="wheel-file-conflict",
+        where=paths[0],
+        why=f"{one} and {two}: {why}{more}",
+        fix=_FIX,
+    )
 
 
 def _ownerless(
@@ -118,7 +124,15 @@ def _ownerless(
             if lost := sorted(given - kept.get(winner.distribution, {}).keys()):
                 why = f"{winner.rule} gives it to {winner.distribution}, which does not bring it; {loser} does"
                 fix = "narrow the `paths` of that rule to what both bring"
-                errors.append(WheelError("a file would be in no package", where=lost[0], why=why, fix=fix))
+                errors.append(
+                    WheelError(
+                        "a file would be in no package",
+                        code="wheel-file-override-invalid",
+                        where=lost[0],
+                        why=why,
+                        fix=fix,
+                    )
+                )
     return errors
 
 

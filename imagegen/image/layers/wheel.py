@@ -63,7 +63,9 @@ class Wheel:
         try:
             distribution, version, _, _ = parse_wheel_filename(filename)
         except ValueError as error:
-            raise WheelError("not a wheel's file name", where=filename, why=str(error)) from error
+            raise WheelError(
+                "not a wheel's file name", code="wheel-name-invalid", where=filename, why=str(error)
+            ) from error
         self.distribution, self.version = str(distribution), str(version)
         try:
             self._archive = Archive(path)

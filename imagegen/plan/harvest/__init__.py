@@ -50,18 +50,20 @@ def _one(asked: Package, client: Client, settings: Settings, today: str) -> Pack
     try:
         return _read(asked, client, settings, today)
     except FetchError as error:
-        raise FetchError(f"{asked.name} is not harvested", why=_reason(error), fix=error.fix) from error
+        raise FetchError(
+            f"{asked.name} is not harvested", code="fetch-not-harvested", why=_reason(error), fix=error.fix
+        ) from error
 
 
 def _read(asked: Package, client: Client, settings: Settings, today: str) -> Package:
     url = indexes.url_of(asked.index, settings)
     if url is None:
         fix = f"{indexes.variable(asked.index)} gives it one"
-        raise FetchError(f"no address is known for the index {asked.index}", fix=fix)
+        raise FetchError(f"no address is known for the index {asked.index}", code="fetch-no-index", fix=fix)
     try:
         links = indexes.project(client, url, asked.name)
     except NotFoundError as error:
-        raise FetchError(f"the index {asked.index} has no package of this name") from error
+        raise FetchError(f"the index {asked.index} has no package of this name", code="fetch-no-package") from error
 
     def fetch(link: Link, version: str) -> wheel_metadata.Metadata:
         return wheel_metadata.fetch(client, link, asked.name, version)
@@ -70,7 +72,7 @@ def _read(asked: Package, client: Client, settings: Settings, today: str) -> Pac
     try:
         return metadata.parse(metadata.dumps(found), name=asked.name)
     except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte
-        raise FetchError("what the index says cannot be kept", why=error.why) from error
+        raise FetchError("what the index says cannot be kept", code="fetch-index-invalid", why=error.why) from error
 
 
 def _reason(error: FetchError) -> str:

@@ -58,6 +58,7 @@ def builds(release: str, settings: Settings) -> list[Build]:
     if not found:
         raise FetchError(
             f"{redact(url)} lists no interpreter",
+            code="fetch-no-interpreters",
             why=f"no line of it is the hash of a cpython-3.X.Y+{release}-...-install_only_stripped.tar.gz",
             fix="name a release, as in 20260814",
         )
@@ -95,7 +96,9 @@ def write(found: Collection[Build], release: str, today: str, path: Path, shippe
             return False
         data.write(path, new.encode())
     except (OSError, UnicodeDecodeError) as error:
-        raise MatrixError("the interpreters cannot be written", where=str(path), why=str(error)) from error
+        raise MatrixError(
+            "the interpreters cannot be written", code="matrix-unwritable", where=str(path), why=str(error)
+        ) from error
     return True
 
 

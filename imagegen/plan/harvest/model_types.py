@@ -38,7 +38,7 @@ def read(packages: Mapping[str, Package], settings: Settings, today: str, say: C
     """Return the types of the harvested releases of transformers and vllm. Raises FetchError."""
     url = indexes.url_of(DEFAULT, settings)
     if url is None:
-        raise FetchError(f"no address is known for the index {DEFAULT}")
+        raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
     with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
         links = {name: _wheels(indexes.project(client, url, name), package) for name, package in packages.items()}
         files = {

@@ -66,7 +66,7 @@ def read(asked: Package, links: Iterable[Link], metadata: Callable[[Link, str], 
     versions = _versions(asked, _by_version(asked.name, links))
     if not versions:
         since = f" since {asked.since}" if asked.since else ""
-        raise FetchError(f"the index has no release of {asked.name}{since} for Linux")
+        raise FetchError(f"the index has no release of {asked.name}{since} for Linux", code="fetch-no-release")
     releases = {str(version): _release(asked, str(version), found, metadata) for version, found in versions.items()}
     ordered = {version: releases[version] for version in sorted(releases, key=Version, reverse=True)}
     return Package(asked.name, asked.index, today, asked.since, asked.extras, ordered)
@@ -108,7 +108,9 @@ def _release(asked: Package, version: str, found: _Found, metadata: Callable[[Li
         plain, extras = _split(asked.extras, read.requires if read else ())
     except (ValueError, RecursionError) as error:
         file = (wheel.link if wheel else found.sdists[0]).filename
-        raise FetchError(f"the metadata of {file} cannot be used", why=str(error)) from error
+        raise FetchError(
+            f"the metadata of {file} cannot be used", code="fetch-metadata-invalid", why=str(error)
+        ) from error
     return Release(
         version=version,
         uploaded=days[0] if days else None,

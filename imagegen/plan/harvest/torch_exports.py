@@ -71,9 +71,11 @@ def _release(filename: str) -> str:
     try:
         name, version, _, tags = parse_wheel_filename(filename)
     except ValueError as error:
-        raise UsageError(f"{filename} is not the file name of a wheel", why=str(error)) from error
+        raise UsageError(
+            f"{filename} is not the file name of a wheel", code="usage-not-a-wheel", why=str(error)
+        ) from error
     if name != "torch" or not any(_is_ours(tag.platform) for tag in tags):
-        raise UsageError(f"{filename} is not a wheel of torch for x86-64 Linux")
+        raise UsageError(f"{filename} is not a wheel of torch for x86-64 Linux", code="usage-not-a-torch-wheel")
     return version.public
 
 
@@ -83,16 +85,21 @@ def _is_ours(platform: str) -> bool:
 
 def _fetch(release: str, settings: Settings, store: Store, progress: Progress) -> Path:
     if not _RELEASE.fullmatch(release):
-        raise UsageError(f'"{release}" is neither a release of torch nor a wheel', fix="a release is as 2.16.0")
+        raise UsageError(
+            f'"{release}" is neither a release of torch nor a wheel',
+            code="usage-invalid-value",
+            fix="a release is as 2.16.0",
+        )
     url = indexes.url_of(DEFAULT, settings)
     if url is None:
-        raise FetchError(f"no address is known for the index {DEFAULT}")
+        raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
     with Client(settings) as client:
         links = [link for link in indexes.project(client, url, "torch") if _is_of(link, release)]
         link = max(links, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)
         if link is None or link.sha256 is None:
             raise FetchError(
-                f"the index has no wheel of torch {release} for CPython on x86-64 Linux, or not its sha256"
+                f"the index has no wheel of torch {release} for CPython on x86-64 Linux, or not its sha256",
+                code="fetch-no-release",
             )
         size = client.size(link.url)
         with progress.meter(link.filename, size) as meter:
@@ -117,14 +124,21 @@ def _exports(wheel: Path) -> Iterator[frozenset[str]]:
             libraries = [info for info in archive.infolist() if _LIBRARY.fullmatch(info.filename)]
             if _CUDA not in {info.filename for info in libraries}:
                 why = "it is a CPU build, or another package; the index is made of torch as it is on PyPI"
-                raise WheelError(f"the wheel has no {_CUDA}", where=str(wheel), why=why)
+                raise WheelError(f"the wheel has no {_CUDA}", code="wheel-unreadable", where=str(wheel), why=why)
             for info in libraries:
                 if info.file_size > _LARGEST:
-                    raise WheelError(f"{info.filename} is too large", where=str(wheel), why=f"{info.file_size} bytes")
+                    raise WheelError(
+                        f"{info.filename} is too large",
+                        code="wheel-too-large",
+                        where=str(wheel),
+                        why=f"{info.file_size} bytes",
+                    )
                 with archive.open(info) as member:
                     yield _exported(member, room)
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
-        raise WheelError("the wheel cannot be read", where=str(wheel), why=str(error)) from error
+        raise WheelError(
+            "the wheel cannot be read", code="wheel-unreadable", where=str(wheel), why=str(error)
+        ) from error
 
 
 def _exported(member: IO[bytes], room: IO[bytes]) -> frozenset[str]:

@@ -91,7 +91,7 @@ def members(client: Client, link: Link, names: Sequence[str]) -> list[bytes]:
         with zipfile.ZipFile(_Remote(client, link.url)) as archive:
             return [_bounded(archive, archive.getinfo(name)) for name in names if name in archive.namelist()]
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
-        raise FetchError(f"{link.filename} cannot be read in parts", why=str(error)) from error
+        raise FetchError(f"{link.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)) from error
 
 
 def _bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

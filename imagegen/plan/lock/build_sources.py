@@ -121,6 +121,7 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
         if made.digest != build.source.digest:
             raise ReproducibilityError(
                 f"{build.git.url} at {build.git.commit} gives another archive than the lock names",
+                code="not-reproducible-archive",
                 why=f"expected {build.source.digest}, got {made.digest}, of the same tree {build.git.tree}",
                 fix="use the imagegen that wrote the lock, or lock again",
             )
@@ -130,7 +131,7 @@ def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None
     folder = f"{build.name}-{build.version}"
     release = recipe.releases.get(build.version)
     if not isinstance(release, LocalSource):
-        raise LockError(f"{folder} has no directory to be compiled from", fix="lock again")
+        raise LockError(f"{folder} has no directory to be compiled from", code="lock-sources-invalid", fix="lock again")
     with _told_where(release):
         git.unchanged(release.path, folder, build.source.digest, store)
 
@@ -157,7 +158,11 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
         if not store.has(f"sha256:{patch.sha256}"):
             store.write(data.read(patch.path))
     if lacking := [each.filename for each in build.patches if not store.has(f"sha256:{each.sha256}")]:
-        raise LockError(f"{', '.join(lacking)} of {build.name} is none of its recipe's patches", fix="lock again")
+        raise LockError(
+            f"{', '.join(lacking)} of {build.name} is none of its recipe's patches",
+            code="lock-patch-unknown",
+            fix="lock again",
+        )
 
 
 def _commit(release: Commit) -> git.Source:

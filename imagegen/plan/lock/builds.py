@@ -99,6 +99,7 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
     if wheel is None or wheel.key != build.key:
         raise BuildError(
             f"{build.name} {build.version} has not been built",
+            code="source-build-required",
             why=f"the wheelhouse has no wheel with the key {build.key}",
             fix="`imagegen wheels build` makes it",
         )
@@ -106,6 +107,7 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
     if (name, version) != (build.name, Version(build.version)):
         raise BuildError(
             f"{wheel.filename} is no wheel of {build.name} {build.version}",
+            code="source-build-wrong-release",
             why=f"the wheelhouse has it under the key {build.key}",
             fix="`imagegen wheels gc` forgets it, then build again",
         )

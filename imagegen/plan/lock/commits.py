@@ -38,7 +38,9 @@ def pyproject(store: Store, archive: git.Archive, folder: str, subdirectory: str
     except KeyError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise LockError("pyproject.toml is malformed", where=path, why=str(error)) from error
+        raise LockError(
+            "pyproject.toml is malformed", code="lock-pyproject-malformed", where=path, why=str(error)
+        ) from error
 
 
 def require_metadata(requirement: Requirement, archive: git.Archive, store: Store) -> None:
@@ -64,6 +66,7 @@ def require_metadata(requirement: Requirement, archive: git.Archive, store: Stor
     if wrong:
         raise LockError(
             f"the metadata of {requirement.component.name} is not that of {source.url} at {source.commit}",
+            code="lock-metadata-stale",
             why="\n".join(wrong),
             fix=f"correct `version` and `requires` of git entry {source.name!r}",
         )

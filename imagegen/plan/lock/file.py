@@ -38,10 +38,13 @@ def read(path: Path, project: Path | None = None) -> Lock:
     try:
         text = data.read(path, project).decode()
     except FileNotFoundError:
-        raise LockError("there is no lock", where=Location(path), fix="run `imagegen lock` first") from None
+        raise LockError(
+            "there is no lock", code="lock-missing", where=Location(path), fix="run `imagegen lock` first"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise LockError(
             "the lock cannot be read",
+            code="lock-unreadable",
             where=Location(path),
             why=getattr(error, "strerror", None) or "it is not UTF-8",
             fix=_RELOCK,
@@ -59,11 +62,14 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
         line = re.search(r"line (\d+)", str(error))
         at_end = len(text.splitlines()) if "end of document" in str(error) else None
         where = Location(path, int(line[1]) if line else at_end)
-        raise LockError("the lock is not TOML", where=where, why=str(error), fix=_RELOCK) from error
+        raise LockError(
+            "the lock is not TOML", code="lock-malformed", where=where, why=str(error), fix=_RELOCK
+        ) from error
     version = table.get("version")
     if version != LOCK_VERSION or isinstance(version, bool):
         raise LockError(
             f"the lock has format {version!r}, this imagegen reads format {LOCK_VERSION}",
+            code="lock-format-unsupported",
             where=Location(path, _line(text, ("version",))),
             fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
         )
@@ -77,6 +83,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
         position = [build.name for build in lock.builds].index(wrong[0])
         raise LockError(
             f"the key of {', '.join(wrong)} is not that of what the lock says of the build",
+            code="lock-edited",
             where=Location(path, _line(text, ("build", position, "key"))),
             why="the lock was edited by hand; a key stands for all that decides a compiled wheel",
             fix=_RELOCK,
@@ -89,7 +96,9 @@ def write(lock: Lock, path: Path) -> None:
     try:
         data.write(path, dumps(lock).encode())
     except OSError as error:
-        raise LockError("the lock cannot be written", where=Location(path), why=str(error)) from error
+        raise LockError(
+            "the lock cannot be written", code="lock-unwritable", where=Location(path), why=str(error)
+        ) from error
 
 
 def dumps(lock: Lock) -> str:
@@ -170,7 +179,7 @@ def _explain(text: str, path: Path | str, fault: Any) -> LockError:
     else:
         what = f"{shown!r} is not valid" if shown else "the lock contradicts itself"
     place = loc[:-1] if fault["type"] == "missing" else loc
-    return LockError(what, where=Location(path, _line(text, place)), why=why, fix=_RELOCK)
+    return LockError(what, code="lock-malformed", where=Location(path, _line(text, place)), why=why, fix=_RELOCK)
 
 
 def _line(text: str, loc: tuple[str | int, ...]) -> int | None:

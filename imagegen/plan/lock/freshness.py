@@ -52,10 +52,16 @@ def require_fresh(lock: Lock, cell: Cell, where: str) -> None:
     fix = f"`imagegen lock {cell.id}`"
     if moved := stale(lock, cell):
         why = f"since then these inputs moved: {', '.join(moved)}"
-        raise LockError(f"the lock of {cell.id} is stale", where=where, why=why, fix=fix)
+        raise LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
     if wrong := contradictions(lock, cell):
         why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
-        raise LockError(f"the lock of {cell.id} contradicts the matrix", where=where, why=why, fix=fix)
+        raise LockError(
+            f"the lock of {cell.id} contradicts the matrix",
+            code="lock-contradicts-matrix",
+            where=where,
+            why=why,
+            fix=fix,
+        )
 
 
 def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:

@@ -90,7 +90,11 @@ def _addresses(archive: InterpreterArchive, client: Client, settings: Settings, 
 
 def _size(size: int, where: str) -> int:
     if size > _MAX_SIZE:
-        raise FetchError(f"{redact(where)} is not the expected file", why=f"no interpreter's archive has {size} bytes")
+        raise FetchError(
+            f"{redact(where)} is not the expected file",
+            code="fetch-digest-mismatch",
+            why=f"no interpreter's archive has {size} bytes",
+        )
     return size
 
 

@@ -178,7 +178,7 @@ class _SiteMaker:
         """
         url = indexes.url_of(alias, self.settings)
         if url is None:
-            raise LockError(f"index {alias} has no address", fix=f"set {indexes.variable(alias)}")
+            raise LockError(f"index {alias} has no address", code="lock-no-index", fix=f"set {indexes.variable(alias)}")
         try:
             undated = frozenset(self._undated(url, requirements))
         except UnreachableError as error:
@@ -239,6 +239,7 @@ class _SiteMaker:
             places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
             raise LockError(
                 f"index {alias} cannot be reached",
+                code="lock-index-unreachable",
                 why=f"{why}; find-links directories ({places}) can replace it only where each package is pinned to a "
                 f"version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
                 f"{self.target.python} on {self.target.uv_platform}: not so for {', '.join(lacking)}",

@@ -81,6 +81,7 @@ def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
     """The error for a release that nobody has said how to compile."""
     return LockError(
         f"{what} has to be compiled, and no recipe says how",
+        code="lock-no-recipe",
         why=why,
         fix=fix or "write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
@@ -112,6 +113,7 @@ def environment(each: Compiled, cell: Cell) -> dict[str, str]:
         if unknown or not cell.gpus:
             raise BuildError(
                 f"{each.package} {each.version} cannot be compiled for {', '.join(unknown) or 'a cell without a GPU'}",
+                code="source-build-unsupported",
                 why=f"its recipe knows the compute capabilities {', '.join(sorted(told.names, key=Version))}",
                 fix=f"choose a cell without {each.package}, or add the GPU to its recipe if its sources know it",
             )
@@ -184,6 +186,7 @@ def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterab
     if lacking := [name for name in ("g++", *headers) if name not in there]:
         raise BuildError(
             f"{each.package} {each.version} cannot be compiled on {base.name}",
+            code="source-build-unsupported",
             why=f"the base has no {' and no '.join(lacking)}",
             fix="add them to the image's `packages`, or use a base with g++ and python3-dev, such as debian12-gpu",
         )
@@ -238,6 +241,7 @@ def no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
     offered = wheels or ("only an sdist" if pinned.sdist else "nothing")
     return LockError(
         f"{pinned.name} {pinned.version} has no wheel for Python {target.python} on {target.uv_platform}",
+        code="lock-no-wheel",
         why=f"its index offers {offered}; {', '.join(pinned.via) or 'the cell'} asks for it",
         fix=f"if it is pure Python, declare {pinned.name} as a component with `sdist:`; else exclude this version",
     )

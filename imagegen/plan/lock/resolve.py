@@ -125,7 +125,12 @@ def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
     found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
     if {pinned.name for pinned in found} != via.keys():
         odd = sorted({pinned.name for pinned in found} ^ via.keys())
-        raise LockError("uv answered the same question in two ways", why=f"about {', '.join(odd)}", fix="lock again")
+        raise LockError(
+            "uv answered the same question in two ways",
+            code="lock-nondeterministic",
+            why=f"about {', '.join(odd)}",
+            fix="lock again",
+        )
     return found
 
 
@@ -174,7 +179,7 @@ def _check(text: str) -> None:
         why = "a requirement by address names no version that an index could tell"
     except ValueError as error:
         why = str(error)
-    raise LockError(f"{text!r} cannot be resolved", why=why)
+    raise LockError(f"{text!r} cannot be resolved", code="lock-unresolvable", why=why)
 
 
 def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
@@ -192,7 +197,10 @@ def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[
     except subprocess.TimeoutExpired as error:
         # uv's own timeout is for a single read, which never comes where an index drips.
         raise FetchError(
-            f"uv did not resolve the cell in {_TIMEOUT // 60} minutes", why="an index is too slow", fix=_OTHER_INDEX
+            f"uv did not resolve the cell in {_TIMEOUT // 60} minutes",
+            code="fetch-resolution-timeout",
+            why="an index is too slow",
+            fix=_OTHER_INDEX,
         ) from error
     if done.returncode:
         raise _explained(done.stderr, question)
@@ -206,13 +214,14 @@ def _explained(stderr: str, question: Question) -> LockError | FetchError:
         name, version = (found[1], found[2]) if found else ("a package", "")
         return LockError(
             f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
+            code="lock-sdist-metadata",
             why=guard.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
     if undated := unmet_requirements.undated(text):
         return _no_upload_time(undated, question)
     if unmet := unmet_requirements.told(redact(stderr), _PROJECT):
-        return LockError("the requirements cannot all be met", why=str(unmet))
+        return LockError("the requirements cannot all be met", code="lock-unresolvable", why=str(unmet))
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
     lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
     if len(lines) > _EXPLANATION:
@@ -220,7 +229,7 @@ def _explained(stderr: str, question: Question) -> LockError | FetchError:
     why = "\n       ".join(lines) or "uv said nothing"
     if _INDEX_FAILED.search(text):
         fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
-        return FetchError("an index does not answer as one", why=why, fix=fix)
+        return FetchError("an index does not answer as one", code="fetch-index-invalid", why=why, fix=fix)
     what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
     return LockError(what, why=why)
 
@@ -231,6 +240,7 @@ def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:
     names = ", ".join(packages)
     return FetchError(
         f"index {alias} gives no upload times for {names}",
+        code="fetch-no-upload-times",
         why=f"a lock takes only files that were uploaded before its time ({question.as_of}), so these are left out",
         fix="name an index that gives upload times (PEP 700), as PyPI does: UV_DEFAULT_INDEX; or, for packages of your "
         f"own, declare {names} as a component with an `index:` of its own, which needs no upload times",
@@ -264,5 +274,7 @@ def _remotes(name: str, files: Iterable[Mapping[str, Any]]) -> Iterator[Remote]:
         filename = file.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
         sha256 = file.get("hashes", {}).get("sha256")
         if sha256 is None:
-            raise LockError(f"the index gives no sha256 for {filename}", why=f"{name} cannot be locked without")
+            raise LockError(
+                f"the index gives no sha256 for {filename}", code="lock-no-hash", why=f"{name} cannot be locked without"
+            )
         yield Remote(filename, url, sha256, file.get("size"))

@@ -72,6 +72,7 @@ def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: Workshop
     if _build_once(version, sdist, workshop) != first:
         raise ReproducibilityError(
             f"{sdist.file.filename} gives another wheel each time it is built",
+            code="not-reproducible-sdist",
             fix=f"choose a release of {name} that has a wheel",
         )
     return first
@@ -94,6 +95,7 @@ def _build_once(version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[s
     except SandboxError as error:
         raise SandboxError(
             f"{sdist.file.filename} could not be made into a wheel",
+            code="sandbox-sdist-failed",
             why=error.why or error.what,
             fix="its component's `build_requires` must name all that its build backend needs",
         ) from error
@@ -116,13 +118,21 @@ def _check(name: str, version: str, filename: str, wheel: bytes, source: str) ->
         EOFError,
         struct.error,
     ) as error:
-        raise WheelError(f"{source} gave something that is no wheel", where=filename, why=str(error)) from error
+        raise WheelError(
+            f"{source} gave something that is no wheel", code="wheel-invalid", where=filename, why=str(error)
+        ) from error
     if (found, release) != (name, Version(version)):
-        raise WheelError(f"{source} gave a wheel of another release", where=filename, why=f"not {name} {version}")
+        raise WheelError(
+            f"{source} gave a wheel of another release",
+            code="wheel-wrong-release",
+            where=filename,
+            why=f"not {name} {version}",
+        )
     binary = [member for member in members if member.endswith((".so", ".a", ".o", ".dll"))]
     if binary or any(tag.abi != "none" or tag.platform != "any" for tag in tags):
         raise WheelError(
             f"{source} is not pure Python",
+            code="wheel-not-pure",
             where=filename,
             why=f"the wheel holds {binary[0]}" if binary else "the wheel is for one platform only",
             fix="declare it `compiled: true`, with a recipe in wheels/*.yaml: then it is compiled against the cell",
@@ -130,6 +140,7 @@ def _check(name: str, version: str, filename: str, wheel: bytes, source: str) ->
     if absent:
         raise WheelError(
             f"{source} lacks what Git LFS keeps elsewhere",
+            code="wheel-lfs-missing",
             where=f"{filename}: {absent[0]}",
             why="this file is a pointer; imagegen does not fetch what it stands for",
             fix="take a release that has a wheel",

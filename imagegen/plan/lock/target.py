@@ -37,6 +37,7 @@ class Target:
         if platform not in MACHINES or not glibc:
             raise LockError(
                 f"no wheel can be chosen for {platform} with glibc {base.glibc}",
+                code="lock-glibc-unsupported",
                 why=f"known are {', '.join(MACHINES)} and glibc 2.x",
             )
         return cls(python, MACHINES[platform], int(glibc[1]))

@@ -144,7 +144,13 @@ def parse(text: str, where: str) -> UvLock:
         table = tomllib.loads(text)
         if (found := table.get("version")) != VERSION or isinstance(found, bool):
             what = f"format {found!r} of uv.lock is unknown"
-            raise LockError(what, where=where, why=f"this imagegen reads format {VERSION}", fix="`uv lock` of uv 0.13")
+            raise LockError(
+                what,
+                code="lock-uv-lock-malformed",
+                where=where,
+                why=f"this imagegen reads format {VERSION}",
+                fix="`uv lock` of uv 0.13",
+            )
         parsed = UvLock.model_validate(table)
         SpecifierSet(parsed.requires_python)
         for package in parsed.package:
@@ -152,9 +158,11 @@ def parse(text: str, where: str) -> UvLock:
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise LockError("uv.lock is malformed", where=where, why=f"{path}: {first['msg']}") from error
+        raise LockError(
+            "uv.lock is malformed", code="lock-uv-lock-malformed", where=where, why=f"{path}: {first['msg']}"
+        ) from error
     except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError and InvalidSpecifier are ValueErrors
-        raise LockError("uv.lock is malformed", where=where, why=str(error)) from error
+        raise LockError("uv.lock is malformed", code="lock-uv-lock-malformed", where=where, why=str(error)) from error
     return parsed
 
 
@@ -273,6 +281,7 @@ class _Selection:
     def _error(self, why: str) -> LockError:
         return LockError(
             "uv.lock does not answer this cell",
+            code="lock-uv-lock-mismatch",
             where=self.where,
             why=why,
             fix="correct `extras`, `groups` or the components of the image; or `uv lock` the project again",
@@ -284,7 +293,7 @@ def sha256_of(file: DistributionFile, package: Package, where: str) -> str:
     algorithm, _, digest = (file.hash or "").partition(":")
     if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", digest):
         why = f"{package} cannot be locked without"
-        raise LockError(f"uv.lock names no sha256 of {file.name}", where=where, why=why)
+        raise LockError(f"uv.lock names no sha256 of {file.name}", code="lock-no-hash", where=where, why=why)
     return digest
 
 

@@ -132,7 +132,9 @@ class UvProject:
         if len(exact) != 1 or not str(requirement and requirement.specifier).startswith("=="):
             fix = f'declare the component {package.name} with its version: `version: "==1.2.3"`'
             why = f"{package.name} derives its version from git's tags, which no commit holds"
-            raise LockError(f"{self.where} gives no version of {package.name}", why=why, fix=fix)
+            raise LockError(
+                f"{self.where} gives no version of {package.name}", code="lock-uv-lock-mismatch", why=why, fix=fix
+            )
         return exact[0]
 
     def _remote(self, file: uv_lock.DistributionFile, package: Package) -> Remote:
@@ -173,7 +175,9 @@ class UvProject:
             parser.read_string("\n".join(line.strip() for line in self._text(".gitmodules").splitlines()))
             found = {parser[name]["path"]: parser[name]["url"] for name in parser.sections()}
         except (configparser.Error, KeyError) as error:
-            raise LockError(".gitmodules is malformed", where=self.where, why=str(error)) from error
+            raise LockError(
+                ".gitmodules is malformed", code="lock-gitmodules-malformed", where=self.where, why=str(error)
+            ) from error
         return {path: self._address(url) for path, url in found.items()}
 
     def _address(self, url: str) -> str:
@@ -210,6 +214,7 @@ class UvProject:
     def _error(self, why: str) -> LockError:
         return LockError(
             "uv.lock does not answer this cell",
+            code="lock-uv-lock-mismatch",
             where=self.where,
             why=why,
             fix="correct the image's components, or name another commit",

@@ -45,6 +45,7 @@ class Matrix:
             names = [*self.defaults, *(cell.id for cell in self.all_cells)]
             raise UsageError(
                 f'no image or cell matches "{pattern}"',
+                code="usage-unknown-cell",
                 fix=did_you_mean(pattern, names) or "`imagegen list` shows them all",
             )
         return cells

@@ -130,7 +130,13 @@ class _Completion:
     def _check_axes(self) -> None:
         for axis in CELL_AXES:
             if axis not in self.entries["axes"]:
-                self.errors.append(MatrixError(f'no file defines the axis "{axis}"', fix="every matrix needs it"))
+                self.errors.append(
+                    MatrixError(
+                        f'no file defines the axis "{axis}"',
+                        code="matrix-missing-definition",
+                        fix="every matrix needs it",
+                    )
+                )
         for position, value in enumerate(self._values("cuda")):
             if value != NO_CUDA and cuda_version(value) is None:
                 what = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
@@ -143,7 +149,11 @@ class _Completion:
 
     def _indexes(self) -> dict[str, Index]:
         if "pypi" not in self.entries["indexes"]:
-            self.errors.append(MatrixError('no file defines the index "pypi"', fix="every matrix needs it"))
+            self.errors.append(
+                MatrixError(
+                    'no file defines the index "pypi"', code="matrix-missing-definition", fix="every matrix needs it"
+                )
+            )
         result = {}
         for found in self._sound("indexes"):
             alias, url = found.name, found.entry.url

@@ -42,9 +42,13 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     if kind == "extra_forbidden":
         known = _known_keys(schema, path)
         fix = did_you_mean(str(path[-1]), known) or f"known here: {', '.join(known)}"
-        return MatrixError(f'unknown key "{path[-1]}"', where=document.where(path, key=True), fix=fix)
+        return MatrixError(
+            f'unknown key "{path[-1]}"', code="matrix-unknown-key", where=document.where(path, key=True), fix=fix
+        )
     if kind == "missing":
-        return MatrixError(f'the key "{path[-1]}" is missing', where=document.where(path[:-1], key=True))
+        return MatrixError(
+            f'the key "{path[-1]}" is missing', code="matrix-missing-key", where=document.where(path[:-1], key=True)
+        )
     name = ".".join(str(part) for part in path) or "the file"
     known_there = None
     what = detail["msg"].removeprefix("Value error, ")
@@ -60,7 +64,9 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
         if kind in _MODELS:
             known_there = f"known here: {', '.join(_known_keys(schema, (*path, '')))}"
     key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
-    return MatrixError(f"{name}: {what}", where=document.where(path, key=key), fix=known_there)
+    return MatrixError(
+        f"{name}: {what}", code="matrix-invalid-value", where=document.where(path, key=key), fix=known_there
+    )
 
 
 def _told(found: Any) -> str:

@@ -57,12 +57,16 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
         files += (Path(folder, name) for name in names if name.endswith((".yaml", ".yml")))
     files.sort()
     errors += (
-        MatrixError("the directory cannot be read", where=str(error.filename), why=error.strerror)
+        MatrixError(
+            "the directory cannot be read", code="matrix-unreadable", where=str(error.filename), why=error.strerror
+        )
         for error in unreadable
         if not isinstance(error, FileNotFoundError)
     )
     if not files and directory.name != RECIPES and not (directory / metadata.FOLDER).is_dir():
-        errors.append(MatrixError("no matrix here", where=str(directory), why="it holds no .yaml file"))
+        errors.append(
+            MatrixError("no matrix here", code="matrix-missing", where=str(directory), why="it holds no .yaml file")
+        )
     return files
 
 
@@ -70,7 +74,9 @@ def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> docume
     try:
         raw = data.read(file, project, data.HAND_WRITTEN)
     except OSError as error:
-        errors.append(MatrixError("the file cannot be read", where=str(file), why=error.strerror))
+        errors.append(
+            MatrixError("the file cannot be read", code="matrix-unreadable", where=str(file), why=error.strerror)
+        )
         return documents.Document(file, data={})
     document = documents.parse(file, raw)
     errors += document.errors
@@ -84,7 +90,10 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
         if written is not None:
             errors.append(
                 MatrixError(
-                    "a matrix file is a mapping", where=document.where(()), fix=f"begin with one of {_sections()}"
+                    "a matrix file is a mapping",
+                    code="matrix-malformed",
+                    where=document.where(()),
+                    fix=f"begin with one of {_sections()}",
                 )
             )
         return MatrixFile()
@@ -108,6 +117,7 @@ def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None
         errors.append(
             MatrixError(
                 f'"{new.name}" is defined twice',
+                code="matrix-duplicate",
                 where=new.where(),
                 why=f"first at {old.where()}",
                 fix="keep one of them",
@@ -119,6 +129,7 @@ def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None
         errors.append(
             MatrixError(
                 f'"{new.name}" is already defined',
+                code="matrix-duplicate",
                 where=new.where(),
                 why=f"at {old.where()}",
                 fix="choose another name, or say `override: true` in the entry to replace that one",
@@ -145,7 +156,14 @@ def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:
                 where = found.where("override")
                 others = () if errors.is_full else (name for name in known if name != found.name)
                 fix = did_you_mean(found.name, others)
-                errors.append(MatrixError(f'"{found.name}" overrides nothing in {section}', where=where, fix=fix))
+                errors.append(
+                    MatrixError(
+                        f'"{found.name}" overrides nothing in {section}',
+                        code="matrix-unknown-override",
+                        where=where,
+                        fix=fix,
+                    )
+                )
 
 
 def _order(error: MatrixError) -> tuple[str, int, int, str]:

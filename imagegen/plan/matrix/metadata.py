@@ -110,7 +110,9 @@ def load(directories: Sequence[Path], package: str) -> Package | None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise MatrixError("the file cannot be read", where=Location(path), why=error.strerror) from error
+            raise MatrixError(
+                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
+            ) from error
         return parse(raw, path, package)
     return None
 
@@ -141,7 +143,9 @@ def write(package: Package, path: Path) -> None:
     try:
         data.write(path, dumps(package))
     except OSError as error:
-        raise MatrixError("the file cannot be written", where=Location(path), why=error.strerror) from error
+        raise MatrixError(
+            "the file cannot be written", code="matrix-unwritable", where=Location(path), why=error.strerror
+        ) from error
 
 
 def _table(release: Release) -> dict[str, Any]:
@@ -167,17 +171,23 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
         where = Location(path, error.lineno, error.colno)
-        raise MatrixError("this is not valid JSON", where=where, why=error.msg, fix=_fix(path)) from error
+        raise MatrixError(
+            "this is not valid JSON", code="matrix-metadata-malformed", where=where, why=error.msg, fix=_fix(path)
+        ) from error
     except ValidationError as error:
         first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
         what = " > ".join(str(part) for part in first["loc"]) or "all of it"
         why = f"{what}: {first['msg'].removeprefix('Value error, ')}"
         where = Location(path, _line(raw, first["loc"]))
-        raise MatrixError("this is not harvested metadata", where=where, why=why, fix=_fix(path)) from error
+        raise MatrixError(
+            "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(path)
+        ) from error
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         where = Location(path)
-        raise MatrixError("this is not harvested metadata", where=where, why=why, fix=_fix(path)) from error
+        raise MatrixError(
+            "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(path)
+        ) from error
     newest_first = sorted(found.versions, key=Version, reverse=True)
     return Package(
         name=found.package,

@@ -43,7 +43,9 @@ def load(directories: Sequence[Path]) -> Models:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise MatrixError("the file cannot be read", where=Location(path), why=str(error)) from error
+            raise MatrixError(
+                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
+            ) from error
     return Models("")
 
 

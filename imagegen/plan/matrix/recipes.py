@@ -146,7 +146,9 @@ def _patch_errors(found: Found, directory: Path, entries: Sequence[PatchEntry], 
             content = data.read(patch.path, data.project_of(directory))
         except OSError as error:
             where = found.where(*here, "file", key=False)
-            yield MatrixError(f"the patch {patch.path} cannot be read", where=where, why=error.strerror)
+            yield MatrixError(
+                f"the patch {patch.path} cannot be read", code="matrix-unreadable", where=where, why=error.strerror
+            )
             continue
         actual = hashlib.sha256(content).hexdigest()
         if actual != patch.sha256:

@@ -41,6 +41,7 @@ def _error(clash: Clash, places: Mapping[str, Location]) -> MatrixError:
     also = ", ".join(f"{name} ({places[name]})" if name in places else name for name in others)
     return MatrixError(
         f"the rule {first} contradicts {also}",
+        code="matrix-rules-contradict",
         where=places.get(first),
         why=f"with {clash.given}, together they leave no {clash.about}, and none of them does so alone",
         fix="narrow one of them; what only warns, or is only remembered, contradicts nothing",

@@ -60,11 +60,15 @@ def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: V
     asker = _Asker(vocabulary)
     cell, words = _cell(words, matrix)
     if cell is None and sets:
-        raise UsageError("--set changes a cell, and none is named", fix="imagegen why blackwell-vllm --set vllm=0.12.0")
+        raise UsageError(
+            "--set changes a cell, and none is named",
+            code="usage-option-conflict",
+            fix="imagegen why blackwell-vllm --set vllm=0.12.0",
+        )
     for word in _joined([*words, *sets], vocabulary):
         asker.hear(word)
     if cell is None and not asker.asked:
-        raise UsageError("nothing is asked", fix=f"name a cell, or versions: `{_EXAMPLE}`")
+        raise UsageError("nothing is asked", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`")
     return asker.about(cell)
 
 
@@ -72,7 +76,9 @@ def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]
     named = {name: matrix.select(name)[0] for name in matrix.defaults} | {cell.id: cell for cell in matrix.all_cells}
     found = [word for word in words if word in named]
     if len(found) > 1:
-        raise UsageError(f"{' and '.join(found)} are several cells", fix="ask about one at a time")
+        raise UsageError(
+            f"{' and '.join(found)} are several cells", code="usage-several-cells", fix="ask about one at a time"
+        )
     return (named[found[0]] if found else None), [word for word in words if word not in named]
 
 
@@ -121,7 +127,9 @@ class _Asker:
     def hear(self, word: str) -> None:
         name, extras, specifier = _split(word)
         if re.fullmatch(r"[0-9]+(\.[0-9]+)+", name):
-            raise UsageError(f'"{name}" is a version without a name', fix=f"for example `{_EXAMPLE}`")
+            raise UsageError(
+                f'"{name}" is a version without a name', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
+            )
         if not specifier and not extras and not is_surrounding(name.lower()):
             name, specifier = self.vocabulary.meaning(name) or (name, "")
         if name.lower().startswith(ENV):
@@ -140,7 +148,7 @@ class _Asker:
         try:
             specifier_set(specifier)
         except ValueError as error:
-            raise UsageError(str(error), where=f"{package}{specifier}") from error
+            raise UsageError(str(error), code="usage-invalid-value", where=f"{package}{specifier}") from error
         self.asked[package] = specifier
         self.extras[package] = self.extras.get(package, frozenset()) | extras
         if package in self.unknown:
@@ -150,22 +158,26 @@ class _Asker:
 
     def _variable(self, name: str, specifier: str) -> None:
         if not name:
-            raise UsageError("env. of what variable?", fix="for example env.VLLM_USE_V1==0")
+            raise UsageError("env. of what variable?", code="usage-invalid-value", fix="for example env.VLLM_USE_V1==0")
         if specifier and not specifier.startswith("="):
-            raise UsageError(f"{ENV}{name} takes ==, not a range", where=f"{ENV}{name}{specifier}")
+            raise UsageError(
+                f"{ENV}{name} takes ==, not a range", code="usage-invalid-value", where=f"{ENV}{name}{specifier}"
+            )
         self.env[name] = value = specifier.lstrip("=")
         self.asked[f"{ENV}{name}"] = f"=={value}"
 
     def _surrounding(self, name: str, specifier: str) -> None:
         if name in self.asked and name != "gpu":
-            raise UsageError(f"{name} is given twice", fix="ask about one value at a time")
+            raise UsageError(f"{name} is given twice", code="usage-invalid-value", fix="ask about one value at a time")
         value = specifier.lstrip("=").strip() if specifier.startswith("=") else None
         if not specifier or value == "":
-            raise UsageError(f"{name} of what version?", fix=f"for example `{_EXAMPLE}`")
+            raise UsageError(f"{name} of what version?", code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`")
         self.asked[name] = _double(specifier)
         if name in {"gpu", "base", "platform"}:
             if value is None:
-                raise UsageError(f"{name} takes ==, not a range", where=f"{name}{specifier}")
+                raise UsageError(
+                    f"{name} takes ==, not a range", code="usage-invalid-value", where=f"{name}{specifier}"
+                )
             self._named(name, value)
         elif name == "cuda" and value == NO_CUDA:
             self.names["cuda"] = NO_CUDA
@@ -184,7 +196,11 @@ class _Asker:
         elif value in self.vocabulary.platforms:
             self.names[name] = value
         else:
-            raise UsageError(f'there is no platform "{value}"', fix=f"known are {', '.join(self.vocabulary.platforms)}")
+            raise UsageError(
+                f'there is no platform "{value}"',
+                code="usage-invalid-value",
+                fix=f"known are {', '.join(self.vocabulary.platforms)}",
+            )
 
     def _gpu(self, name: str) -> None:
         try:
@@ -236,7 +252,9 @@ class _Asker:
 def _split(word: str) -> tuple[str, frozenset[str], str]:
     found = _WORD.fullmatch(word.strip())
     if not found:
-        raise UsageError(f'"{word}" is not of the form name==version', fix=f"for example `{_EXAMPLE}`")
+        raise UsageError(
+            f'"{word}" is not of the form name==version', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
+        )
     extras = frozenset(each.strip().lower() for each in (found["extras"] or "").split(",") if each.strip())
     return found["name"], extras, (found["specifier"] or "").strip()
 
@@ -260,5 +278,5 @@ def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
                 return Fact.exactly(value)
         specifier_set(_double(specifier))
     except ValueError as error:
-        raise UsageError(str(error), where=f"{name}{specifier}") from error
+        raise UsageError(str(error), code="usage-invalid-value", where=f"{name}{specifier}") from error
     return Fact.within(_double(specifier))

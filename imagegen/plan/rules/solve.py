@@ -34,6 +34,8 @@ class Contradiction:
 class GaveUpError(MatrixError):
     """The question is harder than any that people ask."""
 
+    code = "matrix-too-complex"
+
     def __init__(self) -> None:
         super().__init__(
             "the rules are too entangled to be judged",

@@ -48,6 +48,8 @@ class UnknownName:
 class UnknownNameError(UsageError):
     """A name that is not known, where a known one is needed."""
 
+    code = "usage-unknown-name"
+
     def __init__(self, unknown: UnknownName) -> None:
         fix = f'did you mean "{unknown.suggestion}"?' if unknown.suggestion else None
         fix = fix or (f"known are {', '.join(unknown.known)}" if unknown.known else None)

@@ -44,4 +44,4 @@ def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings
 def _unpack(deb: Path, root: Path) -> None:
     done = subprocess.run(["dpkg-deb", "-x", str(deb), str(root)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise EngineError(f"{deb.name} cannot be unpacked", why=done.stderr.strip())
+        raise EngineError(f"{deb.name} cannot be unpacked", code="engine-package-invalid", why=done.stderr.strip())

@@ -96,6 +96,7 @@ def free_subnet(taken: Iterable[str]) -> str:
             return str(candidate)
     raise EngineError(
         "no subnet is free for the private engine",
+        code="engine-no-subnet",
         why=f"this machine has routes into all of {_CANDIDATES[0]} to {_CANDIDATES[-1]}",
         fix="use a Docker engine of your own: set DOCKER_HOST",
     )
@@ -115,6 +116,7 @@ def _run(*command: str) -> str:
     if done.returncode:
         raise EngineError(
             f"`{' '.join(command)}` failed",
+            code="engine-network-failed",
             why=done.stderr.strip(),
             fix="the private engine needs root and CAP_NET_ADMIN",
         )

@@ -171,7 +171,9 @@ def _remove(places: _Places, progress: Progress) -> None:
     left += processes.mounts_under(places.home) + processes.cgroups(places.name)
     left += record.network.traces() if record else []
     if left:
-        raise EngineError("the private engine could not be removed completely", why="; ".join(left))
+        raise EngineError(
+            "the private engine could not be removed completely", code="engine-cleanup-failed", why="; ".join(left)
+        )
 
 
 def _places(settings: Settings) -> _Places:
@@ -202,6 +204,7 @@ def _check_machine(settings: Settings) -> None:
     if os.geteuid() != 0:
         raise EngineError(
             "the private engine needs root",
+            code="engine-needs-root",
             why="it mounts file systems and makes a bridge",
             fix="run as root, or install Docker and let your user use it",
         )
@@ -209,7 +212,9 @@ def _check_machine(settings: Settings) -> None:
     missing = sorted(package for tool, package in _TOOLS.items() if shutil.which(tool, path=path) is None)
     if missing:
         raise EngineError(
-            "the private engine needs programs that are not here", fix=f"apt-get install {' '.join(missing)}"
+            "the private engine needs programs that are not here",
+            code="engine-program-missing",
+            fix=f"apt-get install {' '.join(missing)}",
         )
 
 
@@ -249,6 +254,7 @@ def _read(path: Path) -> _Record:
     except ValidationError as error:
         raise EngineError(
             "the private engine's record of what it changed is damaged",
+            code="engine-state-damaged",
             where=str(path),
             why="; ".join(each["msg"] for each in error.errors()[:3]),
             fix=f"restart this machine, then remove {path.parent}: nothing else of the engine is left then",
@@ -296,7 +302,7 @@ def _await(places: _Places) -> None:
         died = any("failed to start daemon" in line for line in log)
         if died or time.monotonic() > deadline:
             what = "the private engine cannot start" if died else "the private engine does not answer"
-            raise EngineError(what, why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
+            raise EngineError(what, code="engine-start-failed", why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
         time.sleep(0.1)
 
 
@@ -334,6 +340,8 @@ def _empty(places: _Places) -> None:
             container.remove(force=True, v=True)
         client.networks.prune()
     except APIError as error:
-        raise EngineError("the private engine's containers cannot be removed", why=str(error)) from error
+        raise EngineError(
+            "the private engine's containers cannot be removed", code="engine-cleanup-failed", why=str(error)
+        ) from error
     finally:
         client.close()

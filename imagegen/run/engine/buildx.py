@@ -58,7 +58,12 @@ def run_buildx(
         stdout.seek(0)
         printed = stdout.read().decode(errors="replace")
     if code:
-        raise EngineError(f"buildx {args[0]} failed with exit code {code}", where=str(cwd), why="\n".join(tail))
+        raise EngineError(
+            f"buildx {args[0]} failed with exit code {code}",
+            code="engine-buildx-failed",
+            where=str(cwd),
+            why="\n".join(tail),
+        )
     return printed
 
 
@@ -69,13 +74,21 @@ def _check(buildx: Buildx) -> None:
             [*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True, check=False
         )
     except FileNotFoundError as error:
-        raise EngineError(f"no {buildx.command[0]} on PATH", fix="install Docker's command line") from error
+        raise EngineError(
+            f"no {buildx.command[0]} on PATH", code="engine-buildx-missing", fix="install Docker's command line"
+        ) from error
     version = buildx_version(done.stdout) if done.returncode == 0 else None
     if version is None:
         raise EngineError(
             f"`{name}` does not work",
+            code="engine-buildx-missing",
             why=(done.stderr or done.stdout).strip(),
             fix="install the buildx plugin (the package is docker-buildx, or docker-buildx-plugin from Docker's own)",
         )
     if version < BUILDX_FLOOR:
-        raise EngineError(f"`{name}` is {version}", why=f"{BUILDX_FLOOR} is the oldest that works", fix="upgrade it")
+        raise EngineError(
+            f"`{name}` is {version}",
+            code="engine-buildx-too-old",
+            why=f"{BUILDX_FLOOR} is the oldest that works",
+            fix="upgrade it",
+        )

@@ -84,6 +84,7 @@ class Engine:
             client.close()
             raise EngineError(
                 "the Docker engine cannot be used",
+                code="engine-unusable",
                 where=where or client.api.base_url,
                 why="; ".join(problems),
                 fix=f"Docker {ENGINE_FLOOR} or newer with "
@@ -290,8 +291,12 @@ def _place(settings: Settings) -> dict[str, Any]:
             return found
         if ContextAPI.get_context(env.get("DOCKER_CONTEXT")) is None:  # the SDK would take the default one
             why = "there is no context of that name"
-            raise EngineError("no container engine", why=why, fix="choose one that `docker context ls` shows")
+            raise EngineError(
+                "no container engine", code="engine-missing", why=why, fix="choose one that `docker context ls` shows"
+            )
         return {**ContextAPI.kwargs_from_context(environment=env), **found}
     except (DockerException, OSError, ValueError) as error:
         fix = "see `docker context ls` and the variables whose names begin with DOCKER_"
-        raise EngineError("Docker's settings cannot be used", why=str(error), fix=fix) from error
+        raise EngineError(
+            "Docker's settings cannot be used", code="engine-settings-invalid", why=str(error), fix=fix
+        ) from error

@@ -28,7 +28,7 @@ def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
     host = str(place.get("base_url") or _DEFAULT)
     if host.startswith("ssh://"):
         fix = f"`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock {host}` and DOCKER_HOST=unix:///tmp/engine.sock"
-        raise EngineError(_NONE, where=host, why="imagegen does not speak ssh", fix=fix)
+        raise EngineError(_NONE, code="engine-missing", where=host, why="imagegen does not speak ssh", fix=fix)
     for scheme in ("unix://", "http+unix://"):
         if host.startswith(scheme):
             _knock("/" + host.removeprefix(scheme).lstrip("/"))
@@ -41,7 +41,7 @@ def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
             why = f"it accepts connections and has not answered for {patience} s"
         elif cause and not isinstance(cause, exceptions.ConnectionError):
             why = f"what answers there is no Docker engine: {why}"
-        raise EngineError(_NONE, where=host, why=why, fix="start that engine") from error
+        raise EngineError(_NONE, code="engine-missing", where=host, why=why, fix="start that engine") from error
 
 
 def _knock(path: str) -> None:
@@ -54,7 +54,9 @@ def _knock(path: str) -> None:
             if error.errno == errno.EACCES:
                 fix = f"join the group that may use it (`ls -l {path}` shows it)"
             why = f"nothing listens at {path}" if error.errno != errno.EACCES else f"{path} is not yours to use"
-            raise EngineError(_NONE, where=path, why=f"{why}: {os.strerror(error.errno or 0)}", fix=fix) from error
+            raise EngineError(
+                _NONE, code="engine-missing", where=path, why=f"{why}: {os.strerror(error.errno or 0)}", fix=fix
+            ) from error
 
 
 def while_alive(

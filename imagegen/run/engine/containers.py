@@ -109,11 +109,11 @@ class Container:
             why = endless[0][-_END:].decode(errors="replace").strip()
             raise OutputLimitError(f"{doing}: its output exceeds {LONGEST >> 20} MiB", why=why)
         if broken:
-            raise EngineError(f"{doing}: its output is lost", why=str(broken[0]), fix=_FIX)
+            raise EngineError(f"{doing}: its output is lost", code="engine-output-lost", why=str(broken[0]), fix=_FIX)
         with explained(doing), of_a_container(doing):
             code = api.exec_inspect(created)["ExitCode"]
         if code is None:  # the stream ended and the program has not
-            raise EngineError(f"{doing}: the engine closed its output", fix=_FIX)
+            raise EngineError(f"{doing}: the engine closed its output", code="engine-output-lost", fix=_FIX)
         return Outcome(int(code), bytes(output[STDOUT]), bytes(output[STDERR]))
 
     def kill(self) -> None:
@@ -225,7 +225,9 @@ def explained(doing: str) -> Iterator[None]:
     try:
         yield
     except ImageNotFound as error:
-        raise EngineError(f"{doing}: the engine has no such image", why=_message(error), fix="build it") from error
+        raise EngineError(
+            f"{doing}: the engine has no such image", code="engine-no-image", why=_message(error), fix="build it"
+        ) from error
     except APIError as error:
         kind = NoGpuError if "could not select device driver" in _message(error) else EngineError
         raise kind(f"{doing}: the engine refused", why=_message(error)) from error

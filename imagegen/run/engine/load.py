@@ -64,7 +64,11 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
             _load_archive(client, image, tag, progress)
     after = image_digest(client, tag)
     if after != digest:
-        raise EngineError(f"the engine holds another image under {tag}", why=f"expected {digest}, found {after}")
+        raise EngineError(
+            f"the engine holds another image under {tag}",
+            code="engine-tag-mismatch",
+            why=f"expected {digest}, found {after}",
+        )
     progress.say(f"{tag}: {digest}" + (f" (it was {before})" if before else ""))
 
 
@@ -87,6 +91,7 @@ def _image(store: Store, digest: str) -> Loadable:
     if missing:
         raise StoreError(
             f"{len(missing)} blobs of the image {digest} are missing or have another size",
+            code="store-blobs-missing",
             where=str(store.root),
             why=", ".join(missing),
             fix="build again: `imagegen build` makes layers that only a registry has",
@@ -113,13 +118,13 @@ def pulled(
 
         def seen(event: dict[str, Any]) -> None:
             if stop is not None and stop.is_set():
-                raise EngineError("loading was stopped")
+                raise EngineError("loading was stopped", code="engine-load-stopped")
             if event.get("status") == "Already exists":
                 advance(held.pop(str(event.get("id")), 0))
 
         def silent() -> None:
             if not registry.reached.is_set():
-                raise EngineError("the engine does not come")
+                raise EngineError("the engine does not come", code="engine-load-unreachable")
 
         events = partial(client.api.pull, registry.repository, manifest.digest, stream=True, decode=True)
         try:
@@ -241,7 +246,9 @@ def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], Non
     """Read the engine's progress events to their end. EngineError when one of them reports a failure."""
     for event in events:
         if "error" in event:
-            raise EngineError(f"the engine cannot load {tag}", why=str(event["error"]).strip())
+            raise EngineError(
+                f"the engine cannot load {tag}", code="engine-load-failed", why=str(event["error"]).strip()
+            )
         seen(event)
 
 

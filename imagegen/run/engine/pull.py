@@ -34,7 +34,9 @@ def pull(
             follow(while_alive(client, events), f"{name}@{digest}", _ignored)
         after = image_digest(client, f"{name}@{digest}")
         if after != digest:
-            raise EngineError(f"the engine holds another image as {name}@{digest}", why=f"it is {after}")
+            raise EngineError(
+                f"the engine holds another image as {name}@{digest}", code="engine-tag-mismatch", why=f"it is {after}"
+            )
         tag_image(client, digest, tag)
         forget(client, f"{name}@{digest}")
     else:

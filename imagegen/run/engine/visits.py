@@ -40,7 +40,7 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
             found = client.api.inspect_container(name)
         except NotFound:
             fix = "`docker ps --all` shows those there are"
-            raise EngineError(f"there is no container called {name}", fix=fix) from None
+            raise EngineError(f"there is no container called {name}", code="engine-no-container", fix=fix) from None
         log = bytearray()
         for piece in client.api.logs(name, tail=_LINES, stream=True, follow=False):
             log += piece
@@ -84,7 +84,9 @@ def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, pati
     close_stream(stream, reader)
     if goes_on or len(said) > _LONGEST:
         what = f"goes on after {patience:.0f} s" if goes_on else f"prints more than {_LONGEST} bytes"
-        raise EngineError(f"{argv[0]} in the container {name} {what}", fix="look at it with `docker exec`")
+        raise EngineError(
+            f"{argv[0]} in the container {name} {what}", code="engine-exec-failed", fix="look at it with `docker exec`"
+        )
     if failed:
         raise LostEngineError(f"{doing}: no answer from the engine", why=str(failed[0]), fix="see that the engine runs")
     return bytes(said)

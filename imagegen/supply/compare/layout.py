@@ -37,16 +37,28 @@ class Layout:
         digest = asked if is_digest(asked) else self._chosen(asked)
         body = self._blob(digest)
         if digest_of(body) != digest:
-            raise FetchError(f"manifest {digest} is damaged", where=self._name, why=f"its bytes are {digest_of(body)}")
+            raise FetchError(
+                f"manifest {digest} is damaged",
+                code="fetch-digest-mismatch",
+                where=self._name,
+                why=f"its bytes are {digest_of(body)}",
+            )
         if size is not None and size != len(body):
-            raise FetchError(f"manifest {digest} has {len(body)} bytes, not {size}", where=self._name)
+            raise FetchError(
+                f"manifest {digest} has {len(body)} bytes, not {size}", code="fetch-digest-mismatch", where=self._name
+            )
         return digest, body, str(_object(body).get("mediaType", MANIFEST_TYPE))
 
     def document(self, blob: Descriptor) -> bytes:
         """As `Repository.document`."""
         body = self._blob(blob.digest)
         if digest_of(body) != blob.digest:
-            raise FetchError(f"blob {blob.digest} is damaged", where=self._name, why=f"its bytes are {digest_of(body)}")
+            raise FetchError(
+                f"blob {blob.digest} is damaged",
+                code="fetch-digest-mismatch",
+                where=self._name,
+                why=f"its bytes are {digest_of(body)}",
+            )
         return body
 
     def stream(self, digest: str, size: int, into: Growing) -> None:
@@ -56,12 +68,16 @@ class Layout:
             with open(os.open(self._path(digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as blob:
                 while chunk := blob.read(_CHUNK):
                     if into.size + len(chunk) > size:
-                        raise FetchError(f"blob {digest} has more than {size} bytes", where=self._name)
+                        raise FetchError(
+                            f"blob {digest} has more than {size} bytes", code="fetch-size-mismatch", where=self._name
+                        )
                     into.write(chunk)
         except OSError as error:
             raise self._absent(digest, error) from error
         if into.size < size:
-            raise FetchError(f"blob {digest} ends after {into.size} of {size} bytes", where=self._name)
+            raise FetchError(
+                f"blob {digest} ends after {into.size} of {size} bytes", code="fetch-size-mismatch", where=self._name
+            )
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
         """As `Repository.referrers`: every manifest here whose subject is the one with this digest."""
@@ -86,14 +102,14 @@ class Layout:
         _, data, kind = self.manifest(referrer.digest, referrer.size)
         artifact = read_artifact(data, kind, where)
         if artifact.subject != referrer.subject:
-            raise FetchError(f"{where} does not refer to {referrer.subject}")
+            raise FetchError(f"{where} does not refer to {referrer.subject}", code="fetch-referrer-mismatch")
         return artifact
 
     def content(self, referrer: Referrer) -> Content:
         """As `Repository.content`."""
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
-            raise FetchError(f"{self._name}@{referrer.digest} is no single document")
+            raise FetchError(f"{self._name}@{referrer.digest} is no single document", code="fetch-artifact-invalid")
         ((_, blob),) = artifact.parts
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob))
 
@@ -129,9 +145,11 @@ class Layout:
         except OSError as error:
             fix = "name a directory that `imagegen build --output` wrote: oci:DIR"
             why = f"{error.filename}: {error.strerror}"
-            raise UnreadError(f"{self._name} is no OCI layout", why=why, fix=fix) from error
+            raise UnreadError(f"{self._name} is no OCI layout", code="fetch-not-a-layout", why=why, fix=fix) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FetchError(f"{self._name} is no OCI layout", why="its index.json is malformed") from error
+            raise FetchError(
+                f"{self._name} is no OCI layout", code="fetch-not-a-layout", why="its index.json is malformed"
+            ) from error
         return entries
 
     def _blob(self, digest: str) -> bytes:
@@ -142,7 +160,7 @@ class Layout:
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):
-            raise FetchError(f"{digest!r} is no digest", where=self._name)
+            raise FetchError(f"{digest!r} is no digest", code="fetch-invalid-digest", where=self._name)
         return self._root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def _absent(self, digest: str, error: OSError) -> FetchError:

@@ -77,7 +77,7 @@ def read(text: str, places: Places) -> Side:
     if cell := places.cell(text):
         found, path = places.locked(cell)
         if found is None:
-            raise LockError(f"{cell} has no lock", where=str(path), fix=f"`imagegen lock {cell}`")
+            raise LockError(f"{cell} has no lock", code="lock-missing", where=str(path), fix=f"`imagegen lock {cell}`")
         return _lock(text, f"the lock of {cell}", found, places.store)
     if side := _of_commit(text, places):
         return side
@@ -91,17 +91,29 @@ def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
     `names` gives those of images and cells.
     """
     if text.startswith("sha256:") and not is_digest(text):
-        raise UsageError(f'"{text}" is no digest', fix="write all of it: sha256: and 64 lower-case hex digits")
+        raise UsageError(
+            f'"{text}" is no digest',
+            code="usage-invalid-value",
+            fix="write all of it: sha256: and 64 lower-case hex digits",
+        )
     if text.endswith(".toml") or text.startswith(("/", "./", "../", "~")):
         if Path(text).is_file():
-            raise UsageError(f"{text} is a file, and no image", fix=_IMAGE)
-        raise LockError(f"there is no lock file {text}", fix="`imagegen list` shows the cells; a layout is oci:DIR")
+            raise UsageError(f"{text} is a file, and no image", code="usage-not-an-image", fix=_IMAGE)
+        raise LockError(
+            f"there is no lock file {text}",
+            code="lock-missing",
+            fix="`imagegen list` shows the cells; a layout is oci:DIR",
+        )
     if set(text) & set(":/@"):
         return
     if text in names():
-        raise UsageError(f'"{text}" is a cell, and no image', fix=_IMAGE)
+        raise UsageError(f'"{text}" is a cell, and no image', code="usage-not-an-image", fix=_IMAGE)
     near = did_you_mean(text, names())
-    raise UsageError(f'"{text}" is no cell, no lock and no image', fix=f"{near} {_IMAGE}" if near else _IMAGE)
+    raise UsageError(
+        f'"{text}" is no cell, no lock and no image',
+        code="usage-unknown-reference",
+        fix=f"{near} {_IMAGE}" if near else _IMAGE,
+    )
 
 
 def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:
@@ -114,7 +126,9 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
     reference = registry.parse(text)
     asked = reference.digest or reference.tag
     if asked is None:
-        raise FetchError(f"{reference} names no tag and no digest", fix="say which image: its `latest` moves")
+        raise FetchError(
+            f"{reference} names no tag and no digest", code="fetch-no-tag", fix="say which image: its `latest` moves"
+        )
     repository = registry.Repository(reference, client, settings)
     repository.reach()
     return repository, asked
@@ -144,6 +158,7 @@ def lock_of(attached: bytes, image: Image, where: str) -> Lock:
     if label != locks.inputs_hash(found):
         raise TrustError(
             f"the lock that is attached to {where} is not the lock that it was made of",
+            code="trust-lock-mismatch",
             why=f"the image's label says inputs {label}, the lock's are {locks.inputs_hash(found)}",
             fix="do not trust it: whoever may write there can attach anything",
         )
@@ -182,20 +197,30 @@ def _of_commit(text: str, places: Places) -> Side | None:
     if date := _DATE.search(name):
         raise UsageError(
             f"{date[0]} is not a date of a commit",
+            code="usage-invalid-value",
             why="git looks it up in this clone's reflog, which begins when the repository was cloned",
             fix=f"write the commit that `git rev-list -1 --before='{date[1]}' HEAD` prints, in place of {name}",
         )
     commit = revision.commit_of(places.project, name, places.settings.env)
     if commit is None:
         if cell and "/" not in name:
-            raise UsageError(f'git knows no revision "{name}" here', fix="a branch, a tag, a commit, or HEAD~1, say")
+            raise UsageError(
+                f'git knows no revision "{name}" here',
+                code="usage-unknown-revision",
+                fix="a branch, a tag, a commit, or HEAD~1, say",
+            )
         return None
     path = f"locks/{cell}.toml" if cell else word
     found = revision.file_at(places.project, commit, path, places.settings.env)
     if found is None:
         if cell is None:
             return None
-        raise LockError(f"{cell} has no lock at {name}", where=f"{commit[:12]}:{path}", fix="name a later revision")
+        raise LockError(
+            f"{cell} has no lock at {name}",
+            code="lock-missing",
+            where=f"{commit[:12]}:{path}",
+            fix="name a later revision",
+        )
     return _lock(text, f"{Path(path).name} at {commit[:12]}", loads(found, f"{name}:{path}"), places.store)
 
 

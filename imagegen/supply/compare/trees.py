@@ -69,10 +69,15 @@ def entries(tar: Stream) -> Iterator[Entry]:
         with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             for number, member in enumerate(members(archive)):
                 if number >= _MAX_ENTRIES:
-                    raise FetchError("a layer holds more than any layer holds", where=member.name, why="a bomb")
+                    raise FetchError(
+                        "a layer holds more than any layer holds",
+                        code="fetch-layer-too-large",
+                        where=member.name,
+                        why="a bomb",
+                    )
                 yield _entry(member, archive)
     except DAMAGED as error:
-        raise FetchError("a layer cannot be read", why=str(error)) from error
+        raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
 
 
 def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:

@@ -30,7 +30,13 @@ def read_results(path: Path, required: Wanted, checks: tuple[Check, ...], cell: 
     for name, expected in (("image", required.image), ("suite", required.suite)):
         if found.get(name) != expected:
             why = f"they are of {name} {found.get(name)}, and {cell} has {expected}"
-            raise SmokeError("the results are not of this image", where=str(path), why=why, fix=_FIX)
+            raise SmokeError(
+                "the results are not of this image",
+                code="smoke-results-other-image",
+                where=str(path),
+                why=why,
+                fix=_FIX,
+            )
     answers = {each["check"]: each for each in found["results"] if isinstance(each, dict) and "check" in each}
     results = []
     for check in checks:
@@ -48,7 +54,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise SmokeError("the results cannot be read", where=str(path), why=str(error), fix=_FIX) from error
+        raise SmokeError(
+            "the results cannot be read", code="smoke-results-unreadable", where=str(path), why=str(error), fix=_FIX
+        ) from error
     if not isinstance(found, dict) or not isinstance(found.get("results"), list):
-        raise SmokeError("the results cannot be read", where=str(path), why="it holds no list of results", fix=_FIX)
+        raise SmokeError(
+            "the results cannot be read",
+            code="smoke-results-unreadable",
+            where=str(path),
+            why="it holds no list of results",
+            fix=_FIX,
+        )
     return found

@@ -99,7 +99,9 @@ def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
                 ):
                     yield archive
     except (*DAMAGED, zstandard.ZstdError) as error:
-        raise StoreError(f"layer {layer.name} cannot be read", where=layer.digest, why=str(error)) from error
+        raise StoreError(
+            f"layer {layer.name} cannot be read", code="store-layer-unreadable", where=layer.digest, why=str(error)
+        ) from error
 
 
 def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry]:
@@ -134,14 +136,20 @@ def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry
         folder = path.rpartition("/")[0]
         if folder and (folder not in tree or tree[folder].kind != "directory"):
             why = f"{folder} is no directory of the image"
-            raise StoreError(f"{path} cannot be exported", where=f"layer {layer.name}", why=why)
+            raise StoreError(
+                f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
+            )
     return [entry for path, entry in added.items() if path not in linked]
 
 
 def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> Entry:
     target = known.get(_path(member.linkname))
     if target is None or target.kind != "file":
-        raise StoreError(f"{path} cannot be exported", why=f"it is a hard link to {member.linkname}, which is no file")
+        raise StoreError(
+            f"{path} cannot be exported",
+            code="store-unsupported-file",
+            why=f"it is a hard link to {member.linkname}, which is no file",
+        )
     return replace(target, path=path)
 
 
@@ -153,7 +161,11 @@ def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entr
         return replace(entry, kind="symlink", target=member.linkname)
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
-        raise StoreError(f"{path} cannot be exported", why="it is neither a file nor a directory nor a link")
+        raise StoreError(
+            f"{path} cannot be exported",
+            code="store-unsupported-file",
+            why="it is neither a file nor a directory nor a link",
+        )
     digest = hashlib.sha256()
     while chunk := content.read(_BUFFER):
         digest.update(chunk)

@@ -128,6 +128,10 @@ def _list(at: Path, entries: dict[str, dict[str, Any]]) -> None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"it is no mirror's list: {error}"
         raise StoreError(
-            "the mirror cannot be added to", where=Location(index), why=why, fix="name another directory"
+            "the mirror cannot be added to",
+            code="store-mirror-unwritable",
+            where=Location(index),
+            why=why,
+            fix="name another directory",
         ) from error
     data.write(index, json.dumps({"schemaVersion": 2, "manifests": ordered}, indent=1).encode())

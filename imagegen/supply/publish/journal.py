@@ -108,7 +108,9 @@ def settle(place: Place, store: Store, say: Say) -> None:
     say(f"{place.name}: an earlier run was ended while it moved tags")
     if left := _put_back(place, store, journal, say):
         what = f"{place.name}: {counted(len(left), 'tag')} that an earlier run had moved cannot be put back"
-        raise PublishError(what, why=", ".join(left), fix="the same command again tries it again")
+        raise PublishError(
+            what, code="publish-rollback-failed", why=", ".join(left), fix="the same command again tries it again"
+        )
 
 
 def _put_back(place: Place, store: Store, journal: Move, say: Say) -> list[str]:

@@ -32,7 +32,7 @@ def push(image: Image, place: Place, store: Store, progress: Progress) -> Moved:
     if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not place.target.link(blob)]:
         what = f"{counted(len(gone), 'layer')} can be taken neither from {place.name} nor from the store"
         fix = "run the same command again: it makes them anew"
-        raise StoreError(what, why=", ".join(blob.digest for blob in gone), fix=fix)
+        raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
     there = Amount(len(present), sum(blob.size for blob in every if blob.digest in present))
     moved = Moved(there, Amount(), Amount())
     if lacking:

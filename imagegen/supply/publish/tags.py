@@ -124,12 +124,22 @@ def tags(subject: Subject) -> Tags:
     """
     if words := _OURS & set(re.split("[-./]", subject.rest)):
         why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'
-        raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="name that value otherwise in the matrix")
+        raise PublishError(
+            f"{subject.cell} cannot have tags",
+            code="publish-no-tags",
+            why=why,
+            fix="name that value otherwise in the matrix",
+        )
     moving = _moving(subject)
     for tag in moving:
         if not _TAG.fullmatch(tag):
             why = f"{tag} has {len(tag)} characters, and a tag has at most {LONGEST}"
-            raise PublishError(f"{subject.cell} cannot have tags", why=why, fix="shorten the values of its axes")
+            raise PublishError(
+                f"{subject.cell} cannot have tags",
+                code="publish-no-tags",
+                why=why,
+                fix="shorten the values of its axes",
+            )
     return Tags(fixed(subject) + _suffix(subject), moving)
 
 

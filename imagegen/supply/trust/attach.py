@@ -128,12 +128,23 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
     listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
     if len(listed) > _MOST:
         why = f"{len(listed)} artifacts refer to it; imagegen looks at {_MOST}"
-        found.faults.append(TrustError(f"image {digest} has more attached to it than anybody needs", why=why))
+        found.faults.append(
+            TrustError(
+                f"image {digest} has more attached to it than anybody needs", code="trust-too-many-attachments", why=why
+            )
+        )
     size = 0  # bytes that were read
     for referrer in listed[:_MOST]:
         if size > _MOST_BYTES:
             why = f"the artifacts before it have {size} bytes"
-            found.faults.append(TrustError("no more is read of what is attached", where=referrer.digest, why=why))
+            found.faults.append(
+                TrustError(
+                    "no more is read of what is attached",
+                    code="trust-too-many-attachments",
+                    where=referrer.digest,
+                    why=why,
+                )
+            )
             break
         try:
             content = repository.content(referrer)
@@ -164,6 +175,7 @@ def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found)
         return
     replayed = TrustError(
         "the signature is of another image",
+        code="trust-other-image",
         why=f"{signer} signed {', '.join(statement.subjects[:3])}, and it is attached to {image}",
         fix="do not trust this image: somebody wants it to pass for the other",
     )
@@ -205,7 +217,8 @@ def _require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
         trust.signer_of(bundle)
     except TrustError as error:
         raise TrustError(
-            f"what {signer.name} signs would not be believed",
+            f"the project does not trust what {signer.name} signs",
+            code="trust-signer-untrusted",
             why=f"{error.what}: {error.why}" if error.why else error.what,
             fix="sign with a key whose public one publish.yaml names, or name this one there",
         ) from error

@@ -61,7 +61,9 @@ def read(data: bytes) -> Bundle:
     try:
         return _read(parse(data))
     except UnreadableError as error:
-        raise TrustError("the signature's bundle cannot be read", why=str(error)) from error
+        raise TrustError(
+            "the signature's bundle cannot be read", code="trust-bundle-malformed", why=str(error)
+        ) from error
 
 
 def _read(document: dict[str, Any]) -> Bundle:

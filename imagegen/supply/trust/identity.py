@@ -50,14 +50,14 @@ class Identities:
         Raises StrangerError for somebody else's signature, else TrustError, also where the library is not installed.
         """
         if not self._identities:
-            raise StrangerError("it is signed with a certificate, and the project names nobody who signs so")
+            raise StrangerError("it is signed with a certificate, and the project names no such signer")
         parsed = read(bundle)
         subjects, issuer = _shown(parsed.signing_certificate)
         named = [each for each in self._identities if each.subject in subjects and each.issuer == issuer]
         if not named:
             who = " and ".join(sorted(subjects)) or "nobody"
             raise StrangerError(
-                f"it is signed as {who}, whom the project does not name",
+                f"it is signed as {who}, which the project does not name",
                 why=f"the certificate's issuer is {issuer or 'not told'}; {FILE} names {_known(self._identities)}",
                 fix=f"if this is one of yours, add issuer and subject to `identities` in {FILE}",
             )
@@ -87,7 +87,10 @@ def library() -> None:
         import sigstore
     except ImportError as error:
         raise TrustError(
-            "signatures without a key need the sigstore library", why=str(error), fix="pip install 'imagegen[keyless]'"
+            "signatures without a key need the sigstore library",
+            code="trust-sigstore-missing",
+            why=str(error),
+            fix="pip install 'imagegen[keyless]'",
         ) from error
     logging.getLogger(sigstore.__name__).addHandler(_QUIET)
 
@@ -105,12 +108,16 @@ def trust_config(path: Path | None, *, offline: bool) -> Any:
             return ClientTrustConfig.production(offline=offline)
         except Exception as error:
             fix = f"check network and proxy; or name your own instance with `trust_root` in {FILE}"
-            raise TrustError("Sigstore's trust root cannot be had", why=reason_of(error), fix=fix) from error
+            raise TrustError(
+                "Sigstore's trust root cannot be had", code="trust-root-unavailable", why=reason_of(error), fix=fix
+            ) from error
     try:
         config = ClientTrustConfig.from_json(path.read_text(encoding="utf-8"))
         config.trusted_root.get_fulcio_certs()
     except OSError as error:
-        raise TrustError("the trust root cannot be read", where=str(path), why=error.strerror) from error
+        raise TrustError(
+            "the trust root cannot be read", code="trust-root-unreadable", where=str(path), why=error.strerror
+        ) from error
     except Exception as error:
         what = "it is no ClientTrustConfig of Sigstore's"
         raise TrustError(what, where=str(path), why=_lacking(error)) from error
@@ -135,10 +142,13 @@ def read(bundle: bytes) -> Any:
         parsed = Bundle.from_json(bundle) if logged else None
     except Exception as error:
         why = " ".join(str(error).split()) if str(error) else type(error).__name__
-        raise TrustError("it is no Sigstore bundle with a certificate", why=why[:300]) from error
+        raise TrustError(
+            "it is no Sigstore bundle with a certificate", code="trust-bundle-malformed", why=why[:300]
+        ) from error
     if parsed is None:
         raise TrustError(
             "the signature is in no log",
+            code="trust-no-log-entry",
             why="its certificate is good for minutes only, and no log says that it was made in them",
             fix="sign again, with a log",
         )
@@ -159,7 +169,11 @@ def verified(parsed: Any, identity: Identity, root: Any) -> bytes:
         what = f"the signature of {identity.name} does not hold"
         raise TrustError(what, why=_untimely(parsed) or words) from error
     if kind != PAYLOAD_TYPE:
-        raise TrustError(f"what {identity.name} signed is no in-toto statement", why=f"its type is {kind}")
+        raise TrustError(
+            f"what {identity.name} signed is no in-toto statement",
+            code="trust-statement-malformed",
+            why=f"its type is {kind}",
+        )
     return bytes(statement)
 
 

@@ -87,10 +87,13 @@ class Keyless:
         try:
             same = verified(read(made), self._identity, held.root) == statement
         except TrustError as error:
-            what = "nothing was signed: what Sigstore gave would not be believed"
+            what = "nothing was signed: Sigstore returned a signature that does not verify"
             raise TrustError(what, why=f"{error.what}: {error.why}", fix="publish again later") from error
         if not same:
-            raise TrustError("nothing was signed: the sigstore library signed another statement than it was given")
+            raise TrustError(
+                "nothing was signed: the sigstore library signed another statement than it was given",
+                code="trust-wrong-statement",
+            )
         return made
 
     def _certificate(self) -> _Certified:
@@ -121,7 +124,12 @@ class Keyless:
                 if pause is None or not passing:
                     why = (why.replace(secret, "***") if secret else why)[:300]
                     fix = "publish again later" if passing else None
-                    raise TrustError(f"nothing was signed: {who}, gives no answer of use", why=why, fix=fix) from error
+                    raise TrustError(
+                        f"nothing was signed: {who}, gives no answer of use",
+                        code="trust-service-unavailable",
+                        why=why,
+                        fix=fix,
+                    ) from error
             self._pause(pause)
         raise AssertionError  # the last try returns or raises
 
@@ -143,7 +151,9 @@ def keyless(
         return None
     if not env.get(URL) or not env.get(TOKEN):
         missing = " and ".join(name for name in (URL, TOKEN) if not env.get(name))
-        raise TrustError("this run may not sign", why=f"GitHub did not set {missing}", fix=_PERMISSION)
+        raise TrustError(
+            "this run may not sign", code="trust-no-permission", why=f"GitHub did not set {missing}", fix=_PERMISSION
+        )
     library()
     ask = _asking(env[URL], env[TOKEN], client, now)
     run = ask()
@@ -159,7 +169,9 @@ def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -
             page = client.page(f"{url}{separator}audience={AUDIENCE}", authorization=f"Bearer {token}")
         except FetchError as error:
             fix = _PERMISSION if isinstance(error, DeniedError) else error.fix
-            raise TrustError("GitHub gives this run no token of identity", why=error.why, fix=fix) from error
+            raise TrustError(
+                "GitHub gives this run no token of identity", code="trust-no-token", why=error.why, fix=fix
+            ) from error
         return _checked(page.body, now())
 
     return ask
@@ -173,11 +185,14 @@ def _checked(answer: bytes, now: datetime) -> _Run:
         begin, end = (datetime.fromtimestamp(claims[name], UTC) for name in ("iat", "exp"))
         run = _Run(token, str(claims["iss"]), str(claims["job_workflow_ref"]), end)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise TrustError("GitHub's token of identity cannot be read", why=type(error).__name__) from None
+        raise TrustError(
+            "GitHub's token of identity cannot be read", code="trust-no-token", why=type(error).__name__
+        ) from None
     if not begin - _LEEWAY <= now < end:
         side = "behind" if now < begin else "ahead of"
         raise TrustError(
             f"this machine's clock is {side} GitHub's",
+            code="trust-clock",
             why=f"a new token is good from {begin:%H:%M:%S} to {end:%H:%M:%S}, and here it is {now:%H:%M:%S}",
             fix="set the clock (UTC)",
         )
@@ -190,8 +205,9 @@ def _identity(project: Project, run: _Run) -> Identity:
         if each.issuer == run.issuer and each.subject.endswith(f"/{run.workflow}"):
             return each
     raise TrustError(
-        f"this run is {run.workflow}, whom the project does not name",
-        why=f"what it signs would be believed by nobody; its issuer is {run.issuer}",
+        f"this run is {run.workflow}, which the project does not name",
+        code="trust-signer-untrusted",
+        why=f"verification would reject what it signs; its issuer is {run.issuer}",
         fix=f"publish from a workflow and branch that `identities` in {FILE} names",
     )
 

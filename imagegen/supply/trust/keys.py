@@ -94,7 +94,7 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
         if label.endswith(b"PRIVATE KEY"):
             return KeySigner(path.name, _of_pem(block, password, path))
     why = "it holds a public key alone" if b"PUBLIC KEY" in blocks else "it holds no private key in PEM"
-    raise TrustError("the signing key cannot be used", where=str(path), why=why, fix=_MAKE)
+    raise TrustError("the signing key cannot be used", code="trust-key-unusable", where=str(path), why=why, fix=_MAKE)
 
 
 def public_keys(keys: Sequence[Key]) -> tuple[PublicKey, ...]:
@@ -125,7 +125,11 @@ def _of_pem(pem: bytes, password: str | None, path: Path) -> EllipticCurvePrivat
         if locked:
             raise _unopened(path, "the password is not the one that locks it, or the file is damaged") from None
         raise TrustError(
-            "the signing key cannot be used", where=str(path), why="the file is damaged", fix=_MAKE
+            "the signing key cannot be used",
+            code="trust-key-unusable",
+            where=str(path),
+            why="the file is damaged",
+            fix=_MAKE,
         ) from error
     return _private(found, path)
 
@@ -141,7 +145,9 @@ def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePri
         box, nonce, locked = _box(b"".join(pem.splitlines()[1:-1]), password)
     except (UnreadableError, binascii.Error, KeyError, TypeError, ValueError) as error:
         why = f"it is not as cosign writes it: {error}"
-        raise TrustError("the signing key cannot be used", where=str(path), why=why, fix=_MAKE) from None
+        raise TrustError(
+            "the signing key cannot be used", code="trust-key-unusable", where=str(path), why=why, fix=_MAKE
+        ) from None
     try:
         opened = SecretBox(box).decrypt(locked, nonce)
     except (CryptoError, ValueError):
@@ -150,7 +156,10 @@ def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePri
         found = load_der_private_key(opened, None)
     except (ValueError, TypeError):
         raise TrustError(
-            "the signing key cannot be used", where=str(path), why="what the password opens is no private key"
+            "the signing key cannot be used",
+            code="trust-key-unusable",
+            where=str(path),
+            why="what the password opens is no private key",
         ) from None
     return _private(found, path)
 
@@ -179,7 +188,9 @@ def _private(found: Any, path: Path) -> EllipticCurvePrivateKey:
 
     if isinstance(found, EllipticCurvePrivateKey) and found.curve.name == CURVE:
         return found
-    raise TrustError("the signing key cannot be used", where=str(path), why=_kind(found), fix=_MAKE)
+    raise TrustError(
+        "the signing key cannot be used", code="trust-key-unusable", where=str(path), why=_kind(found), fix=_MAKE
+    )
 
 
 def _public(key: Key) -> EllipticCurvePublicKey:
@@ -207,7 +218,9 @@ def _content(path: Path, what: str, fix: str) -> bytes:
     try:
         return data.read(path)
     except OSError as error:
-        raise TrustError(f"the {what} cannot be read", where=str(path), why=error.strerror, fix=fix) from error
+        raise TrustError(
+            f"the {what} cannot be read", code="trust-key-unreadable", where=str(path), why=error.strerror, fix=fix
+        ) from error
 
 
 def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
@@ -219,7 +232,11 @@ def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
 
 def _unopened(path: Path, why: str) -> TrustError:
     return TrustError(
-        "the signing key cannot be opened", where=str(path), why=why, fix="give its password in COSIGN_PASSWORD"
+        "the signing key cannot be opened",
+        code="trust-key-unusable",
+        where=str(path),
+        why=why,
+        fix="give its password in COSIGN_PASSWORD",
     )
 
 

@@ -132,7 +132,12 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         if path.is_dir():
             inside = sorted(each for each in path.rglob("*") if each.suffix in (".json", ".zip") and each.is_file())
             if not inside:
-                raise UsageError(f"{path} holds no advisories", why="no *.json, and no *.zip of such", fix=_FIX)
+                raise UsageError(
+                    f"{path} holds no advisories",
+                    code="usage-advisories-invalid",
+                    why="no *.json, and no *.zip of such",
+                    fix=_FIX,
+                )
             for each in inside:
                 yield from _files(each)
         elif zipfile.is_zipfile(path):
@@ -142,7 +147,12 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 content = file.read(_LONGEST + 1)
             yield str(path), content
     except OSError as error:
-        raise UsageError("the advisories cannot be read", where=str(path), why=error.strerror or str(error)) from error
+        raise UsageError(
+            "the advisories cannot be read",
+            code="usage-advisories-invalid",
+            where=str(path),
+            why=error.strerror or str(error),
+        ) from error
 
 
 def _archived(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -155,7 +165,11 @@ def _archived(path: Path) -> Iterator[tuple[str, bytes]]:
     # What zipfile and zlib raise over archives that are damaged, encrypted, or of a future version.
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise UsageError(
-            "the archive of advisories cannot be read", where=str(path), why=str(error), fix=_FIX
+            "the archive of advisories cannot be read",
+            code="usage-advisories-invalid",
+            where=str(path),
+            why=str(error),
+            fix=_FIX,
         ) from error
 
 
@@ -225,7 +239,7 @@ def _of(ecosystem: str) -> str:
 
 
 def _no_osv(where: str, why: str) -> UsageError:
-    return UsageError("this is no OSV advisory", where=where, why=why, fix=_FIX)
+    return UsageError("this is no OSV advisory", code="usage-advisories-invalid", where=where, why=why, fix=_FIX)
 
 
 def told(found: Advisories, today: str) -> str:

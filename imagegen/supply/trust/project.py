@@ -73,16 +73,25 @@ def load(directory: Path) -> Project:
     path, misspelt = directory / FILE, directory / _MISSPELT
     if os.path.lexists(misspelt):
         fix = f"rename it to {FILE}"
-        raise MatrixError("the file has another name than the one that is read", where=str(misspelt), fix=fix)
+        raise MatrixError(
+            "the file has another name than the one that is read",
+            code="matrix-wrong-file-name",
+            where=str(misspelt),
+            fix=fix,
+        )
     try:
         document = documents.parse(path, data.read(path, directory, data.HAND_WRITTEN))
     except FileNotFoundError as error:
         if not path.is_symlink():
             return Project()
         fix = "correct the link, or remove it"
-        raise MatrixError("the link leads to no file", where=str(path), why=f"to {path.readlink()}", fix=fix) from error
+        raise MatrixError(
+            "the link leads to no file", code="matrix-unreadable", where=str(path), why=f"to {path.readlink()}", fix=fix
+        ) from error
     except OSError as error:
-        raise MatrixError("the file cannot be read", where=str(path), why=error.strerror) from error
+        raise MatrixError(
+            "the file cannot be read", code="matrix-unreadable", where=str(path), why=error.strerror
+        ) from error
     if document.errors:
         raise MatrixErrors(document.errors)
     try:

@@ -41,7 +41,8 @@ class Trust:
         named += [f"the identity {each.name}" for each in self._project.identities]
         public = f"`openssl pkey -in {file} -pubout` or `cosign public-key --key {file}`"
         raise TrustError(
-            f"{FILE} does not name this signing key: what it signs would be believed by nobody",
+            f"{FILE} does not name this signing key, so verification would reject what it signs",
+            code="trust-signer-untrusted",
             where=str(file),
             why=f"{FILE} names {', '.join(named)}, and this is another one",
             fix=f"sign with what {FILE} names, or add this key's public half under `keys`: {public} writes it",
@@ -67,5 +68,10 @@ class Trust:
         for key in self._keys:
             if key.hint == bundle.hint:
                 why = f"the key {key.name!r} is named as its signer, and did not sign this"
-                raise TrustError("the signature is wrong", why=why, fix="do not trust what it is attached to")
+                raise TrustError(
+                    "the signature is wrong",
+                    code="trust-signature-invalid",
+                    why=why,
+                    fix="do not trust what it is attached to",
+                )
         raise StrangerError("it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}")

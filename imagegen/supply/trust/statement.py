@@ -36,7 +36,9 @@ def write(subject: str, predicate_type: str, predicate: bytes = b"{}") -> bytes:
     try:
         parse(predicate)
     except UnreadableError as error:
-        raise TrustError(f"the document for {predicate_type} cannot be signed", why=str(error)) from error
+        raise TrustError(
+            f"the document for {predicate_type} cannot be signed", code="trust-statement-unsignable", why=str(error)
+        ) from error
     algorithm, _, hexadecimal = subject.partition(":")
     head = {
         "_type": TYPE,
@@ -58,7 +60,9 @@ def read(data: bytes) -> Statement:
         _require(isinstance(predicate, dict), "its predicate is no JSON object")
         return Statement(_subjects(document.get("subject")), str(kind), canonical(predicate))
     except UnreadableError as error:
-        raise TrustError("the signed statement cannot be read", why=str(error)) from error
+        raise TrustError(
+            "the signed statement cannot be read", code="trust-statement-malformed", why=str(error)
+        ) from error
 
 
 def same(document: bytes, predicate: bytes) -> bool:

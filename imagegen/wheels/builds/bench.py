@@ -40,7 +40,9 @@ class Bench:
 
         def listen(line: str) -> None:
             if self.stop.is_set():
-                raise BuildError("stopped", fix="run it again: it goes on from what is compiled")
+                raise BuildError(
+                    "stopped", code="source-build-stopped", fix="run it again: it goes on from what is compiled"
+                )
             heard(line)
 
         self.engine.buildx(args, cwd, self.progress, builder=self.builder, heard=listen)

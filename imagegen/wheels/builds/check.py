@@ -29,15 +29,25 @@ def made(folder: Path, build: LockedBuild) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         names = ", ".join(path.name for path in wheels) or "none"
-        raise BuildError(f"{_name(build)} gave {len(wheels)} wheels", why=f"one was asked for; there are: {names}")
+        raise BuildError(
+            f"{_name(build)} gave {len(wheels)} wheels",
+            code="source-build-wheel-count",
+            why=f"one was asked for; there are: {names}",
+        )
     (path,) = wheels
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
     except ValueError as error:
-        raise BuildError(f"{_name(build)} gave something that is no wheel", where=path.name, why=str(error)) from error
+        raise BuildError(
+            f"{_name(build)} gave something that is no wheel",
+            code="source-build-wheel-invalid",
+            where=path.name,
+            why=str(error),
+        ) from error
     if (name, version) != (canonicalize_name(build.name), Version(build.version)):
         raise BuildError(
             f"{_name(build)} gave a wheel of another release",
+            code="source-build-wrong-release",
             where=path.name,
             why=f"{build.name} {build.version} was asked for, and this is {name} {version}",
             fix="set in its recipe's env what its build takes the version from, or correct the release's name",
@@ -54,7 +64,12 @@ def check(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known
     try:
         subject = replace(loose.subject([path], tuple(gpus), torch), python=lock.python)
     except WheelError as error:
-        raise BuildError(f"{_name(build)} gave a wheel that cannot be used", where=error.what, why=error.why) from error
+        raise BuildError(
+            f"{_name(build)} gave a wheel that cannot be used",
+            code="source-build-wheel-invalid",
+            where=error.what,
+            why=error.why,
+        ) from error
     (package,) = subject.packages
     _require_modules(package, build)
     _require_requirements(package, build, lock)
@@ -65,6 +80,7 @@ def check(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known
         lines += [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise BuildError(
             f"the audit refuses the wheel of {_name(build)}",
+            code="source-build-audit",
             where=path.name,
             why="\n       ".join(lines),
             fix=f"`imagegen audit --explain {errors[0].id}` says what that means",
@@ -78,6 +94,7 @@ def _require_modules(package: Package, build: LockedBuild) -> None:
     if not extensions:
         raise BuildError(
             f"{_name(build)} was built, and holds no extension",
+            code="source-build-no-extension",
             why="nothing in it was compiled: its build left that out and did not say so"
             + (f"; asked for was {', '.join(build.modules)}" if build.modules else ""),
             fix="its recipe must set the variables with which it compiles (FORCE_BUILD, CUDA_EXT and their like)",
@@ -85,6 +102,7 @@ def _require_modules(package: Package, build: LockedBuild) -> None:
     if lacking:
         raise BuildError(
             f"{_name(build)} lacks {', '.join(lacking)}",
+            code="source-build-incomplete",
             why=f"it holds {', '.join(sorted(extensions))}",
             fix=f"its recipe must switch that part on, or not ask for it; {_RECIPE}",
         )
@@ -104,13 +122,15 @@ def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> N
         name = canonicalize_name(needed.name)
         if name not in {canonicalize_name(each) for each in counted_on}:
             raise BuildError(
-                f"{_name(build)} asks for {needed}, which nobody counted on",
+                f"{_name(build)} asks for {needed}, which the lock does not hold",
+                code="source-build-requirement-missing",
                 why=f"its recipe says that it requires {', '.join(build.requires) or 'nothing'}",
                 fix=f"add it to `requires`: {_RECIPE}",
             )
         if name in versions and not needed.specifier.contains(versions[name], prereleases=True):
             raise BuildError(
                 f"{_name(build)} asks for {needed}, and the lock has {name} {versions[name]}",
+                code="source-build-requirement-conflict",
                 fix=f"write in `requires` what it really asks for: {_RECIPE}",
             )
 
@@ -128,7 +148,9 @@ def _parsed(text: str, build: LockedBuild) -> Requirement:
     try:
         return metadata.requirement(text)
     except ValueError as error:
-        raise BuildError(f"{_name(build)} asks for what is no requirement", why=str(error)) from error
+        raise BuildError(
+            f"{_name(build)} asks for what is no requirement", code="source-build-requirement-invalid", why=str(error)
+        ) from error
 
 
 def _architectures(package: Package, build: LockedBuild) -> list[str]:
@@ -141,6 +163,7 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
     if lacking:
         raise BuildError(
             f"{_name(build)} has no GPU code for compute capability {', '.join(lacking)}",
+            code="source-build-no-gpu-code",
             why=f"it was compiled for {told}",
             fix=f"the variable of its recipe's `architectures` may not be the one that it reads: {_RECIPE}",
         )

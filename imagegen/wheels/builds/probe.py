@@ -44,6 +44,7 @@ def probe(lock: Lock, base: Image, bench: Bench) -> Machine:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(
             "the builder does not say what machine it is",
+            code="source-build-probe-failed",
             why=f"its answer was {answer[:200]!r}",
             fix="name another one with --builder",
         ) from error

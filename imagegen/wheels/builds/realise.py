@@ -32,6 +32,7 @@ def realise(lock: Lock, store: Store, settings: Settings, progress: Progress, co
             names = ", ".join(f"{build.name} {build.version}" for build in lacking)
             raise BuildError(
                 f"{names} must be compiled first",
+                code="source-build-required",
                 why=f"{lock.cell} needs it, and no wheel with its key is kept here: {lacking[0].key}",
                 fix=f"`imagegen wheels build --cell {lock.cell}` does that, with an engine",
             )

@@ -54,7 +54,9 @@ def _of_worker(path: Path, build: LockedBuild) -> Mapping[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {**found, **{name: found[name] for name in ("units", "seconds", "memory", "largest")}}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BuildError(f"{build.name} {build.version} left no record of its build", why=str(error)) from error
+        raise BuildError(
+            f"{build.name} {build.version} left no record of its build", code="source-build-no-record", why=str(error)
+        ) from error
 
 
 def _made_of(build: LockedBuild, lock: Lock) -> Mapping[str, Any]:

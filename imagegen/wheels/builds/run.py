@@ -60,6 +60,7 @@ def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: Bench) -
             if less is None:
                 raise BuildError(
                     f"{build.name} {build.version} ran out of memory with one job",
+                    code="source-build-out-of-memory",
                     why=f"{starved}; its largest process took {human(ear.largest)}",
                     fix="give the builder more memory, or name a larger one with --builder",
                 ) from error
@@ -120,6 +121,7 @@ def _failed(build: LockedBuild, ear: Ear, error: EngineError) -> BuildError:
     ending = ear.ending(_ENDING)
     return BuildError(
         f"{build.name} {build.version} could not be compiled",
+        code="source-build-failed",
         why=f"{said}\n{ending}" if ending else said,
         fix=_FIXES.get((failure and failure.cause) or ""),
     )

@@ -36,7 +36,12 @@ def require_sources(build: LockedBuild, store: Store) -> None:
             if isinstance(error, OSError) and disk.is_full(error):
                 raise
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise BuildError(f"{_name(build)} cannot be compiled from its sources", why=why, fix=_RECIPE) from error
+            raise BuildError(
+                f"{_name(build)} cannot be compiled from its sources",
+                code="source-build-sources-invalid",
+                why=why,
+                fix=_RECIPE,
+            ) from error
         _require_release(build, unpacked / "pyproject.toml")
 
 
@@ -49,6 +54,7 @@ def _require_release(build: LockedBuild, pyproject: Path) -> None:
     if (canonicalize_name(name), Version(version.public)) != (build.name, Version(Version(build.version).public)):
         raise BuildError(
             f"the sources of {_name(build)} are another release",
+            code="source-build-wrong-release",
             where="pyproject.toml",
             why=f"they call themselves {name} {version}",
             fix=f"name the release as its sources do: {_RECIPE}",

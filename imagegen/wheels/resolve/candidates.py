@@ -69,6 +69,7 @@ def version_of(component: Component, specifier: str, recipe: Recipe | None, cata
         return pinned
     raise LockError(
         f"no version of {component.name}{specifier} is known",
+        code="lock-no-version",
         why=f"recipes and catalogue know {', '.join(sorted(known, key=Version)) or 'none'}",
         fix=f"pin one with == where the cell asks for it, or write a recipe of {component.name} under wheels/",
     )
@@ -121,6 +122,7 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
         return pinned
     raise LockError(
         f"which torch {cell.id} has is not known yet",
+        code="lock-torch-undecided",
         why=f"the matrix asks for torch{asked.specifier}, and the cell is not locked",
         fix=f"`imagegen lock {cell.id}`",
     )

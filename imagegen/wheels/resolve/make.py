@@ -162,20 +162,23 @@ def gpus_of(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpu
 
 
 def moment(asked: str | None) -> str:
-    """A time as locks write it; None is now. Raises LockError for one that has not come, or is none."""
+    """Return the cutoff time as locks write it; None is now. Raises LockError for a malformed or a future time."""
     if asked is None:
         return _rfc3339(datetime.now(UTC))
     try:
         time = datetime.fromisoformat(asked)
     except ValueError as error:
         raise LockError(
-            f"{asked!r} is no time", why=str(error), fix="write a date or a time as in 2026-11-20T00:00:00Z"
+            f"{asked!r} is not a time",
+            code="lock-cutoff-invalid",
+            why=str(error),
+            fix="write a date or a time as in 2026-11-20T00:00:00Z",
         ) from error
     # A date or a time without zone is UTC, so that a lock does not depend on where it is made.
     time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     if time > datetime.now(UTC):
-        why = "a time in the future holds nothing back, so that the next resolution could differ"
-        raise LockError(f"{asked} has not come yet", why=why, fix="name a time in the past")
+        why = "releases until then may still appear, so the next resolution could differ"
+        raise LockError(f"{asked} lies in the future", code="lock-cutoff-in-future", why=why, fix="use a past time")
     return _rfc3339(time)
 
 
@@ -217,7 +220,11 @@ def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     names = {canonicalize_name(name) for name in upgraded}
     unknown = names - {each.name for each in previous.packages}
     if unknown:
-        raise LockError(f"the lock has no {', '.join(sorted(unknown))}", fix="upgrade a package that it has")
+        raise LockError(
+            f"the lock has no {', '.join(sorted(unknown))}",
+            code="lock-unknown-package",
+            fix="upgrade a package that it has",
+        )
     return {each.name: each.version for each in previous.packages if each.name not in names}
 
 
