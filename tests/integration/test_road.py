@@ -175,13 +175,13 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("build", "sb3-maskabel"), 64, "sb3-maskable"),
-        (("build", "nothing*"), 64, "no image or cell"),
-        (("build", IMAGE, "--output", "tar:x"), 64, "oci:"),
+        (("build", "sb3-maskabel"), 64, "usage-unknown-cell"),
+        (("build", "nothing*"), 64, "usage-unknown-cell"),
+        (("build", IMAGE, "--output", "tar:x"), 64, "usage-invalid-value"),
         (("build",), 64, "missing argument"),
-        (("frobnicate",), 64, "there is no command"),
-        (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "the lock has no nonesuch"),
-        (("lock", IMAGE, "--as-of", "yesterday"), 67, "is no time"),
+        (("frobnicate",), 64, "usage-unknown-command"),
+        (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "lock-unknown-package"),
+        (("lock", IMAGE, "--as-of", "yesterday"), 67, "lock-cutoff-invalid"),
         (("--project", "gone", "list"), 64, "does not exist"),
     ],
 )

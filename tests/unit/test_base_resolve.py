@@ -18,6 +18,7 @@ from imagegen.image.base.resolve import parse_uris, resolve
 from imagegen.plan.distributions import archive_at, release
 from imagegen.plan.lock.base import Deb
 from imagegen.plan.matrix.model import Base
+from tests.support.errors import raises
 from tests.timing import within
 
 ROOTS = {"debian": "http://mirror.example/debian", "debian-security": "http://mirror.example/debian/security"}
@@ -77,7 +78,7 @@ def test_a_flat_archive_has_no_code_name() -> None:
 
 @pytest.mark.parametrize("text", ["", "Codename: bookworm\n", "Codename: bookworm\nDate: yesterday\n"])
 def test_a_release_file_without_a_date_is_refused(text: str) -> None:
-    with pytest.raises(BaseError, match="no date"):
+    with raises("base-apt-failed"):
         parse_release(text)
 
 
@@ -152,7 +153,7 @@ def test_only_code_names_of_the_table_are_releases() -> None:
 
 def test_another_kind_of_base_is_refused(tmp_path: Path) -> None:
     base = Base("x", "oci", "bookworm", None, "debian12", "2.36", {}, "")
-    with pytest.raises(BaseError, match="unknown kind 'oci'"):
+    with raises("base-unknown-kind"):
         resolve(base, settings(tmp_path), Quiet())
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import BuildError, EngineError
+from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
@@ -20,6 +20,7 @@ from imagegen.run.engine import Engine
 from imagegen.wheels import builds
 from imagegen.wheels.builds import probe
 from imagegen.wheels.throttle import Machine
+from tests.support.errors import raises
 from tests.unit.builds_samples import WITH_BUILD
 
 SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, "swap": 0}
@@ -49,7 +50,7 @@ def test_a_builder_says_what_it_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["", "@imagegen {", "@imagegen 3", '@imagegen {"cores": 2}', "Killed\n"])
 def test_an_answer_that_is_none_is_an_error(tmp_path: Path, answer: str) -> None:
-    with pytest.raises(BuildError, match="the builder does not say what machine it is"):
+    with raises("source-build-probe-failed"):
         ask(tmp_path, answer)
 
 

@@ -11,11 +11,11 @@ import pytest
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.core import git
-from imagegen.core.errors import LockError
 from imagegen.plan import lock
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import LOCAL, File, Lock
 from imagegen.plan.matrix.recipe import LocalSource
+from tests.support.errors import raises
 from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
 from tests.unit.test_cli_wheels import app_of
 from tests.unit.test_cli_wheels_share import Machine
@@ -47,7 +47,7 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     app = app_with(here, folder, locked_directory(here, folder))
     assert "fresh" in here.run(lock_command.command, "demo", "--check", app=app)[2]
     (folder / "setup.py").write_text("2")
-    with pytest.raises(LockError, match="demo-ext is no longer what the lock was made of") as caught:
+    with raises("lock-source-changed") as caught:
         here.run(lock_command.command, "demo", "--check", app=app)
     assert caught.value.why == "1 file changed (setup.py)"
     for name in ("stale", "contradictions"):

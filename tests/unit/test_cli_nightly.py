@@ -15,9 +15,10 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
-from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
+from imagegen.core.errors import FetchError, TrustError
 from imagegen.plan import lock
 from imagegen.plan.matrix.model import Cell
+from tests.support.errors import raises
 from tests.unit.test_cli_wheels_share import Machine
 from tests.unit.test_nightly_propose import Toy
 from tests.unit.test_trust_keys import PUBLIC
@@ -111,29 +112,29 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(house: House) -> None:
 
 @pytest.mark.parametrize("option", [["--no-test"], ["--require-gpu"], ["--to", "ghcr.io/acme/rl"], ["--key", "k"]])
 def test_a_proposal_alone_takes_no_word_about_publishing(house: House, option: list[str]) -> None:
-    with pytest.raises(UsageError, match="--propose-only publishes nothing"):
+    with raises("usage-option-conflict"):
         house.nightly("--propose-only", *option)
 
 
 def test_a_time_that_has_not_come(house: House) -> None:
-    with pytest.raises(LockError, match="2999-01-01 has not come yet"):
+    with raises("lock-cutoff-in-future"):
         house.nightly("--propose-only", "--as-of", "2999-01-01")
 
 
 def test_gpus_cannot_be_required_of_no_checks(house: House) -> None:
-    with pytest.raises(UsageError, match="--require-gpu is about the checks"):
+    with raises("usage-option-conflict"):
         house.nightly("--no-test", "--require-gpu")
 
 
 def test_where_nothing_is_locked(house: House) -> None:
     for path in (house.root / "locks").iterdir():
         path.unlink()
-    with pytest.raises(LockError, match="no cell is locked here\n  fix: `imagegen lock IMAGE`"):
+    with raises("lock-missing"):
         house.nightly("--propose-only")
 
 
 def test_a_cell_without_a_lock_is_none_of_the_nights(house: House) -> None:
-    with pytest.raises(LockError, match="c has no lock\n  fix: `imagegen lock c` makes the first"):
+    with raises("lock-missing"):
         house.nightly("c", "--propose-only")
 
 

@@ -33,6 +33,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
 from tests.registry_writes import Writable
+from tests.support.errors import raises
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.unit.test_cli_wheels_share import Machine
@@ -145,7 +146,7 @@ def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
 
 def test_gc_of_a_name_that_nobody_knows_lets_nothing_go(here: Machine) -> None:
     keep(here, "flash-attn")
-    with pytest.raises(UsageError, match='no wheel that is kept here is called "flash-atn"') as caught:
+    with raises("usage-unknown-wheel") as caught:
         here.run(wheels_gc.command, "flash-attn", "flash-atn", app=app_of(here))
     assert 'did you mean "flash-attn"?' in str(caught.value)
     assert len(list(wheelhouse.every(here.store))) == 1

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 from imagegen.cli import store_command, wheels_pull, wheels_push
 from imagegen.cli.app import App
-from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.errors import PublishError
 from imagegen.core.store import Store, digest_of
 from imagegen.wheels import wheelhouse
 from tests.registry_writes import Writable, answering
+from tests.support.errors import raises
 from tests.unit.test_wheels_wheelhouse import KEY, LOG, age, built
 
 OTHER = digest_of(b"another key")
@@ -95,17 +96,17 @@ def test_those_that_are_named(pattern: str, registry: Writable, here: Machine) -
 
 
 def test_names_that_nothing_has(here: Machine) -> None:
-    with pytest.raises(UsageError, match="no wheel is kept here") as caught:
+    with raises("usage-unknown-wheel") as caught:
         here.run(wheels_push.command, "flash-atn")
     assert 'did you mean "flash-attn"' in str(caught.value)
     for command in (wheels_push.command, wheels_pull.command):
-        with pytest.raises(UsageError, match="there is no wheelhouse to"):
+        with raises("usage-no-wheelhouse"):
             Machine(here.root, "").run(command, "demo")
-        with pytest.raises(UsageError, match="IMAGEGEN_WHEELHOUSE names no repository"):
+        with raises("usage-no-repository"):
             Machine(here.root, "ghcr.io/a:b").run(command, "demo")
-    with pytest.raises(UsageError, match="nothing to pull"):
+    with raises("usage-nothing-named"):
         here.run(wheels_pull.command)
-    with pytest.raises(UsageError, match="is no key of a wheel"):
+    with raises("usage-invalid-value"):
         here.run(wheels_pull.command, "demo")
 
 
@@ -142,7 +143,7 @@ def test_pulled_for_a_cell(here: Machine, there: Machine) -> None:
 
 def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) -> None:
     here.run(wheels_push.command)
-    with pytest.raises(FetchError, match=r"demo 2\.0 was asked for"):
+    with raises("fetch-digest-mismatch"):
         there.run(wheels_pull.command, "--cell", "train", app=locked(there, ("demo", "2.0", KEY)))
     assert not list(wheelhouse.every(there.store))
 

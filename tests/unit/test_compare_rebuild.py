@@ -15,7 +15,6 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.epoch import EPOCH
-from imagegen.core.errors import FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import Config
 from imagegen.core.registry import Layer as Described
@@ -29,6 +28,7 @@ from imagegen.supply.compare.contents import Found
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, made_again
 from imagegen.supply.compare.trees import entries, first_difference
 from tests.published import made
+from tests.support.errors import raises
 from tests.unit.builds_samples import BUILT_WHEEL
 from tests.unit.test_recipe import LOCK
 
@@ -201,7 +201,7 @@ def _entries(data: bytes) -> Iterator[Any]:
 
 
 def test_what_is_no_tar() -> None:
-    with pytest.raises(FetchError, match="cannot be read"):
+    with raises("fetch-layer-invalid"):
         list(_entries(b"x" * 2000))
 
 

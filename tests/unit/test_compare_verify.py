@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from imagegen.audit.report import Report
 from imagegen.cli import comparing
 from imagegen.core.config import Settings
-from imagegen.core.errors import TrustError
 from imagegen.core.net import Client, NotFoundError, UnreachableError, UnreadError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry.referrers import INDEX_TYPE
@@ -58,6 +57,7 @@ from imagegen.supply.trust.provenance import Builder, provenance
 from imagegen.supply.trust.sbom import Known, sbom
 from tests.published import Published, lock_document, made
 from tests.registry import StandIn, digest_of, send
+from tests.support.errors import raises
 from tests.unit.builds_samples import WITH_BUILD
 from tests.unit.test_recipe import LOCK as TINY
 
@@ -450,11 +450,11 @@ def test_what_may_not_be_read_gets_no_verdict(what: str, status: int, world: Wor
 
 
 def test_a_layout_that_is_none_gets_no_verdict(world: World, tmp_path: Path) -> None:
-    with pytest.raises(UnreadError, match="oci:/nonexistent is no OCI layout") as caught:
+    with raises("fetch-not-a-layout") as caught:
         world.verify("oci:/nonexistent")
     assert caught.value.fix == "name a directory that `imagegen build --output` wrote: oci:DIR"
     (tmp_path / "index.json").write_text('{"manifests": []}')
-    with pytest.raises(NotFoundError, match="holds 0 images"):
+    with raises("fetch-not-found"):
         world.verify(f"oci:{tmp_path}")
 
 
@@ -484,7 +484,7 @@ def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> N
     assert bare.lock is None
     assert words.sentences(difference(bare, side)) == ["nothing changed"]
     world.attach(LOCK, lock_document(replace(world.published.lock, as_of="2026-11-21T00:00:00Z", record=None)))
-    with pytest.raises(TrustError, match="is not the lock that it was made of"):
+    with raises("trust-lock-mismatch"):
         sides.read(world.published.reference, places)
 
 

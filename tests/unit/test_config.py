@@ -9,6 +9,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import UsageError
+from tests.support.errors import raises
 
 
 @pytest.fixture
@@ -89,5 +90,5 @@ def test_a_team_names_its_wheelhouse(env: dict[str, str]) -> None:
 
 
 def test_without_a_home_there_is_no_store() -> None:
-    with pytest.raises(UsageError, match="no place for the store"):
+    with raises("usage-no-store"):
         Settings.from_environment({})

@@ -19,6 +19,7 @@ from imagegen.core.errors import EngineError
 from imagegen.run.embedded_engine.private import Endpoint
 from imagegen.run.engine import Engine, floor
 from imagegen.run.engine.floor import buildx_version, shortcomings
+from tests.support.errors import raises
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"OSType": "linux", "Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
@@ -131,12 +132,12 @@ def test_the_run_line_of_a_private_engine_names_socket_and_client(tmp_path: Path
 def test_buildx_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
     client = docker.DockerClient(base_url="unix:///run/x/docker.sock", version="1.44")
     with Engine(client, settings_for(tmp_path, PATH=str(tmp_path))) as engine:
-        with pytest.raises(EngineError, match="no docker on PATH"):
+        with raises("engine-buildx-missing"):
             engine.buildx(["ls"], tmp_path)
         program = tmp_path / "docker"
         program.write_text("#!/bin/sh\necho github.com/docker/buildx v0.10.0 abc\n")
         program.chmod(0o755)
-        with pytest.raises(EngineError, match=r"is 0\.10\.0"):
+        with raises("engine-buildx-too-old"):
             engine.buildx(["ls"], tmp_path)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import EngineError
 from imagegen.run.embedded_engine.network import Network, free_subnet
 from imagegen.run.engine.containers import Outcome, tar_of
+from tests.support.errors import raises
 
 NETWORKS = st.builds(
     lambda second, third, length: f"10.{second}.{third}.0/{length}",
@@ -35,7 +36,7 @@ def test_the_subnet_overlaps_no_route(taken: list[str]) -> None:
 
 
 def test_no_free_subnet_is_an_error_with_a_way_out() -> None:
-    with pytest.raises(EngineError, match="no subnet is free") as caught:
+    with raises("engine-no-subnet") as caught:
         free_subnet(["10.0.0.0/8"])
     assert "DOCKER_HOST" in str(caught.value.fix)
 

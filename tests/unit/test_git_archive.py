@@ -23,6 +23,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.gitserver import LINK, PROGRAM, SUBMODULE, Bare, GitServer
 from tests.loopback import Server, status
+from tests.support.errors import raises
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 5\n"
 FILES = {
@@ -125,14 +126,14 @@ def test_nothing_of_the_users_git_takes_part(house: House) -> None:
 def test_what_is_not_there(house: House) -> None:
     tree = house.bare.tree(FILES)
     commit = house.bare.commit(tree)
-    with pytest.raises(FetchError, match="is not what the matrix says") as caught:
+    with raises("fetch-git-tree-mismatch") as caught:
         house.archive("2" * 40, commit)
     assert tree in str(caught.value)
-    with pytest.raises(FetchError, match=f"has no commit {'1' * 40}"):
+    with raises("fetch-git-no-commit"):
         house.archive(tree, "1" * 40)
-    with pytest.raises(FetchError, match="does not exist, or may not be read"):
+    with raises("fetch-no-repository"):
         house.archive(tree, commit, f"{house.server.url}/y.git")
-    with pytest.raises(FetchError, match="cannot be reached") as caught:
+    with raises("fetch-unreachable") as caught:
         house.archive(tree, commit, "http://127.0.0.1:1/x.git")
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
     assert not list((house.store.root / "tmp").iterdir())
@@ -198,7 +199,7 @@ def test_credentials_do_not_follow_a_redirect(house: House, monkeypatch: pytest.
         server.behaviours = [status(302, Location=f"{house.url}/info/refs?service=git-upload-pack")]
         name, port = server.host.split(":")
         house.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
-        with pytest.raises(FetchError, match="redirects") as caught:
+        with raises("fetch-redirect-refused") as caught:
             house.archive(house.bare.tree(FILES), url="https://git.example.com/x.git")
         assert "write the address that it leads to" in str(caught.value)
         assert not told
@@ -250,7 +251,7 @@ def test_a_tree_that_is_a_bomb(house: House) -> None:
     inside = house.bare.tree({"f": b"x"})
     for _ in range(12):
         inside = house.bare.raw_tree([("40000", b"%d" % number, inside) for number in range(10)])
-    with pytest.raises(FetchError, match="more than any source"):
+    with raises("fetch-git-tree-invalid"):
         house.archive(inside)
 
 

@@ -11,6 +11,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
 from tests.gitserver import LINK, SUBMODULE, Bare
+from tests.support.errors import raises
 from tests.unit.test_git_archive import FILES, House, house
 
 __all__ = ["house"]
@@ -60,8 +61,8 @@ def test_a_name_that_moved(house: House, source: git.Source) -> None:
     archive(house, source)
     moved = house.bare.commit(house.bare.tree({"other": b""}))
     house.bare.git("tag", "-f", "v1", moved)
-    for ref, kind in (("v1", "tag"), ("main", "branch")):
-        with pytest.raises(FetchError, match=f"{kind} {ref} of {house.url} has moved") as caught:
+    for ref in ("v1", "main"):
+        with raises("fetch-git-ref-moved") as caught:
             archive(house, replace(source, ref=ref))
         assert f"from {source.commit}, which the matrix names, to {moved}" in str(caught.value)
     assert archive(house, source)
@@ -69,7 +70,7 @@ def test_a_name_that_moved(house: House, source: git.Source) -> None:
 
 def test_a_name_that_is_gone(house: House, source: git.Source) -> None:
     for ref in ("v2", "1", "*"):
-        with pytest.raises(FetchError, match="has no tag or branch"):
+        with raises("fetch-git-no-ref"):
             archive(house, replace(source, ref=ref))
 
 
@@ -135,26 +136,26 @@ def test_submodules_that_are_not_named_stay_empty(nested: Nested) -> None:
 )
 def test_submodules_that_drifted(nested: Nested) -> None:
     drifted = replace(nested.a, commit=nested.b.commit)
-    with pytest.raises(FetchError, match="submodule lib/a is not what") as caught:
+    with raises("fetch-git-submodule") as caught:
         nested.archive(drifted)
     assert f"records commit {nested.a.commit}, the matrix names {nested.b.commit}" in str(caught.value)
     with pytest.raises(FetchError, match=r"submodule lib/a of .* is not what the matrix says") as caught:
         nested.archive(replace(nested.a, tree="2" * 40))
     assert nested.a.tree in str(caught.value)
-    with pytest.raises(FetchError, match=r"submodule lib/a of .* does not exist, or may not be read"):
+    with raises("fetch-no-repository"):
         nested.archive(replace(nested.a, url=f"{nested.house.server.url}/none.git"))
-    with pytest.raises(UnreachableError, match=r"submodule lib/a of .* cannot be reached") as caught:
+    with raises("fetch-unreachable") as caught:
         nested.archive(replace(nested.a, url=NOWHERE))
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
-    with pytest.raises(FetchError, match=r"has no submodule lib/z\n.*its submodules: b, lib/a"):
+    with raises("fetch-git-submodule"):
         nested.archive(replace(nested.a, path="lib/z"))
-    with pytest.raises(FetchError, match="has no submodule lib/a/deep"):
+    with raises("fetch-git-submodule"):
         nested.archive(nested.deep)
     assert not list((nested.house.store.root / "tmp").iterdir())
 
 
 def test_what_is_refused_before_a_submodule_is_fetched(nested: Nested) -> None:
-    with pytest.raises(FetchError, match="is not what"):
+    with raises("fetch-git-submodule"):
         nested.archive(replace(nested.a, commit="1" * 40))
     assert not [path for path in nested.house.server.seen if "/a.git" in path]
 

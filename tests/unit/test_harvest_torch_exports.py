@@ -17,11 +17,12 @@ from imagegen.audit.torch_exports import Index as Exports
 from imagegen.audit.torch_exports import dumps, loads
 from imagegen.cli import main
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, ImagegenError, StoreError, UsageError, WheelError
+from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.harvest import torch_exports
 from tests.elf_samples import AARCH64, make_elf
+from tests.support.errors import raises
 from tests.wheel_index import Index
 
 NAME = "torch-2.16.0-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -102,10 +103,10 @@ def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -
     offer(index, wheel(), *others, NAME)
     assert add("2.16.0", settings, path).written
     assert {asked for _, asked, _ in index.asked} == {"/simple/torch/", f"/files/{NAME}"}
-    with pytest.raises(FetchError, match=r"no wheel of torch 2\.17\.0 for CPython on x86-64 Linux"):
+    with raises("fetch-no-release"):
         add("2.17.0", settings, path)
     index.files[f"/files/{NAME}"] = wheel() + b"x"
-    with pytest.raises(FetchError, match="is not the expected file"):
+    with raises("fetch-digest-mismatch"):
         torch_exports.add("2.16.0", settings, Store(settings.store / "new"), Quiet(), path)
 
 
@@ -136,9 +137,9 @@ def test_what_is_no_such_wheel(
 
 
 def test_what_is_neither_a_release_nor_a_wheel_nor_there(settings: Settings, path: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match='"newest" is neither a release of torch nor a wheel'):
+    with raises("usage-invalid-value"):
         add("newest", settings, path)
-    with pytest.raises(WheelError, match="the wheel cannot be read"):
+    with raises("wheel-unreadable"):
         add(str(tmp_path / NAME), settings, path)
 
 

@@ -19,7 +19,7 @@ from imagegen.app import image_subject as image
 from imagegen.audit import check, collect, sparse
 from imagegen.audit.model import Severity, Subject
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.errors import FetchError
 from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import Platform, tar
@@ -30,6 +30,7 @@ from imagegen.image.inventory.tree import Regular, walk
 from imagegen.run.engine.export import Export
 from tests.elf_samples import make_elf
 from tests.registry import CONFIG, MANIFEST, StandIn, digest_of, send
+from tests.support.errors import raises
 from tests.trees import Things, To, as_tar, below, layered, site_of
 
 AMD64 = Platform("linux", "amd64")
@@ -325,7 +326,7 @@ def test_a_layout_is_a_directory(tmp_path: Path) -> None:
     for name, data in layout_of(blobs | others, first, second).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
-    with pytest.raises(FetchError, match="2 images"):
+    with raises("fetch-not-an-image"):
         audited(f"oci:{root}", tmp_path)
     assert [package.name for package in audited(f"oci:{root}@{first}", tmp_path).packages] == ["demo", "old"]
     of_the_base = audited(f"oci:{root}@{second}", tmp_path)
@@ -346,7 +347,7 @@ def test_an_environment_that_is_not_on_path_is_found(registry: StandIn, tmp_path
 
 def test_an_image_without_packages_is_an_error(registry: StandIn, tmp_path: Path) -> None:
     registry.push("a/b:1", [as_tar({"bin/sh": PROGRAM})])
-    with pytest.raises(UsageError, match="no Python packages"):
+    with raises("usage-no-packages"):
         audited(f"{registry.host}/a/b:1", tmp_path)
 
 
@@ -373,7 +374,7 @@ def test_a_layer_that_breaks_off_is_gone_on_with(registry: StandIn, tmp_path: Pa
     assert [package.name for package in audited(f"{registry.host}/a/b:1", tmp_path).packages] == ["demo", "old"]
     assert starts == [0, 2 << 20]
     registry.instead[path] = lambda handler: send(handler, 200, bytes(len(blob)))
-    with pytest.raises(FetchError, match="not what its image says"):
+    with raises("fetch-digest-mismatch"):
         audited(f"{registry.host}/a/b:1", tmp_path)
 
 

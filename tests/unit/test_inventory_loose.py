@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import Target
-from imagegen.core.errors import UsageError, WheelError
+from imagegen.core.errors import WheelError
 from imagegen.core.gpu import Gpu
 from imagegen.image.inventory import loose
 from tests.elf_samples import make_elf, make_fatbin
+from tests.support.errors import raises
 from tests.wheels import make_wheel
 
 SM_90 = Target("sass", 90)
@@ -59,7 +60,7 @@ def test_wheels_for_several_pythons_name_none(tmp_path: Path) -> None:
 def test_two_wheels_of_one_package_are_no_subject(tmp_path: Path) -> None:
     """No environment has both: they would clash in every file, and each would have what the other lacks."""
     paths = [wheel(tmp_path, "demo", python, python, {"demo.py": python.encode()}) for python in ("cp311", "cp312")]
-    with pytest.raises(UsageError, match="demo") as raised:
+    with raises("usage-duplicate-wheel") as raised:
         loose.subject(paths, (), None)
     assert all(path.name in str(raised.value) for path in paths)
 

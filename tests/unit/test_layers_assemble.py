@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import BaseError, SandboxError
+from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.base import BaseLayer
@@ -31,6 +31,7 @@ from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sizes import layer_sizes, package_sizes, shared
 from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Winner
 from tests.interpreters import LOCKED
+from tests.support.errors import raises
 from tests.wheels import make_wheel
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
@@ -142,7 +143,7 @@ def test_a_compiler_that_dies_is_named_and_replaced(tmp_path: Path) -> None:
         first = compiler.submit([source]).result()
         compiler._processes[0].kill()
         compiler._processes[0].wait()
-        with pytest.raises(SandboxError, match="the byte-code compiler stopped"):
+        with raises("sandbox-compiler-stopped"):
             compiler.submit([source]).result()
         assert compiler.submit([source]).result() == first
 

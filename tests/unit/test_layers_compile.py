@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.errors import SandboxError
 from imagegen.image.layers import bytecode
 from imagegen.image.layers.bytecode import Compiler
+from tests.support.errors import raises
 
 # Names of the worker that its interpreter does not have of itself, as they were when the locks were recorded.
 OWN = {
@@ -113,7 +113,7 @@ def test_constants_are_not_folded_without_bound(compiler: Compiler, source: byte
     "Wheels", "a source whose compilation takes all memory", "refused: never an image without its byte-code"
 )
 def test_short_of_memory_is_no_answer(compiler: Compiler) -> None:
-    with pytest.raises(SandboxError, match=r"^/opt/venv/huge.py(.|\n)*MemoryError"):
+    with raises("sandbox-compiler-stopped"):
         compiler.submit([GOOD, ("/opt/venv/huge.py", b"a;" * 600_000)]).result()
     assert compiler.submit([GOOD]).result() != [b""]
 
@@ -121,7 +121,7 @@ def test_short_of_memory_is_no_answer(compiler: Compiler) -> None:
 @pytest.mark.fault("Wheels", "a source whose compilation takes for ever", "refused after 300 s of processor time")
 def test_taking_too_long_is_no_answer(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LimitedSandbox, "seconds", 1)
-    with pytest.raises(SandboxError, match="no more processor time"):
+    with raises("sandbox-compiler-stopped"):
         compiler.submit([("/opt/venv/slow.py", b"def f():0\n" * 40_000)]).result()
     assert compiler.submit([GOOD]).result() != [b""]
 

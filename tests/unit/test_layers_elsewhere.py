@@ -12,7 +12,6 @@ import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
-from imagegen.core.errors import StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs, upkeep
 from imagegen.image.base import BaseLayer
@@ -20,6 +19,7 @@ from imagegen.image.inventory import carried
 from imagegen.image.layers import Image, Layer, bytecode, describe, foundation, ownership, reuse
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.plan.lock.model import Lock, LockedWheel
+from tests.support.errors import raises
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
 
@@ -253,7 +253,7 @@ def test_upkeep_and_exports_of_an_image_that_is_not_all_here(
     upkeep.collect(empty, [], now=1e12)
     assert refs.images(empty) == {lock.cell: built.digest}
     assert refs.parts(empty, built.digest)[built.digest] == "manifest"
-    with pytest.raises(StoreError, match=r"missing") as caught:
+    with raises("store-blobs-missing") as caught:
         refs.export(empty, built.digest, tmp_path / "out", "x")
     assert "`imagegen build`" in str(caught.value.fix)
     for wheel in wheels:

@@ -19,6 +19,7 @@ from imagegen.core.errors import WheelError
 from imagegen.image.layers import archive
 from imagegen.image.layers.install import MAX_SOURCE, compiles, installation
 from imagegen.image.layers.wheel import Wheel
+from tests.support.errors import raises
 from tests.timing import within
 from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
@@ -411,7 +412,7 @@ ENVIRONMENT = ["pyvenv.cfg", "bin/python", "bin/python3.11", "bin/python/x", "bi
 @pytest.mark.parametrize("name", ENVIRONMENT)
 def test_a_wheel_cannot_replace_the_environment(tmp_path: Path, name: str) -> None:
     path = make_wheel(tmp_path, {**GOOD, f"demo-1.0.data/data/{name}": b"evil"})
-    with Wheel(path, FILENAME) as wheel, pytest.raises(WheelError, match="part of the environment"):
+    with Wheel(path, FILENAME) as wheel, raises("wheel-replaces-environment"):
         installation(wheel, "3.11")
 
 
@@ -429,7 +430,7 @@ def test_a_wheel_cannot_replace_the_environment(tmp_path: Path, name: str) -> No
 def test_a_script_cannot_replace_the_interpreter(tmp_path: Path, files: Mapping[str, bytes]) -> None:
     with (
         Wheel(make_wheel(tmp_path, {**GOOD, **files}), FILENAME) as wheel,
-        pytest.raises(WheelError, match="part of the environment"),
+        raises("wheel-replaces-environment"),
     ):
         installation(wheel, "3.11")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import Location, MatrixErrors, UsageError
 from imagegen.plan.matrix.cells import cell_id
+from tests.support.errors import raises
 from tests.unit.matrix_samples import SMALL, complaint, load
 
 WIDE = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cu130, cpu], platform: [linux/arm64, linux/amd64]}")
@@ -39,7 +40,7 @@ def test_an_image_without_an_axis_default_begins_with_its_first_value(tmp_path: 
 
 
 def test_a_wrong_name_gets_the_nearest_right_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="smal-cpu-py311") as raised:
+    with raises("usage-unknown-cell") as raised:
         load(tmp_path, SMALL).select("smal-cpu-py311")
     assert raised.value.fix == 'did you mean "small-cpu-py311"?'
     with pytest.raises(UsageError) as raised:

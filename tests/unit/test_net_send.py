@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, UnreachableError
+from imagegen.core.net import Client
 from imagegen.core.net.exchange import CHUNK, Body
 from imagegen.core.net.send import Sender, small
 from tests.loopback import Loopback
+from tests.support.errors import raises
 from tests.tls import Authority, SecureLoopback
 
 
@@ -65,7 +65,7 @@ def test_a_body_is_announced_with_its_size() -> None:
 def test_a_server_that_takes_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        with pytest.raises(UnreachableError, match="cannot be written to"):
+        with raises("fetch-unreachable"):
             Sender(client(), silence=0.5).ask("PUT", url, body=endless(256 * CHUNK))
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_ends_stops_what_it_sends() -> None:
 
     threading.Timer(0.1, running.close).start()
     try:
-        with pytest.raises(FetchError, match="was stopped"):
+        with raises("fetch-stopped"):
             Sender(running).ask("PUT", f"http://{server.host}/", body=Body(1 << 40, pieces))
     finally:
         server.close()
@@ -90,7 +90,7 @@ def test_nothing_is_sent_to_whom_nobody_vouches_for(tmp_path: Path) -> None:
     server = SecureLoopback(Taking, authority.context("localhost"))
     try:
         url = f"https://localhost:{server.host.partition(':')[2]}/"
-        with pytest.raises(UnreachableError, match="no certificate that this machine trusts"):
+        with raises("fetch-untrusted-certificate"):
             Sender(client()).ask("PUT", url, body=small(b"secret"))
         trusting = client(SSL_CERT_FILE=str(authority.pem))
         assert Sender(trusting).ask("PUT", url, body=small(b"secret")).status == 201

@@ -12,10 +12,11 @@ from imagegen.app.nightly import changes, words
 from imagegen.app.nightly.changes import Section
 from imagegen.app.nightly.propose import Held, Proposal
 from imagegen.app.nightly.run import Desk, Outcome, Steps, run
-from imagegen.core.errors import LockError, SmokeError
+from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
+from tests.support.errors import raises
 from tests.unit.test_nightly_propose import RECORD, Toy
 
 
@@ -177,7 +178,7 @@ def test_a_file_of_another_form_is_not_touched(tmp_path: Path, golden: Callable[
     path = tmp_path / changes.FILE
     text = changes.dumps([step("1", "2", "a 1 -> 2")]) + "\nby hand\n"
     path.write_text(text)
-    with pytest.raises(LockError, match="the changes are not as imagegen writes them") as caught:
+    with raises("lock-changelog-invalid") as caught:
         changes.add(path, step("2", "3"))
     assert str(caught.value.where).endswith("CHANGES.md:11")
     assert path.read_text() == text

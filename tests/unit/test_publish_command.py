@@ -31,6 +31,7 @@ from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.supply.trust.project import FILE
 from tests.environment import environment
 from tests.registry_writes import Writable
+from tests.support.errors import raises
 
 ROOT = Path(__file__).parents[2]
 LOCK = read(ROOT / "locks" / "blackwell-vllm-cu130-py311.toml")
@@ -194,5 +195,5 @@ def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyP
 
 
 def test_options_that_contradict_each_other(app: App) -> None:
-    with pytest.raises(UsageError, match="--require-gpu is about"):
+    with raises("usage-option-conflict"):
         run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--no-test", "--require-gpu")

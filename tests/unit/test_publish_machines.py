@@ -23,7 +23,6 @@ from imagegen.app.publish import Published
 from imagegen.cli import publishing
 from imagegen.cli.app import App
 from imagegen.cli.publishing import Publisher, Wishes
-from imagegen.core.errors import TrustError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, digest_of
@@ -39,6 +38,7 @@ from imagegen.supply.trust.signers import Trust
 from tests.environment import environment
 from tests.interpreters import LOCKED
 from tests.registry_writes import Writable
+from tests.support.errors import raises
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
 
@@ -315,7 +315,7 @@ def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engin
     )
     (team.root / FILE).write_text("publish: {keys: {new: new.pub}}\n")
     two = team.machine("two", lock)
-    with pytest.raises(TrustError, match=r"does not name this signing key") as refused:
+    with raises("trust-signer-untrusted") as refused:
         two.publish(lock)
     assert not team.registry.asked
     assert refused.value.where == str(team.key)

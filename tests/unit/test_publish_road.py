@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.app import publish as road
-from imagegen.app.pipeline import SmokeFailed
 from imagegen.app.publish import Hands, Job, Made, Published
 from imagegen.core.config import Settings
-from imagegen.core.errors import ImagegenError, PublishError
+from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.registry import Repository, Target, parse
@@ -37,6 +36,7 @@ from tests.environment import environment
 from tests.interpreters import LOCKED
 from tests.registry import send
 from tests.registry_writes import Writable, received
+from tests.support.errors import raises
 
 REPOSITORY = "acme/rl/demo"
 TAGS = Tags("2026.11.20-demo-1a2b3c4d", ("latest", "cpu", "cpu-py311"))
@@ -204,7 +204,7 @@ def test_a_new_version_moves_the_tags_and_sends_one_layer(world: World) -> None:
 def test_a_fixed_tag_is_never_another_image(world: World) -> None:
     world.publish("1.0")
     before = world.tags()
-    with pytest.raises(PublishError, match="is another image already, and never moves"):
+    with raises("publish-tag-immutable"):
         world.publish("2.0")
     assert world.tags() == before
 
@@ -212,14 +212,14 @@ def test_a_fixed_tag_is_never_another_image(world: World) -> None:
 def test_what_is_known_to_be_refused_is_refused_before_anything_is_made(world: World) -> None:
     world.publish("1.0")
     job = Job(lock_of("2.0"), TAGS, Declarations(), expected=world.image("2.0").digest)
-    with Client(world.settings) as client, pytest.raises(PublishError, match="never moves"):
+    with Client(world.settings) as client, raises("publish-tag-immutable"):
         road.publish(job, world.hands("2.0"), world.place(client), (), world.store, Quiet())
     assert world.made == 1
 
 
 def test_who_may_not_write_hears_it_before_anything_is_made(world: World) -> None:
     world.registry.user, world.registry.basic = "them:secret", True
-    with pytest.raises(PublishError, match="may not be written to"):
+    with raises("publish-denied"):
         world.publish("1.0")
     assert world.made == 0
 
@@ -227,7 +227,7 @@ def test_who_may_not_write_hears_it_before_anything_is_made(world: World) -> Non
 def test_checks_that_fail_move_nothing(world: World) -> None:
     first = world.publish("1.0")
     world.passes = False
-    with pytest.raises(SmokeFailed, match="imports") as failed:
+    with raises("smoke-failed") as failed:
         world.publish("2.0", replace(TAGS, fixed="fixed-2"))
     assert "no tag has moved" in str(failed.value)
     assert {tag: digest for tag, digest in world.tags().items() if tag != "fixed-2"} == dict.fromkeys(

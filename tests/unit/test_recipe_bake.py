@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.errors import StoreError
 from imagegen.image import dockerfile as recipe
 from imagegen.image.dockerfile.bake import bake
+from tests.support.errors import raises
 from tests.unit.test_recipe import LOCK, TAG
 
 RENDERED = recipe.render(LOCK, TAG)
@@ -41,6 +41,6 @@ def test_what_was_rendered_before_stays_while_its_folder_is_there(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "[]", '{"target": []}', '{"target": {"a": 1}}', '{"group": {}}'])
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "docker-bake.json").write_text(text)
-    with pytest.raises(StoreError, match="no bake file of ours"):
+    with raises("store-foreign-file"):
         recipe.write_bake(tmp_path, {"a": RENDERED})
     assert (tmp_path / "docker-bake.json").read_text() == text

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from imagegen.core import git
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, LockError, StoreError
+from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile as recipe
@@ -28,6 +28,7 @@ from imagegen.plan.lock.model import LOCAL, File, LockedPatch
 from imagegen.plan.lock.schema import to_table
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.dockerfile import Instruction, instructions
+from tests.support.errors import raises
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD
 from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
 from tests.unit.test_store import put_image
@@ -165,7 +166,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
 
     if damage == "a source":
         (sources / "setup.py").rename(tmp_path / "setup.py")
-        with pytest.raises(FetchError, match="holds no source"):
+        with raises("fetch-no-source"):
             write()
         assert not target.parent.exists()
         (tmp_path / "setup.py").rename(sources / "setup.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import EngineError, PublishError
+from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.core.registry import Target, parse
 from imagegen.core.registry.image import Descriptor
@@ -19,6 +19,7 @@ from imagegen.run.engine import pull as pulling
 from tests.environment import environment
 from tests.registry import LAYER
 from tests.registry_writes import Writable, answering
+from tests.support.errors import raises
 
 DATA = b"a layer"
 BLOB = Descriptor(LAYER, digest_of(DATA), len(DATA))
@@ -128,7 +129,7 @@ def test_an_engine_pulls_with_the_users_credentials_and_keeps_one_name(engine: D
 
 def test_what_an_engine_cannot_pull_is_told_without_secrets(engine: Docker) -> None:
     engine.events = ({"error": "denied: requested access to the resource is denied"},)
-    with pytest.raises(EngineError, match="the engine cannot load") as refused:
+    with raises("engine-load-failed") as refused:
         pulling.pull(engine, "ghcr.io/acme/rl", digest_of(b"i"), "imagegen/demo:x", ("me", "s3cret"), _Quiet())  # type: ignore[arg-type]
     assert "requested access" in str(refused.value)
     assert "s3cret" not in str(refused.value)

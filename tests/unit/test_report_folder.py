@@ -17,9 +17,9 @@ from imagegen.app import site
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import Section
 from imagegen.app.site import folder, history
-from imagegen.core.errors import StoreError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
+from tests.support.errors import raises
 from tests.unit.test_recipe import LOCK
 
 ONE = {"index.html": b"one", "cells/a.html": b"a"}
@@ -62,12 +62,12 @@ def test_what_no_report_wrote_is_not_touched(mark: bytes | None, tmp_path: Path)
     (tmp_path / "CNAME").write_text("images.example.com")
     if mark:
         (tmp_path / folder.MARK).write_bytes(mark)
-    with pytest.raises(StoreError, match="holds what no report wrote") as failed:
+    with raises("store-foreign-file") as failed:
         site.replace(tmp_path, ONE)
     assert "CNAME" in str(failed.value.why)
     assert (tmp_path / "index.html").read_text() == "mine"
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="is a file"):
+    with raises("store-output-is-file"):
         site.replace(tmp_path / "file", ONE)
 
 
@@ -79,7 +79,7 @@ def test_who_cannot_finish_leaves_the_old_report(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(StoreError, match="is full"):
+    with raises("store-disk-full"):
         site.replace(directory, TWO)
     assert there(directory) == ONE
     assert [path.name for path in tmp_path.iterdir()] == ["site"]

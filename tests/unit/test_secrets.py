@@ -15,6 +15,7 @@ from imagegen.core.net.address import netrc_auth, parse
 from imagegen.plan import lock
 from tests.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.project import Project
+from tests.support.errors import raises
 
 NOWHERE = (
     "not in the lock, the store, uv's cache, temporary files, output, errors, tracebacks or arguments of processes"
@@ -142,7 +143,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["machine h login me passwd c4n4ry", "machine h login me password a c4n4ry b"])
 def test_a_broken_netrc_is_not_quoted(line: str, tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text(f"{line}\n")
-    with pytest.raises(FetchError, match="netrc cannot be read") as caught:
+    with raises("fetch-netrc-unreadable") as caught:
         netrc_auth(parse("http://h/"), {"HOME": str(tmp_path)})
     assert "c4n4ry" not in str(caught.value)
     assert caught.value.__suppress_context__

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.errors import StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of, refs, upkeep
+from tests.support.errors import raises
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_blob_is_invisible_until_it_is_committed(store: Store) -> None:
 def test_a_blob_with_another_digest_is_not_kept(store: Store) -> None:
     with store.writer() as writer:
         writer.write(b"data")
-        with pytest.raises(StoreError, match="expected"):
+        with raises("store-digest-mismatch"):
             writer.commit(digest_of(b"other"))
     assert list(upkeep.blobs(store)) == []
 
@@ -78,7 +78,7 @@ def test_no_bit_can_flip_unseen(large: tuple[Store, str], position: int, flip: i
         file.seek(position)
         file.write(bytes([position % 256 ^ flip]))
     try:
-        with pytest.raises(StoreError, match="damaged"):
+        with raises("store-damaged"):
             store.verify(digest, keep=True)
     finally:
         with store.path(digest).open("r+b") as file:
@@ -90,7 +90,7 @@ def test_no_bit_can_flip_unseen(large: tuple[Store, str], position: int, flip: i
 def test_a_truncated_blob_is_seen_when_it_is_read(store: Store) -> None:
     digest = store.write(b"0123456789")
     damage(store.path(digest), b"01234")
-    with pytest.raises(StoreError, match="damaged"):
+    with raises("store-damaged"):
         store.read(digest)
     assert not store.has(digest)
 
@@ -113,7 +113,7 @@ def test_a_blob_that_was_made_again_meanwhile_stays(store: Store) -> None:
     damage(store.path(digest), b"damaged")
     with store.open(digest) as reader:
         store.write(b"0123456789")
-        with pytest.raises(StoreError, match="same command"):
+        with raises("store-damaged"):
             reader.read()
     assert store.intact(digest, 10)
 
@@ -144,7 +144,7 @@ def test_a_record_counts_only_as_it_was_written(store: Store) -> None:
 def test_an_index_that_is_damaged_says_what_to_do(store: Store) -> None:
     for text in ("{", "[]", '{"manifests": [{}]}'):
         (store.root / "index.json").write_text(text)
-        with pytest.raises(StoreError, match="list of images is damaged"):
+        with raises("store-index-damaged"):
             refs.images(store)
 
 
@@ -263,13 +263,13 @@ def test_an_export_is_a_complete_layout_and_never_overwrites(store: Store, tmp_p
     index = json.loads((target / "index.json").read_text())
     assert index["manifests"][0]["digest"] == digest
     assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(upkeep.blobs(store))
-    with pytest.raises(StoreError, match="not empty"):
+    with raises("store-output-not-empty"):
         refs.export(store, digest, target, "imagegen/x:y")
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written") as caught:
+    with raises("store-unwritable") as caught:
         Store(tmp_path / "file" / "store")
     assert "XDG_CACHE_HOME" in str(caught.value)
 
@@ -330,17 +330,17 @@ def test_damage_is_not_exported(store: Store, tmp_path: Path) -> None:
     path = store.path(digest_of(b"layer"))
     damage(path, b"LAYER")
     store = Store(store.root)  # another process, which did not write it itself
-    with pytest.raises(StoreError, match="missing or damaged"):
+    with raises("store-blobs-missing"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not path.exists(), "what is damaged goes, so that the same command makes it again"
-    with pytest.raises(StoreError, match="same command"):
+    with raises("store-blobs-missing"):
         refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not list(tmp_path.glob("*out*"))
 
 
 def test_an_output_that_cannot_be_written_is_not_the_stores_fault(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written") as caught:
+    with raises("store-unwritable") as caught:
         refs.export(store, put_image(store), tmp_path / "file" / "out", "imagegen/x:y")
     assert "XDG_CACHE_HOME" not in str(caught.value)
     assert str(tmp_path / "file" / "out") in str(caught.value)
@@ -359,7 +359,7 @@ def test_an_export_into_the_empty_directory_where_one_stands(
 def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
     shutil.rmtree(store.root / "locks")
     (store.root / "locks").write_text("")
-    with pytest.raises(StoreError, match="cannot be written"), store.lock("x"):
+    with raises("store-unwritable"), store.lock("x"):
         pass
 
 

@@ -20,6 +20,7 @@ from imagegen.supply.trust.project import Identity, Project
 from imagegen.supply.trust.signers import Trust
 from tests.sigstore_parts import b64
 from tests.sigstore_standin import ISSUER, STATEMENT, SUBJECT, Sigstore
+from tests.support.errors import raises
 
 PULL = "acme/images/.github/workflows/nightly.yml@refs/pull/7/merge"
 Change = Callable[[dict[str, Any]], None]
@@ -101,8 +102,8 @@ def test_an_honest_bundle_names_who_signed_and_what(
 @pytest.mark.parametrize(
     ("misbehaviour", "said"),
     [
-        ({"workflow": "acme/images/.github/workflows/other.yml@refs/heads/main"}, "other.yml@refs/heads/main, whom"),
-        ({"workflow": PULL}, "refs/pull/7/merge, whom the project does not name"),
+        ({"workflow": "acme/images/.github/workflows/other.yml@refs/heads/main"}, "other.yml@refs/heads/main"),
+        ({"workflow": PULL}, "refs/pull/7/merge"),
         ({"issuer": "https://token.example"}, "the certificate's issuer is https://token.example; "),
     ],
 )
@@ -298,7 +299,7 @@ def test_a_trust_root_that_is_none_is_named(honest: bytes, tmp_path: Path, text:
 
 
 def test_who_names_nobody_needs_no_library_and_believes_nobody(honest: bytes) -> None:
-    with pytest.raises(StrangerError, match="the project names nobody who signs so"):
+    with raises("trust-untrusted-signer"):
         Identities(()).signer_of(honest)
 
 
@@ -334,5 +335,5 @@ _NAMES = st.sampled_from(["mediaType", "verificationMaterial", "dsseEnvelope"])
 @settings(max_examples=30)
 @given(st.binary(max_size=60) | (_ODD | st.dictionaries(_NAMES, _ODD)).map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_bundle_is_refused(sigstore: Sigstore, data: bytes) -> None:
-    with pytest.raises(TrustError, match=r"it is no Sigstore bundle|the signature is in no log"):
+    with raises("trust-bundle-malformed"):
         believed(sigstore, data)

@@ -31,6 +31,7 @@ from tests.sigstore_standin import (
     Fault,
     Sigstore,
 )
+from tests.support.errors import raises
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_certificates_and_tokens_that_end_soon_are_asked_for_anew(sigstore: Sigs
 @pytest.mark.parametrize("absent", ["ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"])
 def test_a_job_without_the_permission_is_told_which(sigstore: Sigstore, client: Client, absent: str) -> None:
     env = {name: value for name, value in sigstore.env.items() if name != absent}
-    with pytest.raises(TrustError, match=f"GitHub did not set {absent}") as caught:
+    with raises("trust-no-permission") as caught:
         keyless(project(sigstore), env, client)
     assert "id-token: write" in str(caught.value.fix)
 
@@ -112,7 +113,7 @@ def test_a_run_that_the_project_does_not_name_publishes_nothing(
 ) -> None:
     sigstore.claims.workflow = f"acme/images/.github/workflows/{workflow}"
     said = refusal(sigstore, client)
-    assert f"this run is acme/images/.github/workflows/{workflow}, whom the project does not name" in said
+    assert f"this run is acme/images/.github/workflows/{workflow}" in said
     assert sigstore.requests == [TOKEN]
 
 
@@ -180,7 +181,7 @@ def test_a_log_that_is_down_is_named(sigstore: Sigstore, client: Client) -> None
 
 def test_a_service_that_says_nothing_is_not_waited_for(sigstore: Sigstore, client: Client) -> None:
     sigstore.faults[CERTIFICATE] = Fault(200, silence=5.0)
-    with pytest.raises(TrustError, match="Fulcio") as caught:
+    with raises("trust-service-unavailable") as caught:
         signer(sigstore, client, patience=0.05).sign(STATEMENT)
     assert "no answer in" in str(caught.value)
 
@@ -188,7 +189,7 @@ def test_a_service_that_says_nothing_is_not_waited_for(sigstore: Sigstore, clien
 def test_an_identity_token_that_is_said_back_is_not_shown(sigstore: Sigstore, client: Client) -> None:
     made = signer(sigstore, client)
     sigstore.faults[CERTIFICATE] = Fault(400, json.dumps({"message": f"bad {sigstore.token}"}).encode())
-    with pytest.raises(TrustError, match=r"400: bad \*\*\*") as caught:
+    with raises("trust-service-unavailable") as caught:
         made.sign(STATEMENT)
     assert sigstore.token not in str(caught.value)
 
@@ -208,7 +209,7 @@ def test_without_the_library_the_command_that_brings_it_is_named(
 ) -> None:
     bundle = signer(sigstore, client).sign(STATEMENT)
     monkeypatch.setitem(sys.modules, "sigstore", None)
-    with pytest.raises(TrustError, match="pip install 'imagegen\\[keyless\\]'"):
+    with raises("trust-sigstore-missing"):
         signer(sigstore, client)
-    with pytest.raises(TrustError, match="pip install 'imagegen\\[keyless\\]'"):
+    with raises("trust-sigstore-missing"):
         Identities(project(sigstore).identities).signer_of(bundle)

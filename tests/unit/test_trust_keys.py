@@ -27,6 +27,7 @@ from imagegen.supply.trust import bundle, keys, statement
 from imagegen.supply.trust.documents import SIGNATURE
 from imagegen.supply.trust.project import Identity, Key, Project
 from imagegen.supply.trust.signers import Trust
+from tests.support.errors import raises
 
 IMAGE = "sha256:" + "a1" * 32
 SAID = statement.write(IMAGE, SIGNATURE)
@@ -92,7 +93,7 @@ def test_what_a_key_signs_is_believed_where_it_is_named(tmp_path: Path) -> None:
     assert signer.name == "ours.pem"
     assert signer.sign(SAID) == signed
     assert trusting(nightly=theirs, release=ours).signer_of(signed) == ("release", statement.read(SAID))
-    with pytest.raises(StrangerError, match="a key that this project does not name"):
+    with raises("trust-untrusted-signer"):
         trusting(nightly=theirs).signer_of(signed)
     with pytest.raises(StrangerError):
         Trust(Project()).signer_of(signed)
@@ -243,7 +244,7 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
         (SAID, b""),
         (SAID, good.signature + b"\0"),
     ):
-        with pytest.raises(TrustError, match="the signature is wrong") as caught:
+        with raises("trust-signature-invalid") as caught:
             trust.signer_of(bundle.write(payload, signature, good.material))
         assert "'release' is named as its signer, and did not sign this" in str(caught.value.why)
     # Who is named in the hint decides nothing.
@@ -260,7 +261,7 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
 
 def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
     path = made(tmp_path / "key.pem")
-    with pytest.raises(TrustError, match="the signed statement cannot be read"):
+    with raises("trust-statement-malformed"):
         trusting(release=path).signer_of(keys.signer(path, None, Quiet()).sign(b"{}"))
 
 
