@@ -1,87 +1,65 @@
-"""From a lock to tags in a registry, step by step. The order is what keeps the promises; a registry has no transaction.
+"""Publish an image: from a lock to tags in a registry, step by step.
 
-1. What can be refused is refused first: nobody answers, nothing may be written (an upload is begun and cancelled), the
-   tag that never moves is another image.
-2. What a killed run left half moved goes back (see `journal`), so that each run starts from tags that agree.
-3. Blobs, then the manifest under its digest. Nothing names it yet: who breaks off here leaves blobs that the next run
-   finds, and that the registry's own collector may take.
-4. The documents and signatures. They come before any tag, so nobody who follows a tag finds an image without them.
-5. The tag that never moves. It is looked at again right before, and another image under it is refused. (Two machines
-   that write different images in the same moment are beyond a registry: the inputs are in the tag's name, so it takes
-   two builds of the same inputs that differ.)
-6. The smoke checks, or a report of them that still holds; then that report is attached.
-7. The moving tags, all or none, under the journal. Only green checks lead here.
+The order keeps the promises, since a registry has no transaction:
 
-So each tag names, at every moment, a manifest whose blobs are all there. Each step finds what it would do done already
-and does nothing then: running the same again ends where an undisturbed run ends.
+1. Everything that can be refused is refused first: no answer, no permission to write (an upload is begun and
+   cancelled), an immutable tag that names another image.
+2. Tags that an interrupted run moved in part are rolled back (see `journal`), so each run starts from tags that agree.
+3. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
+   the blobs, and the registry's garbage collection may take them.
+4. The attestations and signatures, before any tag, so that no tag names an image without them.
+5. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
+   different images of the same inputs at the same moment are not detected: the inputs are part of the tag's name.)
+6. The smoke checks, or a trusted report of them that still applies; then that report is attached.
+7. The mutable tags, all or none, under the journal, and only after passed checks.
+
+So each tag names, at every moment, a manifest whose blobs are all there. Each step finds work that was done before and
+does nothing then: repeating an interrupted run ends where an undisturbed run ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from imagegen.app.pipeline import SmokeFailed
+from imagegen.app.audit import audit_report
+from imagegen.app.build import assemble_image, ensure_wheels
+from imagegen.app.publisher import Job, Publisher
+from imagegen.app.session import Session
 from imagegen.core.errors import PublishError
-from imagegen.core.progress import Progress
+from imagegen.core.net import Client
+from imagegen.core.registry.credentials import credentials_for
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.push import Moved
-from imagegen.core.store import Store
+from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image import layers
+from imagegen.image.inventory import carried
 from imagegen.image.layers import Image
+from imagegen.image.layers.gzipped import gzipped
+from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock, Record
-from imagegen.plan.matrix.model import Declarations
+from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
-from imagegen.supply.publish import elsewhere, journal, proof
-from imagegen.supply.publish.elsewhere import Elsewhere, Said
-from imagegen.supply.publish.journal import Manifest, Place
+from imagegen.run.engine import Engine
+from imagegen.run.smoke import numerics
+from imagegen.supply.publish import journal, papers, proof
+from imagegen.supply.publish.journal import Manifest, RemoteRepository
 from imagegen.supply.publish.proof import Proof, Wanted
-from imagegen.supply.publish.push import push, told
-from imagegen.supply.publish.tags import Compression, Tags
-from imagegen.supply.trust.documents import Document
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be published. `declared` is what the smoke checks expect beside the lock."""
-
-    lock: Lock
-    tags: Tags
-    declared: Declarations
-    compression: Compression = "zstd"
-    test: bool = True
-    require_gpu: bool = False
-    expected: str | None = None  # the image's digest, where it is known before anything is made
-
-
-@dataclass(frozen=True)
-class Made:
-    """`image` is what is published; `plain` the same with its layers as imagegen makes them."""
-
-    image: Image
-    plain: Image
-
-
-@dataclass(frozen=True)
-class Hands:
-    """What the road needs of others."""
-
-    realise: Callable[[], Lock]  # the lock with its compiled wheels
-    make: Callable[[Lock, Elsewhere], Made]  # given layers that are there already; raises where no image shall be made
-    documents: Callable[[Lock, Made], Sequence[Document]]
-    attach: Callable[[Place, Descriptor, Sequence[Document]], None]  # what is there already stays
-    said: Said
-    prove: Callable[[Lock, Image, Wanted], smoke.Report]
+from imagegen.supply.publish.push import blobs, format_summary, push
+from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
+from imagegen.supply.trust import known, licences, provenance
+from imagegen.supply.trust.attach import attach
+from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
 
 
 @dataclass(frozen=True)
 class Published:
-    """`moved` are the tags that moved, and what each stood for; `proven` says where the proof comes from.
+    """`moved` maps each mutable tag that moved to the digest that it named; `proven` says where the proof comes from.
 
-    `record` is what the lock may promise from now on: of the image with its layers as imagegen makes them.
+    `record` is what the lock may promise from now on, of the image with its layers as imagegen compresses them.
     """
 
     cell: str
@@ -96,11 +74,11 @@ class Published:
 
     @property
     def news(self) -> bool:
-        """Whether blobs came or tags moved, rather than all being as it is already."""
+        """Whether blobs were pushed or tags moved, rather than all being there before."""
         return bool(self.pushed.sent.blobs or self.pushed.mounted.blobs or self.moved)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return {
             "cell": self.cell,
             "repository": self.repository,
@@ -113,50 +91,78 @@ class Published:
         }
 
 
-def publish(
-    job: Job, hands: Hands, place: Place, beside: Sequence[Place], store: Store, progress: Progress
-) -> Published:
-    """Publish the lock's image at `place`; `beside` are repositories of the same registry that may have layers of it.
+def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> Published:
+    """Publish the lock's image in the repository of its name.
 
-    Raises PublishError, SmokeFailed, and what `hands` raise.
+    Raises TrustError for an unusable signer before anything is done, PublishError, SmokeFailed, AuditError, and what
+    the steps raise.
     """
-    waiting = f"waiting for another run that publishes to {place.name}"
-    with store.lock(f"publish-{place.name}", lambda: progress.say(waiting)):
-        _require_ready(job, place)
-        journal.settle(place, store, progress.say)
-        lock = hands.realise()
-        found = elsewhere.find(lock, job.compression, (place, *beside), job.tags, hands.said, store, progress)
-        made = hands.make(lock, found)
-        image = made.image
-        _require_free(job, place, image.digest)
-        pushed = push(image, place, store, progress)
-        progress.say(f"{place.name}@{image.digest}: {told(pushed)}")
-        subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
-        hands.attach(place, subject, hands.documents(lock, made))
-        _set_fixed(job, place, image)
-        record = layers.record_of(made.plain)
-        done = partial(Published, job.lock.cell, place.name, image.digest, record, job.tags.fixed)
-        if not job.test:
-            return done({}, pushed, None, "")
-        proven, source = _prove(job, lock, hands, place, image, store, progress)
-        hands.attach(place, subject, [proof.document(proven)])
-        moved = journal.move(place, store, Manifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress.say)
-        return done(moved, pushed, proven, source)
+    publisher.require_signer()
+    session, store = publisher.session, publisher.session.store
+    with Client(session.settings) as client:
+        repository, siblings = publisher.repositories(client, cell.image)
+        waiting = f"waiting for another run that publishes to {repository.name}"
+        with store.lock(f"publish-{repository.name}", lambda: session.progress.say(waiting)):
+            return _publish(publisher, cell, publisher.job(cell, lock), repository, siblings)
 
 
-def _require_ready(job: Job, place: Place) -> None:
-    place.target.reach()
-    place.target.require_writable()
+def _publish(
+    publisher: Publisher, cell: Cell, job: Job, repository: RemoteRepository, siblings: Sequence[RemoteRepository]
+) -> Published:
+    session, options = publisher.session, publisher.options
+    store, progress = session.store, session.progress
+    _require_publishable(job, repository)
+    journal.recover(repository, store, progress)
+    lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
+    attachments = AttachmentReader(publisher.trust, progress)
+    every = (repository, *siblings)
+    remote = find_remote_layers(lock, job.compression, every, job.tags, attachments, store, progress)
+    canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
+    facts = known.known(lock, store, session.sources(cell), progress)
+    for restriction in licences.restricted(lock, facts):
+        progress.say(f"NOTE: restricted: {restriction}")
+    image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)
+    _require_immutable(job, repository, image.digest)
+    pushed = push(image, repository, store, progress)
+    progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
+    scans = carried.known(lock, store)
+    documents = papers.documents(
+        lock,
+        image,
+        canonical,
+        scans,
+        known=facts,
+        audit=audit_report(lock, cell, store) if options.audit else None,
+        numerics=numerics.document(store, image.digest),
+        source=publisher.source,
+        builder=provenance.builder(session.env),
+    )
+    _attach(publisher, repository, image, documents, attachments, scans)
+    if _require_immutable(job, repository, image.digest):
+        repository.target.put(image.manifest, MANIFEST_TYPE, job.tags.fixed)
+    record = layers.record_of(canonical)
+    done = partial(Published, cell.id, repository.name, image.digest, record, job.tags.fixed)
+    if not job.test:
+        return done({}, pushed, None, "")
+    tested, source = _ensure_tested(session, cell, job, lock, repository, image, attachments)
+    _attach(publisher, repository, image, [proof.document(tested)], attachments, {})
+    moved = journal.move(repository, store, Manifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress)
+    return done(moved, pushed, tested, source)
+
+
+def _require_publishable(job: Job, repository: RemoteRepository) -> None:
+    repository.target.reach()
+    repository.target.require_writable()
     if job.expected:
-        _require_free(job, place, job.expected)
+        _require_immutable(job, repository, job.expected)
 
 
-def _require_free(job: Job, place: Place, digest: str) -> bool:
-    """Whether the fixed tag must be set; PublishError where it is another image."""
-    found = place.standing(job.tags.fixed)
+def _require_immutable(job: Job, repository: RemoteRepository, digest: str) -> bool:
+    """Return whether the immutable tag is still to be set. Raises PublishError where it names another image."""
+    found = repository.resolve_tag(job.tags.fixed)
     if found not in (None, digest):
         raise PublishError(
-            f"{place.name}:{job.tags.fixed} is another image already, and never moves",
+            f"{repository.name}:{job.tags.fixed} names another image and is immutable",
             code="publish-tag-immutable",
             why=f"it is {found}, and this is {digest}: the same inputs gave other bytes, by another codec or compiler",
             fix=f"`imagegen lock {job.lock.cell}` gives it a date and a tag of its own",
@@ -164,27 +170,68 @@ def _require_free(job: Job, place: Place, digest: str) -> bool:
     return found is None
 
 
-def _set_fixed(job: Job, place: Place, image: Image) -> None:
-    if _require_free(job, place, image.digest):
-        place.target.put(image.manifest, MANIFEST_TYPE, job.tags.fixed)
+def _attach(
+    publisher: Publisher,
+    repository: RemoteRepository,
+    image: Image,
+    documents: Sequence[Document],
+    attachments: AttachmentReader,
+    scans: Mapping[str, bytes],
+) -> None:
+    """Attach and sign those of the documents that the image lacks, and the wheel scans that its layers refer to."""
+    subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
+    signer, there = publisher.signer, attachments.read(repository, image.digest)
+    new = papers.news(documents, there.documents, signs=signer is not None)
+    if any(document.kind is LAYERS for document in new):  # before the description names the scans
+        repository.target.refer_all(subject, FACTS, scans, FACT, {})
+    if new or (signer and not there.signers):
+        annotations = papers.origin_of(publisher.source)
+        attach(repository.target, repository.repository, subject, new, signer, annotations, publisher.trust)
 
 
-def _prove(
-    job: Job, lock: Lock, hands: Hands, place: Place, image: Image, store: Store, progress: Progress
+def _ensure_tested(
+    session: Session,
+    cell: Cell,
+    job: Job,
+    lock: Lock,
+    repository: RemoteRepository,
+    image: Image,
+    attachments: AttachmentReader,
 ) -> tuple[Proof, str]:
-    """A proof of the image, and where it comes from. SmokeFailed where a check says no."""
-    wanted = Wanted.of(image.digest, lock, job.declared, require_gpu=job.require_gpu)
-    if known := proof.recall(store, wanted):
-        progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
-        return known, "this store"
-    if found := proof.attested(hands.said(place, image.digest), wanted):
-        progress.say(f"the smoke checks passed for this image: {found[1]} attests it")
-        return found
-    report = hands.prove(lock, image, wanted)
-    if not report.passed:
-        names = ", ".join(result.check for result in report.results if result.failed) or "no check ran"
-        fix = f"no tag has moved; the image is {place.name}:{job.tags.fixed}"
-        raise SmokeFailed(f"smoke checks failed: {names}", report, fix=fix)
-    proven = proof.of(report, wanted, lock)
-    proof.remember(store, proven)
-    return proven, "these checks"
+    """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
+    wanted = Wanted.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
+    if found := proof.recall(session.store, wanted):
+        session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
+        return found, "this store"
+    if attested := proof.attested(attachments.read(repository, image.digest).documents, wanted):
+        session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
+        return attested
+    report = run_smoke_checks(session, cell, job, lock, repository, image, wanted)
+    report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.fixed}")
+    tested = proof.of(report, wanted, lock)
+    proof.remember(session.store, tested)
+    return tested, "these checks"
+
+
+def run_smoke_checks(
+    session: Session,
+    cell: Cell,
+    job: Job,
+    lock: Lock,
+    repository: RemoteRepository,
+    image: Image,
+    wanted: Wanted,
+) -> smoke.Report:
+    """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
+    tag = local_tags(lock)[1] + ("" if job.compression == "zstd" else "-gzip")
+    settings = session.settings
+    with Engine.connect(settings, session.progress) as engine:
+        if all(session.store.has(blob.digest, blob.size) for blob in blobs(image)):
+            engine.load(session.store, image.digest, tag, session.progress)
+        else:
+            found = credentials_for(endpoint(repository.reference, settings).host, settings.env)
+            login = (found.user, found.secret) if found else None
+            engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
+        return smoke.run(
+            engine, image.digest, lock, cell.declarations, require_gpu=wanted.gpu, progress=session.progress
+        )

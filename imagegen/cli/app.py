@@ -1,210 +1,31 @@
-"""What every command shares: settings, store, matrix, locks, and where output goes."""
+"""The command line's session: results go to stdout through `out` or `json`, messages to stderr through `progress`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
-from imagegen import __version__
-from imagegen.core import data
-from imagegen.core.config import Settings
-from imagegen.core.data import is_source_tree, shipped
-from imagegen.core.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
+from imagegen.app.session import Session
 from imagegen.core.progress import Terminal
-from imagegen.core.store import Store
-from imagegen.core.text import counted
-from imagegen.image import base, layers
-from imagegen.plan import lock, matrix
-from imagegen.plan import rules as compat
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels import catalogue, resolve
-from imagegen.wheels.catalogue import Catalogue
 
-T = TypeVar("T")
-
-_SHIPPED = ("matrices", "wheels")
 _UNCUT = 10_000  # columns: more than any row of a table has
 
 
-class App:
-    """One invocation. Results go to stdout through `out` or `json`, talk to stderr through `progress`."""
+class App(Session):
+    """One run of the command line."""
 
     def __init__(self, env: Mapping[str, str], project: Path) -> None:
-        self.env = env
-        self.project = project
         self.console = _console(env, stderr=True)
         self.out = _console(env)
-        self.progress = Terminal(self.console)
-        self._warnings: dict[str, tuple[compat.Conflict, ...]] = {}  # by cell
-
-    @cached_property
-    def settings(self) -> Settings:
-        return Settings.from_environment(self.env)
-
-    def sources(self, cell: Cell) -> Settings:
-        """The settings, with an address for each index that the cell names by alias."""
-        return lock.with_indexes(self.settings, cell.indexes)
-
-    @cached_property
-    def store(self) -> Store:
-        return Store(self.settings.store)
-
-    @cached_property
-    def directories(self) -> list[Path]:
-        """Those of the matrices and recipes: the shipped ones, and the project's own on top where it has some."""
-        directories = [shipped(name) for name in _SHIPPED]
-        theirs = {directory.resolve() for directory in directories}
-        own = (self.project / directory.name for directory in directories)
-        return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
-
-    @cached_property
-    def matrix(self) -> matrix.Matrix:
-        try:
-            loaded = matrix.load(self.directories)
-        except MatrixErrors as error:
-            if len(self.directories) > len(_SHIPPED) and is_source_tree(self.project):
-                raise _other_version(self.project, error) from error
-            raise
-        compat.check(loaded)
-        return loaded
-
-    @cached_property
-    def library(self) -> compat.Library:
-        """What package metadata states, as far as it was harvested."""
-        return compat.Library(lambda package: metadata.load(self.directories, package))
-
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        """The prebuilt wheels whose addresses are known."""
-        return catalogue.load([each for each in self.directories if each.name == "wheels"])
-
-    def lock_path(self, cell: Cell) -> Path:
-        """The project's lock, else the shipped one; the project's where neither exists."""
-        own = self.project / "locks" / f"{cell.id}.toml"
-        theirs = shipped("locks") / f"{cell.id}.toml"
-        return theirs if theirs.exists() and not _there(own) else own
-
-    def has_lock(self, cell: Cell) -> bool:
-        """Whether there is something where the cell's lock would be."""
-        return _there(self.lock_path(cell))
-
-    def find_lock(self, cell: Cell) -> Lock | None:
-        path = self.lock_path(cell)
-        return lock.read(path, data.project_of(path.parent)) if self.has_lock(cell) else None
-
-    def fresh_lock(self, cell: Cell) -> Lock:
-        """The cell's lock, refused when it is missing, stale or breaks a rule."""
-        found, where = self.find_lock(cell), str(self.lock_path(cell))
-        if found is None:
-            raise LockError(
-                f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`"
-            )
-        lock.require_fresh(found, cell, where)
-        self.require_unedited(found, cell)
-        self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
-        return found
-
-    def require_unedited(self, found: Lock, cell: Cell) -> None:
-        """Raise LockError where a lock contradicts rules or catalogue, or its record does not follow from the rest.
-
-        The lock is neither stale nor does it contradict its cell.
-        """
-        wrong: list[str] = []
-        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
-            wrong.append("gpu.driver")
-        if any(wheel.file.url for wheel in found.wheels):
-            wrong += resolve.uncatalogued(found, cell, self.catalogue)
-        wrong += layers.record_contradictions(found)
-        if wrong:
-            raise LockError(
-                f"the lock of {cell.id} was edited",
-                code="lock-edited",
-                where=str(self.lock_path(cell)),
-                why=f"rules, catalogue and the rest of the lock say otherwise about {', '.join(wrong)}",
-                fix=f"restore it from version control, or lock again: `imagegen lock {cell.id} --record`, with "
-                "--upgrade-package NAME for a direct download",
-            )
-
-    def with_base(self, cell: Cell, lock: Lock, work: Callable[[Lock], T], *, scratch: bool) -> T:
-        """`work(lock)`; where its Debian packages are gone and `scratch` allows it, again on those of today."""
-        try:
-            return work(lock)
-        except GoneError as error:
-            if not scratch:
-                raise
-            return work(self._scratch_lock(cell, lock, error))
-
-    def _scratch_lock(self, cell: Cell, locked: Lock, error: GoneError) -> Lock:
-        """`locked` on the Debian packages of today, kept beside the store: the project's lock stays as it is."""
-        moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
-        fresh = replace(
-            moved, builds=tuple(keyed(build, moved) for build in moved.builds)
-        )  # its compilers may be others
-        self.judge(cell, compat.facts_of_lock(fresh, cell.base.glibc))
-        path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
-        lock.write(fresh, path)
-        self.progress.say(f"NOTE: {error}")
-        self.progress.say(f"NOTE: the base was locked anew for this build alone ({path}).")
-        self.progress.say(
-            f"NOTE: the image is not the recorded one; `imagegen lock {cell.id} --upgrade-base` moves the lock."
-        )
-        return fresh
-
-    def judge(self, cell: Cell, facts: compat.Facts) -> None:
-        """Raise IncompatibleError when a rule refuses; keep what is only a warning or unknown for `print_warnings`."""
-        rules = [replace(rule, severity="warning") if rule.id in cell.accepts else rule for rule in self.matrix.rules]
-        verdict = compat.judge_on(cell.gpus, rules, facts)
-        self._warnings[cell.id] = verdict.conflicts
-        if verdict.answer == "incompatible":
-            text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
-            fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
-            raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
-
-    def print_warnings(self, *, explain: bool) -> None:
-        """Print what rules warn of in the cells that were judged: in full, or a line for each cell."""
-        for name, conflicts in self._warnings.items():
-            if conflicts and explain:
-                self.progress.say(f"{name}:\n" + "\n".join(map(str, conflicts)))
-            elif conflicts:
-                rules = ", ".join(rule.id for conflict in conflicts for rule in conflict.rules)
-                self.progress.say(f"warning: {name}: {rules}; explained by `imagegen show {name}`")
+        super().__init__(env, project, Terminal(self.console))
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
-
-
-def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
-    """The one error about a clone whose matrices are not those of the imagegen that runs."""
-    first = errors.errors[0]
-    return MatrixError(
-        "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",
-        code="matrix-other-version",
-        where=str(project.resolve()),
-        why=f"{counted(len(errors.errors), 'error')} beside imagegen {__version__}; {first.where}: {first.what}",
-        fix="`make setup` there, then use its .venv/bin/imagegen; or use another directory: `imagegen --project DIR`",
-    )
-
-
-def _there(path: Path) -> bool:
-    """Whether something is there; what cannot be looked at is, so that reading it says why."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:

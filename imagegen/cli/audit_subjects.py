@@ -112,10 +112,13 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
             code="usage-no-gpu-cell",
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
-    from imagegen.cli.compiling import realised
     from imagegen.image.inventory import cell
+    from imagegen.wheels import builds
 
-    for each, lock in [(each, realised(app, each, app.fresh_lock(each), None)) for each in chosen]:
+    for each, lock in [
+        (each, builds.require_wheels(app.fresh_lock(each), app.store, app.sources(each), app.progress))
+        for each in chosen
+    ]:
         subject = cell.subject(lock, each, app.store, app.sources(each), app.progress)
         yield subject, lock_source(app.lock_path(each))
 

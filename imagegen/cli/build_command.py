@@ -1,26 +1,22 @@
-"""imagegen build: the whole road."""
+"""imagegen build: from a lock to a smoke-tested, tagged image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from imagegen.app import pipeline
+from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli import side_by_side
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import builder_option, compiling, realised, with_engine
-from imagegen.cli.gate import gate
+from imagegen.cli.compiling import builder_option
 from imagegen.cli.report import print_report
 from imagegen.core.errors import UsageError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
-from imagegen.supply.publish import proof
-from imagegen.wheels import builds
+from imagegen.run.smoke import SmokeFailed
 
 
 @click.command("build")
@@ -74,38 +70,21 @@ def command(
             "--require-gpu": require_gpu,
             "--scratch-base": scratch_base,
         }
-        options = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
-        return side_by_side.build(app, chosen, options, as_json=as_json)
-    locks = [app.fresh_lock(each) for each in chosen]
-    results: list[dict[str, Any]] = []
-
-    def attempt(
-        each: Cell, lock: Lock, work: Callable[[Lock], pipeline.Built], compiling: builds.Compiling | None
-    ) -> None:
-        built = app.with_base(each, lock, lambda lock: work(realised(app, each, lock, compiling)), scratch=scratch_base)
-        report = built.report.as_dict() if built.report else None
-        results.append({"cell": each.id, "digest": built.digest, "tags": built.tags, "report": report})
-        if not as_json:
-            click.echo(built.digest)
-
+        given = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
+        return side_by_side.build(app, chosen, given, as_json=as_json)
+    (only,) = chosen
+    lock = app.fresh_lock(only)
+    options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
     if directory:
         app.progress.say("note: no smoke checks, they need an engine that runs the image")
-        settings = app.sources(chosen[0])
-        arguments = (directory, app.store, settings, app.progress, gate(app, chosen[0], no_audit=no_audit))
-        attempt(
-            chosen[0],
-            locks[0],
-            lambda lock: pipeline.Built(pipeline.to_layout(lock, *arguments), tags=(), report=None),
-            with_engine(app, chosen[0], builder) if builder else None,
-        )
+        built = build_layout(app, only, lock, directory, options, compile_wheels=builder is not None)
     else:
-        with Engine.connect(app.settings, app.progress) as engine:
-            for each, lock in zip(chosen, locks, strict=True):
-                held = gate(app, each, no_audit=no_audit)
-                work = partial(_into_engine, app, engine, each, gate=held, test=not no_test, require_gpu=require_gpu)
-                attempt(each, lock, work, compiling(app, each, engine, builder))
+        built = _into_engine(app, only, lock, options)
+    report = built.report.as_dict() if built.report else None
     if as_json:
-        app.json(results)
+        app.json([{"cell": only.id, "digest": built.digest, "tags": built.tags, "report": report}])
+    else:
+        click.echo(built.digest)
     return 0
 
 
@@ -125,34 +104,20 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
     return Path(directory)
 
 
-def _into_engine(
-    app: App, engine: Engine, cell: Cell, lock: Lock, *, gate: pipeline.Gate, test: bool, require_gpu: bool
-) -> pipeline.Built:
-    try:
-        built = pipeline.to_engine(
-            lock,
-            cell.declarations,
-            engine,
-            app.store,
-            app.sources(cell),
-            app.progress,
-            gate,
-            test=test,
-            require_gpu=require_gpu,
-        )
-    except pipeline.SmokeFailed as error:
-        print_report(app.console, error.report)
-        raise
-    if built.report:
-        print_report(app.console, built.report)
-        wanted = proof.Wanted.of(built.digest, lock, cell.declarations, require_gpu=require_gpu)
-        proof.remember(app.store, proof.of(built.report, wanted, lock))  # so that publishing need not run them again
-    else:
-        app.progress.say("note: tagged without smoke checks (--no-test)")
-    app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
-    modules = ", ".join(names[0] for names in cell.declarations.imports.values() if names)
-    line = engine.docker_run_line(built.tags[0], "python", "-c", f"import {modules}")
-    app.progress.say(f"  {line}")
-    if cell.gpus:
-        app.progress.say("on a machine with GPUs, add --gpus all --ipc=host after `run`")
-    return built
+def _into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
+    with Engine.connect(app.settings, app.progress) as engine:
+        try:
+            built = build_image(app, cell, lock, engine, options)
+        except SmokeFailed as error:
+            print_report(app.console, error.report)
+            raise
+        if built.report:
+            print_report(app.console, built.report)
+        else:
+            app.progress.say("note: tagged without smoke checks (--no-test)")
+        app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
+        modules = ", ".join(names[0] for names in cell.declarations.imports.values() if names)
+        app.progress.say(f"  {engine.docker_run_line(built.tags[0], 'python', '-c', f'import {modules}')}")
+        if cell.gpus:
+            app.progress.say("on a machine with GPUs, add --gpus all --ipc=host after `run`")
+        return built

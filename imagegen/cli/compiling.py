@@ -1,16 +1,12 @@
-"""How commands that need a lock's compiled wheels get them."""
+"""What commands share that compile wheels, or lock what must be compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
-from imagegen.cli.app import App
-from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.app.session import Session
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
-from imagegen.wheels import builds, resolve
+from imagegen.wheels import resolve
 
 builder_option = click.option(
     "--builder",
@@ -19,37 +15,12 @@ builder_option = click.option(
 )
 
 
-def compiling(app: App, cell: Cell, engine: Engine, builder: str | None = None) -> builds.Compiling:
-    """Compiles what the wheelhouse lacks, on the engine or a builder of the user's."""
-
-    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
-        bench = builds.Bench(engine, builder, app.store, app.sources(cell), app.progress)
-        builds.compile_all(lock, wanted, cell, tuple(app.matrix.gpus.values()), bench)
-
-    return work
-
-
-def realised(app: App, cell: Cell, lock: Lock, compiling: builds.Compiling | None) -> Lock:
-    """The lock with the wheels of its builds. Raises as `builds.realise`."""
-    return builds.realise(lock, app.store, app.sources(cell), app.progress, compiling)
-
-
-def with_engine(app: App, cell: Cell, builder: str | None = None) -> builds.Compiling:
-    """As `compiling`, with an engine that is looked for once something must be compiled."""
-
-    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
-        with Engine.connect(app.settings, app.progress) as engine:
-            compiling(app, cell, engine, builder)(lock, wanted)
-
-    return work
-
-
-def places(app: App, cell: Cell) -> resolve.Places:
-    """Where a lock looks for the wheels of what needs a compiler."""
+def places(session: Session, cell: Cell) -> resolve.Places:
+    """Return where a lock looks for the wheels of components that need a compiler."""
     from imagegen.image.inventory import loose  # late: it brings the readers of wheels
 
-    known = app.catalogue
-    settings = app.sources(cell)
+    known = session.catalogue
+    settings = session.sources(cell)
     return resolve.Places(
-        known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, app.store, app.progress
+        known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, session.store, session.progress
     )

@@ -52,7 +52,7 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
 
 def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
     """Return the image's results of `imagegen test --numerics`: those in this store, then those attached to it."""
-    digest = side.digest or (layers.made_here(side.lock, app.store) if side.lock else None)
+    digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
     kept = recall(app.store, digest) if digest else ()
     devices = {each.device for each in kept}
     return (*kept, *(each for each in side.fingerprints if each.device not in devices))

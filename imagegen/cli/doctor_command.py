@@ -6,6 +6,7 @@ import click
 
 from imagegen.cli.app import App, pass_app
 from imagegen.core.errors import EngineError, UsageError
+from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import models
@@ -71,14 +72,13 @@ def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
 
 def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
     """Run the smoke check of NCCL in a container of the cell's image, if it is a CUDA image that the engine has."""
-    from imagegen.app import pipeline
     from imagegen.run import smoke  # late: the doctor of a host starts without them
 
     if cell.cuda_version is None:
         return doctor.Measured(reason=f"{cell.id} is for CPUs")
     if lock is None:
         return doctor.Measured(reason=f"{cell.id} has no lock: nothing was measured (`imagegen lock {cell.id}`)")
-    tag = pipeline.tags(lock)[1]
+    tag = local_tags(lock)[1]
     try:
         with Engine.connect(app.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from imagegen.app import pipeline
+from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import realised, with_engine
-from imagegen.cli.gate import gate
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.refs import require_new
-from imagegen.plan.lock.model import Lock
 from imagegen.supply import export
 
 
@@ -54,17 +50,13 @@ def command(
     present = _read_inventory(inventory) if inventory else {}
     lock = app.fresh_lock(chosen)
 
-    def work(lock: Lock) -> dict[str, Any]:
-        whole = realised(app, chosen, lock, with_engine(app, chosen))
-        image = pipeline.to_store(
-            whole, app.store, app.sources(chosen), app.progress, gate(app, chosen, no_audit=no_audit)
-        )
-        plan = export.plan(image, app.store, present, app.progress)
-        if dry_run:
-            return plan.as_dict()
-        return export.write(plan, whole, chosen.declarations, output, app.store, app.progress)
-
-    figures = app.with_base(chosen, lock, work, scratch=False)
+    whole = ensure_wheels(app, chosen, lock)
+    image = assemble_image(app, chosen, whole, audit=not no_audit)
+    plan = export.plan(image, app.store, present, app.progress)
+    if dry_run:
+        figures = plan.as_dict()
+    else:
+        figures = export.write(plan, whole, chosen.declarations, output, app.store, app.progress)
     if as_json:
         app.json(figures)
         return

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from imagegen.app import pipeline
+from imagegen.app.audit import audit_before_image
+from imagegen.app.build import ensure_wheels
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import places, realised, with_engine
+from imagegen.cli.compiling import places
 from imagegen.core.errors import AuditError, LockError, UsageError
 from imagegen.image import layers
 from imagegen.plan import lock
@@ -69,7 +70,7 @@ def command(
                 made = replace(made, record=None)
         if record:
             made = replace(made, record=None)
-            whole = realised(app, chosen, made, with_engine(app, chosen))
+            whole = ensure_wheels(app, chosen, made)
             promise = layers.record_of(layers.assemble(whole, app.store, app.sources(chosen), app.progress))
             made = replace(made, record=promise)
             _audit(app, chosen, replace(whole, record=promise))
@@ -129,9 +130,9 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
 
 
 def _audit(app: App, cell: Cell, made: Lock) -> None:
-    """Say what is wrong with what was recorded. It is recorded all the same: a lock is where it is put right."""
+    """Print what the audit finds. The record is written all the same: the lock is where a finding is fixed."""
     try:
-        pipeline.audited(made, cell, app.store, app.sources(cell), app.progress)
+        audit_before_image(app, cell, made)
     except AuditError as error:
         app.progress.say(f"NOTE: {error}")
         app.progress.say(f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` refuses.")

@@ -12,15 +12,16 @@ from typing import Any
 import click
 from rich.text import Text
 
-from imagegen.app import pipeline
 from imagegen.app.nightly import changes, words
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import Shelf
 from imagegen.app.nightly.run import Desk, Outcome, Steps, run
+from imagegen.app.publish import publish_image
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.comparing import known
 from imagegen.cli.compiling import builder_option, places
-from imagegen.cli.publishing import Publisher, Wishes, key_option
+from imagegen.cli.publishing import key_option
 from imagegen.cli.report import print_report
 from imagegen.cli.table import Table
 from imagegen.core.errors import LockError, UsageError
@@ -30,6 +31,7 @@ from imagegen.image import base
 from imagegen.image.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
+from imagegen.run.smoke import SmokeFailed
 from imagegen.wheels import resolve
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
@@ -79,8 +81,8 @@ def command(
     time = resolve.moment(as_of)
     cells = _locked(app, pattern)
     desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
-    wishes = Wishes(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
-    publisher = None if propose_only else Publisher(app, to, wishes)
+    options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
+    publisher = None if propose_only else Publisher(app, to, options)
     if publisher:
         publisher.require_signer()
     outcomes = run(cells, _steps(app, time, publisher), desk, propose_only=propose_only)
@@ -99,7 +101,7 @@ def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
     propose = partial(_propose, app, time, {})
     if publisher is None:
         return Steps(propose)
-    return Steps(propose, partial(_published, app, publisher), publisher.publish)
+    return Steps(propose, partial(_published, app, publisher), partial(publish_image, publisher))
 
 
 def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
@@ -157,12 +159,12 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
 
 
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
-    """Whether all tags that this run would set stand for the image that the lock promises."""
+    """Return whether all tags that this run would set name the image that the lock records."""
     tags = publisher.tags(cell, made)
-    wanted = (tags.fixed, *(tags.moving if publisher.wishes.test else ()))
+    wanted = (tags.fixed, *(tags.moving if publisher.options.test else ()))
     with Client(app.settings) as client:
-        place = publisher.place(client, publisher.reference(cell.image))
-        return all(made.record and place.standing(tag) == made.record.digest for tag in wanted)
+        repository = publisher.repository(client, publisher.reference(cell.image))
+        return all(made.record and repository.resolve_tag(tag) == made.record.digest for tag in wanted)
 
 
 def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
@@ -177,7 +179,7 @@ def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
         table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
     table.print(app.out)
     for each in outcomes:
-        if isinstance(each.error, pipeline.SmokeFailed):
+        if isinstance(each.error, SmokeFailed):
             print_report(app.console, each.error.report)
         if each.error:
             app.progress.say(f"{each.cell}: {each.error}")

@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import click
 
-from imagegen.app import pipeline
-from imagegen.app.dry_run import look, outlook
-from imagegen.app.publish import Published
+from imagegen.app.dry_run import plan_publish
+from imagegen.app.publish import Published, publish_image
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.compiling import builder_option
-from imagegen.cli.publishing import Publisher, Wishes, key_option
+from imagegen.cli.publishing import key_option
 from imagegen.cli.report import print_report
-from imagegen.core.errors import FetchError, PublishError, UsageError
-from imagegen.core.net import Client
+from imagegen.core.errors import UsageError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish.plan import Plan, lines
+from imagegen.run.smoke import SmokeFailed
+from imagegen.supply.publish.plan import lines
 from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
 
 
@@ -68,7 +68,7 @@ def command(
             code="usage-option-conflict",
             fix="leave out one of the two",
         )
-    wishes = Wishes(
+    options = PublishOptions(
         test=not no_test,
         require_gpu=require_gpu,
         audit=not no_audit,
@@ -77,12 +77,12 @@ def command(
         builder=builder,
         key=key,
     )
-    publisher = Publisher(app, to, wishes)
+    publisher = Publisher(app, to, options)
     chosen = [(each, app.fresh_lock(each)) for each in app.matrix.select(cell)]
     results: list[dict[str, Any]] = []
     for each, lock in chosen:
         if dry_run:
-            plan = _plan(app, publisher, each, lock)
+            plan = plan_publish(publisher, each, lock)
             results.append(plan.as_dict())
             if not as_json:
                 for line in lines(plan):
@@ -96,28 +96,16 @@ def command(
         app.json(results)
 
 
-def _plan(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
-    job, name, steps = publisher.job(cell, lock), publisher.reference(cell.image), publisher.steps(lock)
-    try:
-        with Client(app.settings).impatient() as client:
-            beside = [publisher.place(client, each) for each in publisher.beside(cell.image)]
-            seen = look(publisher.place(client, name), beside, job, app.store)
-    except (PublishError, FetchError) as error:
-        app.progress.say(f"note: nothing is known of what {name.name} has: {error.why or error.what}")
-        seen = None
-    return outlook(job, name.name, seen, app.store, steps)
-
-
 def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Published:
     try:
-        published = publisher.publish(cell, lock)
-    except pipeline.SmokeFailed as error:
+        published = publish_image(publisher, cell, lock)
+    except SmokeFailed as error:
         print_report(app.console, error.report)
         raise
     name = published.repository
     app.progress.say(f"{cell.id} is {name}:{published.fixed}")
     for tag, before in published.moved.items():
-        app.progress.say(f"{name}:{tag} is it now" + (f"; it was {before}" if before else ""))
+        app.progress.say(f"{name}:{tag} -> {published.digest}" + (f" (was {before})" if before else ""))
     if not published.proof:
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
     elif not published.moved:

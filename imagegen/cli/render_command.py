@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
 from pathlib import Path
 
 import click
 
-from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
-from imagegen.core.errors import EngineError, UsageError
+from imagegen.core.errors import EngineError, GoneError, UsageError
 from imagegen.image import dockerfile as recipe
+from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
@@ -52,13 +51,18 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
     for chosen in app.matrix.select(cell):
         lock = app.fresh_lock(chosen)
         if output is None:
-            text = recipe.render(lock, pipeline.tags(lock)[0]).dockerfile
+            text = recipe.render(lock, local_tags(lock)[0]).dockerfile
             results.append({"cell": chosen.id, "dockerfile": text})
             if not as_json:
                 click.echo(text.encode(), nl=False)  # UTF-8 anywhere
             continue
         directory = output / chosen.id
-        rendered = app.with_base(chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base)
+        try:
+            rendered = _write(app, chosen, directory, lock)
+        except GoneError as error:
+            if not scratch_base:
+                raise
+            rendered = _write(app, chosen, directory, app.scratch_lock(chosen, lock, error))
         targets[chosen.id] = rendered
         recipe.write_bake(output, targets)  # at once: what follows may fail
         line = _line(app, rendered.arguments)
@@ -73,7 +77,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
 
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
-    rendered = recipe.render(lock, pipeline.tags(lock)[0])
+    rendered = recipe.render(lock, local_tags(lock)[0])
     recipe.write(rendered, lock, cell.recipes, directory, app.store, app.sources(cell), app.progress)
     return rendered
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from imagegen.app import pipeline, site
+from imagegen.app import site
+from imagegen.app.audit import audit_report
 from imagegen.app.nightly import changes
 from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
@@ -17,6 +18,7 @@ from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError
 from imagegen.core.text import counted
 from imagegen.image import layers
+from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
@@ -77,7 +79,7 @@ def _descriptions(app: App) -> Mapping[str, str]:
 
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
-    whole, lacking = builds.here(locked, app.store)
+    whole, lacking = builds.with_local_wheels(locked, app.store)
     tested = states.smoke_proof(app, cell, whole)
     return site.Sheet(
         cell=cell,
@@ -86,8 +88,8 @@ def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
         layers=layers.layer_sizes(whole, app.store, whole=not lacking),
         history=_history(app, cell, locked),
         smoke=tested.report if tested else None,
-        audit=pipeline.audit_report(whole, cell, app.store),
-        tag=pipeline.tags(locked)[0],
+        audit=audit_report(whole, cell, app.store),
+        tag=local_tags(locked)[0],
         remote=_remote(app, cell, locked),
     )
 

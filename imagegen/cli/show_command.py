@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.text import Text
 
-from imagegen.app import pipeline
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.table import Table
 from imagegen.core.errors import LockError
@@ -17,6 +16,7 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
+from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import builds
@@ -59,7 +59,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
     app.out.print(cell.purpose)
     app.out.print(f"base {lock.base.name}: {_base(lock)}")
     app.out.print(f"interpreter {lock.interpreter.path}: {lock.interpreter}")
-    app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {pipeline.tags(lock)[0]}")
+    app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {local_tags(lock)[0]}")
     if lock.record:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
@@ -113,7 +113,7 @@ def _weight(app: App, lock: Lock) -> Weight:
         except LockError:
             continue  # `imagegen list` tells of broken locks
         others += [found] if found else []
-    known, lacking = builds.here(lock, app.store)
+    known, lacking = builds.with_local_wheels(lock, app.store)
     packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
     return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
 

@@ -40,7 +40,7 @@ def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | N
         errors = (conflict.rules for conflict in verdict.conflicts if conflict.weight == "error")
         reasons = (rule.because for rules in errors for rule in rules)
         return cell_state(Standing("incompatible", " ".join(reasons)))
-    found = smoke_proof(app, cell, builds.here(locked, app.store)[0])
+    found = smoke_proof(app, cell, builds.with_local_wheels(locked, app.store)[0])
     return cell_state(standing, locked, found.report["counts"] if found else None)
 
 
@@ -71,7 +71,7 @@ def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockErro
 
 def smoke_proof(app: App, cell: Cell, locked: Lock) -> Proof | None:
     """Return what this store knows of smoke tests that passed in the image of the lock; with a GPU before without."""
-    digest = layers.made_here(locked, app.store) or (locked.record.digest if locked.record else None)
+    digest = layers.built_digest(locked, app.store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None
     return proof.recall(app.store, proof.Wanted.of(digest, locked, cell.declarations, require_gpu=False))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from imagegen.app import pipeline
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.image import layers
+from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.suite.table import applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
@@ -74,7 +74,7 @@ def command(
 
 def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool) -> tuple[str, smoke.Report]:
     """Run the checks in `names`, or those that need not be named. Returns the image's digest and the report."""
-    tag = pipeline.tags(lock)[1]
+    tag = local_tags(lock)[1]
     with Engine.connect(app.settings, app.progress) as engine:
         image = engine.image_digest(tag)
         if image is None:
@@ -88,8 +88,8 @@ def _read(
     app: App, cell: Cell, lock: Lock, path: Path, names: Collection[str], *, require_gpu: bool
 ) -> tuple[str, smoke.Report]:
     """Read the results of another host; the store keeps a smoke test that passed, for `publish` and `report`."""
-    lock = builds.here(lock, app.store)[0]
-    image = layers.made_here(lock, app.store)
+    lock = builds.with_local_wheels(lock, app.store)[0]
+    image = layers.built_digest(lock, app.store)
     if image is None:
         raise SmokeError(
             f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"

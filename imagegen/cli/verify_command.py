@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -27,11 +27,8 @@ from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
 
 if TYPE_CHECKING:
-    from imagegen.core.store import Store
     from imagegen.image.inventory.layers import Stream
-    from imagegen.plan.lock.model import Lock, LockedBuild
-    from imagegen.plan.matrix.model import Cell
-    from imagegen.wheels import builds
+    from imagegen.plan.lock.model import Lock
 
 
 @click.command("verify")
@@ -111,7 +108,7 @@ def _again(app: App, verified: Verified, source: sides.Source, client: Client) -
         settings = app.sources(cell)
     except UsageError:  # it is not of this project: its indexes have to be those of the environment
         cell, settings = None, app.settings
-    compiling = partial(_compiling, app, cell) if cell else None
+    gpus = tuple(app.matrix.gpus.values())
 
     @contextmanager
     def there(digest: str, size: int) -> Iterator[Stream]:
@@ -119,24 +116,11 @@ def _again(app: App, verified: Verified, source: sides.Source, client: Client) -
             yield stream
 
     with ExitStack() as stack:
-        made = stack.enter_context(rebuild.made_again(lock, app.store, settings, app.progress, compiling))
+        made = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
         whole, image, store = made
         comparison = rebuild.compared(verified.found, whole, image, there, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
     return Step("rebuild", Outcome.PASS if same else Outcome.FAIL, f"{comparison.sentence} ({comparison.digest})")
-
-
-def _compiling(app: App, cell: Cell, store: Store) -> builds.Compiling:
-    """Compiles into the empty store, with an engine that is looked for once something must be compiled."""
-    from imagegen.run.engine import Engine
-    from imagegen.wheels import builds
-
-    def work(lock: Lock, wanted: Sequence[LockedBuild]) -> None:
-        with Engine.connect(app.settings, app.progress) as engine:
-            bench = builds.Bench(engine, None, store, app.sources(cell), app.progress)
-            builds.compile_all(lock, wanted, cell, tuple(app.matrix.gpus.values()), bench)
-
-    return work
 
 
 def _as_dict(verdict: Verdict) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import builder_option, with_engine
+from imagegen.cli.compiling import builder_option
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.plan.lock.model import Lock
@@ -30,14 +30,14 @@ def command(app: App, *, component: str | None, pattern: str, builder: str | Non
     for cell in app.matrix.select(pattern):
         lock = app.fresh_lock(cell)
         names = _wanted(lock, component)
-        unbuilt = [build for build in builds.unbuilt(lock, app.store) if build.name in names]
-        lacking = builds.pulled(unbuilt, app.store, app.sources(cell), app.progress)
-        if lacking:
-            with_engine(app, cell, builder)(lock, lacking)
-        elif names:
-            app.progress.say(f"{cell.id}: all that it wants compiled is there")
-        else:
-            app.progress.say(f"{cell.id}: nothing is to be compiled, since wheels fit")
+        settings, gpus = app.sources(cell), tuple(app.matrix.gpus.values())
+        missing = [build for build in builds.missing_builds(lock, app.store) if build.name in names]
+        missing = list(builds.pull_wheels(missing, app.store, settings, app.progress))
+        builds.compile_builds(lock, missing, cell, gpus, app.store, settings, app.progress, builder=builder)
+        if not missing and names:
+            app.progress.say(f"{cell.id}: all compiled wheels are there")
+        elif not names:
+            app.progress.say(f"{cell.id}: nothing has to be compiled, since wheels fit")
         keys = [build.key for build in lock.builds if build.name in names]
         wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.store, key))]
     if as_json:

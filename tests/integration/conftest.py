@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app import pipeline
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
+from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock, matrix
 from imagegen.plan.matrix.model import Base
 from imagegen.run.embedded_engine import debs, private
@@ -122,7 +122,7 @@ def built_in(machine: Place, image: str, shared: Path) -> Built:
         if first:
             copy_tree(machine.root, shared / "machine")
             (shared / "said.json").write_text(json.dumps(vars(said)))
-    return Built(pipeline.tags(locked)[1], locked, cell.declarations, said)
+    return Built(local_tags(locked)[1], locked, cell.declarations, said)
 
 
 def copy_tree(source: Path, target: Path) -> None:

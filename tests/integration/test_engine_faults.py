@@ -15,23 +15,25 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from imagegen.app import pipeline
+from imagegen.app.build import BuildOptions, build_image
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError, LostEngineError
-from imagegen.core.progress import Quiet
+from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
+from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.suite.table import applicable
-from imagegen.plan.matrix.model import Declarations
+from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.embedded_engine import debs
 from imagegen.run.engine import Engine, connection
 from imagegen.run.engine.floor import PACKAGES, SUITE
 from tests.integration.daemons import Daemon
+from tests.support.session import session_of
 from tests.tiny_image import tiny_image
 from tests.unit.test_recipe import LOCK
 
@@ -259,20 +261,16 @@ def test_only_what_was_proven_gets_the_moving_tag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = tiny_image(store, busybox, {"bin/env": PASSES, "n": secrets.token_bytes(8)})
-    monkeypatch.setattr(pipeline, "to_store", lambda *_: SimpleNamespace(digest=digest))
+    monkeypatch.setattr("imagegen.app.build.assemble_image", lambda *_, **__: SimpleNamespace(digest=digest))
     lock = replace(LOCK, wheels=(), record=None)
-    moving, fixed = pipeline.tags(lock)
+    cell = cast("Cell", SimpleNamespace(id=lock.cell, declarations=Declarations()))
+    moving, fixed = local_tags(lock)
     with Engine.connect(at(daemon, tmp_path)) as engine:
-        build = partial(
-            pipeline.to_engine,
-            lock,
-            Declarations(),
-            engine,
-            store,
-            at(daemon, tmp_path),
-            gate=lambda _: None,
-            test=True,
-        )
+
+        def build(progress: Progress) -> None:
+            session = session_of(store, at(daemon, tmp_path), progress)
+            build_image(session, cell, lock, engine, BuildOptions())
+
         engine.load(store, small, moving)
         if fault == "killed":
             with stopped(daemon), pytest.raises(LostEngineError, match=f"tagging {moving}"):

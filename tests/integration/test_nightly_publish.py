@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.cli import lock_command, nightly_command, publishing
+from imagegen.cli import lock_command, nightly_command
 from imagegen.cli.app import App
 from imagegen.image import base
 from imagegen.plan import lock
@@ -134,7 +134,7 @@ class Weekdays:
 @pytest.fixture
 def week(debian: Debian, docker_registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weekdays]:
     engines = Engines()
-    monkeypatch.setattr(publishing, "Engine", engines)
+    monkeypatch.setattr("imagegen.app.publish.Engine", engines)
     monkeypatch.setattr(base, "resolve", lambda *_: debian.locked)
     with serving(docker_registry, tmp_path / "hub") as hub:
         way = Way(hub)

@@ -186,7 +186,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
     assert kept.record["units"] == 2
     assert "two.cpp" in store.read(kept.record["log"]).decode()
     assert kept.record["memory"] > 10_000_000
-    assert builds.realise(locked, store, settings, Quiet(), None) == whole, "no engine is needed any more"
+    assert builds.require_wheels(locked, store, settings, Quiet()) == whole, "no engine is needed any more"
 
     tag = f"imagegen-test-{secrets.token_hex(4)}:1"
     engine.load(store, layers.assemble(whole, store, settings, Quiet()).digest, tag)
@@ -197,12 +197,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
 def compiled(locked: Lock, engine: Engine, settings: Settings, store: Store) -> Lock:
     """The lock with its wheels, made on the engine's builder."""
     cell = cast("Cell", SimpleNamespace(recipes=recipes_of(locked.builds[0]), gpus=()))
-    bench = builds.Bench(engine, None, store, settings, Quiet())
-
-    def compiling(lock: Lock, wanted: object) -> None:
-        builds.compile_all(lock, lock.builds, cell, (), bench)
-
-    return builds.realise(locked, store, settings, Quiet(), compiling)
+    return builds.ensure_wheels(locked, cell, (), store, settings, Quiet(), engine=engine)
 
 
 @pytest.mark.slow

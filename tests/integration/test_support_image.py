@@ -10,20 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from imagegen.app import pipeline
+from imagegen.app.build import BuildOptions, build_image
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.plan.matrix.models import Models
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
 from tests.integration.places import Debian, committed
 from tests.integration.small_cell import _locked, write_project
+from tests.support.session import session_of
 from tests.tiny_image import tiny_image
 from tests.wheels import make_wheel
 
@@ -114,7 +117,8 @@ def shell(
     pip = next(each for each in real.wheels if each.name == "pip")
     small = _with(small, torch, numpy, pip, real.uv)
     own = replace(settings, find_links=(*settings.find_links, str(root / "links")))
-    built = pipeline.to_engine(small, {}, engine, debian.store, own, Quiet(), lambda _: None, test=False)
+    cell = cast("Cell", SimpleNamespace(id=small.cell, declarations=Declarations()))
+    built = build_image(session_of(debian.store, own), cell, small, engine, BuildOptions(test=False, audit=False))
     try:
         yield Shell(engine, built.tags[1])
     finally:

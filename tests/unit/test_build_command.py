@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from imagegen.app import pipeline
 from imagegen.cli import build_command
 from imagegen.cli.app import App
 from imagegen.incontainer.suite.table import applicable
@@ -36,15 +35,19 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
 
     @contextmanager
     def connect(*_: Any) -> Iterator[Any]:
-        yield SimpleNamespace(docker_run_line=lambda *words: " ".join(words))
+        yield SimpleNamespace(
+            docker_run_line=lambda *words: " ".join(words), image_digest=lambda _: IMAGE, tag=lambda *_: None
+        )
 
-    def to_engine(lock: Any, *_: Any, test: bool, **__: Any) -> pipeline.Built:
+    def run(*_: Any, **__: Any) -> Report:
         checks = applicable(parts(LOCK))
-        report = Report(IMAGE, LOCK.cell, tuple(Result(each.name, "pass", 0.1) for each in checks))
-        return pipeline.Built(IMAGE, ("demo:latest", "demo:fixed"), report if test else None)
+        return Report(IMAGE, LOCK.cell, tuple(Result(each.name, "pass", 0.1) for each in checks))
 
     monkeypatch.setattr(Engine, "connect", connect)
-    monkeypatch.setattr(pipeline, "to_engine", to_engine)
+    monkeypatch.setattr("imagegen.run.smoke.run", run)
+    monkeypatch.setattr("imagegen.app.build.ensure_wheels", lambda _, __, lock, **___: lock)
+    monkeypatch.setattr("imagegen.app.build.audit_before_image", lambda *_: None)
+    monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
     monkeypatch.setattr(App, "sources", lambda self, _: self.settings)

@@ -363,18 +363,18 @@ def test_an_interrupted_run_stops_its_compilers(yard: Yard, monkeypatch: pytest.
     assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
 
 
-def test_a_lock_without_builds_is_realised_already(tmp_path: Path) -> None:
+def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:
     lock = replace(WITH_BUILD, builds=())
     settings = Settings.from_environment({"HOME": str(tmp_path)})
-    assert builds.realise(lock, Store(tmp_path / "store"), settings, Quiet(), None) is lock
+    assert builds.require_wheels(lock, Store(tmp_path / "store"), settings, Quiet()) is lock
 
 
 def test_without_an_engine_the_error_names_the_command(yard: Yard) -> None:
     with raises("source-build-required") as caught:
-        builds.realise(yard.lock, yard.store, yard.bench.settings, Quiet(), None)
+        builds.require_wheels(yard.lock, yard.store, yard.bench.settings, Quiet())
     assert "imagegen wheels build --cell tiny-cu130-py311" in str(caught.value)
     yard.compile()
-    whole = builds.realise(yard.lock, yard.store, yard.bench.settings, Quiet(), None)
+    whole = builds.require_wheels(yard.lock, yard.store, yard.bench.settings, Quiet())
     (wheel,) = (each for each in whole.wheels if each.build)
     assert (wheel.name, wheel.build) == ("demo-ext", yard.lock.builds[0].key)
     assert whole.builds == yard.lock.builds

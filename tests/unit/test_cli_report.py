@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagegen.app import pipeline, site
+from imagegen.app import audit, site
 from imagegen.app.nightly import changes
 from imagegen.cli.app import App
 from imagegen.cli.commands import cli
@@ -57,7 +57,7 @@ def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: 
     store = Store(tmp_path / "cache" / "imagegen" / "store")
     locked = lock.read(shipped("locks") / f"{CELL}.toml")
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
-    store.remember("audit", pipeline._audit_key(locked, cell), found)
+    store.remember("audit", audit._audit_key(locked, cell), found)
     assert locked.record
     wanted = proof.Wanted.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
     proof.remember(store, proof.Proof(wanted.image, wanted.suite, gpu=False, report=SMOKE.as_dict()))

@@ -25,7 +25,7 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.causes import Clue, likely
 from imagegen.supply.compare.contents import Found
-from imagegen.supply.compare.rebuild import Comparison, Level, compared, made_again
+from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
 from imagegen.supply.compare.trees import entries, first_difference
 from tests.published import made
 from tests.support.errors import raises
@@ -219,7 +219,7 @@ def test_an_empty_store_is_used_and_goes(store: Store, tmp_path: Path, monkeypat
     monkeypatch.setattr(layers, "assemble", assemble)
     lock, built = made(LOCK, store)
     settings = Settings.from_environment({"HOME": str(tmp_path)})
-    with made_again(lock, store, settings, Quiet()) as (whole, again, empty):
+    with rebuild_image(lock, store, settings, Quiet(), None, ()) as (whole, again, empty):
         assert (whole, again.digest) == (lock, built.digest)
         assert empty.has(built.digest)
     assert seen

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
-from imagegen.cli.publishing import Publisher, Wishes
 from imagegen.core import git
 from imagegen.core.errors import FetchError
 from imagegen.core.git import command, worktree
@@ -268,9 +268,9 @@ def test_publishing_goes_on_without_a_source(
 ) -> None:
     top = repository(tmp_path / "top")
     app = App(environment(tmp_path), top)
-    assert Publisher(app, "127.0.0.1:1/x", Wishes()).source
+    assert Publisher(app, "127.0.0.1:1/x", PublishOptions()).source
     estrange(top, monkeypatch)
-    assert Publisher(app, "127.0.0.1:1/x", Wishes()).source is None
+    assert Publisher(app, "127.0.0.1:1/x", PublishOptions()).source is None
     assert str(top) in capsys.readouterr().err
 
 

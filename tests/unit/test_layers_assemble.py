@@ -24,7 +24,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.base import BaseLayer
-from imagegen.image.layers import bytecode
+from imagegen.image.layers import LayerStack, bytecode, resolve_layers
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
@@ -181,14 +181,17 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
 
 
 @pytest.mark.usefixtures("_a_base")
-def test_the_bottom_without_gaps_is_told_as_it_grows(store: Store, tmp_path: Path, settings: Settings) -> None:
+def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock = lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")))
-    told: list[list[str]] = []
-    built = assembling.assemble(lock, store, settings, Quiet(), lambda layers: told.append([x.name for x in layers]))
-    whole = [layer.name for layer in built.layers]
-    assert told[-1] == whole
-    assert all(names == whole[: len(names)] for names in told)
-    assert [len(names) for names in told] == sorted({len(names) for names in told})
+    sources = resolve_layers(lock, store)
+    stack, bottoms = LayerStack(sources), []
+    for layer in assembling.ensure_layers(lock, sources, store, settings, Quiet()):
+        stack.add(layer)
+        bottoms.append([each.name for each in stack.bottom()])
+    whole = [layer.name for layer in stack.layers()]
+    assert bottoms[-1] == whole
+    assert all(names == whole[: len(names)] for names in bottoms)
+    assert [len(names) for names in bottoms] == sorted(len(names) for names in bottoms)
 
 
 @pytest.mark.usefixtures("_a_base")

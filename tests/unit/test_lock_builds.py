@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import BuildError
 from imagegen.image.inputs import contents
 from imagegen.plan import rules as compat
-from imagegen.plan.lock import dumps, inputs_hash, realised
+from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
 from imagegen.plan.lock.builds import BUILDER, builder, closure, compiler, key_of, keyed
 from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.plan.lock.file import LockErrors, loads
@@ -265,14 +265,14 @@ def test_the_closure_follows_who_asks_for_whom() -> None:
 
 
 def test_realised_wheels_take_their_place_and_leave_the_inputs_alone() -> None:
-    lock = realised(WITH, {"fast": BUILT})
+    lock = with_built_wheels(WITH, {"fast": BUILT})
     assert [each.name for each in lock.wheels] == ["fast", "nvidia-cuda-nvcc", "torch"]
     fast = lock.wheels[0]
     assert (fast.file.sha256, fast.file.index, fast.build) == (B, "wheelhouse", BUILT.key)
     assert (fast.because, fast.choice) == (BUILD.because, BUILD.choice)
     assert inputs_hash(lock) == inputs_hash(WITH)
     assert dumps(lock) == dumps(WITH)
-    assert realised(lock, {"fast": BUILT}) == lock
+    assert with_built_wheels(lock, {"fast": BUILT}) == lock
     assert [each.name for each in lock.packages] == [each.name for each in lock.wheels]
     assert compat.facts_of_lock(lock).packages == compat.facts_of_lock(WITH).packages
     assert f"sha256:{SOURCE.sha256}" in contents(WITH)
@@ -288,7 +288,7 @@ def test_realised_wheels_take_their_place_and_leave_the_inputs_alone() -> None:
 )
 def test_a_build_is_realised_by_its_own_wheel_alone(built: dict[str, BuiltWheel], why: str) -> None:
     with pytest.raises(BuildError, match=why):
-        realised(WITH, built)
+        with_built_wheels(WITH, built)
 
 
 words = st.from_regex(r"[a-z][a-z_]{0,6}", fullmatch=True)

@@ -18,7 +18,7 @@ from imagegen.core.registry.mirror import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.inputs.foundation import libpython_link, workshop_of
-from imagegen.image.layers import foundation
+from imagegen.image.layers import base_layers
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.plan import lock
 from imagegen.plan.lock import interpreters
@@ -205,15 +205,19 @@ def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
     assert third.key not in (base.key(bare), base.key(with_python))
 
 
+def keys_of(locked: Lock) -> list[str]:
+    return [part.key for part in base_layers.plan_base(locked)]
+
+
 def names_of(locked: Lock) -> list[str]:
-    return list(foundation.names(locked).values())
+    return [part.name for part in base_layers.plan_base(locked)]
 
 
 def test_its_layer_lies_between_base_and_venv() -> None:
     assert names_of(OF_312) == ["base", "interpreter"]
     assert names_of(replace(OF_312, interpreter=LOCKED)) == ["base"]
     other = replace(OF_312, interpreter=replace(STANDALONE, file=replace(ARCHIVE, sha256="d" * 64)))
-    (lower, upper), (same, moved) = foundation.names(OF_312), foundation.names(other)
+    (lower, upper), (same, moved) = keys_of(OF_312), keys_of(other)
     assert lower == same
     assert upper != moved
     assert layer_key(OF_312, OF_312.wheels) != layer_key(other, OF_312.wheels)
@@ -223,7 +227,7 @@ def test_stacks_on_one_standalone_interpreter_share_layers_whatever_the_base() -
     """A distribution's interpreter is its base's packages; a standalone one is the same on every base."""
     elsewhere = replace(OF_312, base=replace(OF_312.base, debs=OF_312.base.debs[:-1]))
     assert [part.key for part in plan(OF_312)] == [part.key for part in plan(elsewhere)]
-    (lower, upper), (moved, same) = foundation.names(OF_312), foundation.names(elsewhere)
+    (lower, upper), (moved, same) = keys_of(OF_312), keys_of(elsewhere)
     assert lower != moved
     assert upper == same
 

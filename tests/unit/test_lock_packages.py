@@ -16,7 +16,7 @@ from imagegen.image import base
 from imagegen.image import dockerfile as recipe
 from imagegen.image.base.added import verify_status
 from imagegen.image.inputs.contents import contents
-from imagegen.image.layers import foundation
+from imagegen.image.layers import base_layers
 from imagegen.plan.lock import contradictions, dumps, stale
 from imagegen.plan.lock.base import LockedArchive
 from imagegen.plan.lock.file import loads
@@ -121,9 +121,9 @@ bases:
 
 
 def test_the_layer_lies_between_base_and_venv_and_its_key_covers_both() -> None:
-    names = list(foundation.names(WITH).values())
+    names = [part.name for part in base_layers.plan_base(WITH)]
     assert names == ["base", "packages"]
-    assert list(foundation.names(replace(WITH, added=replace(ADDED, debs=()))).values()) == ["base"]
+    assert [part.name for part in base_layers.plan_base(replace(WITH, added=replace(ADDED, debs=())))] == ["base"]
     key = base.packages_key(ADDED, base.key(LOCK.base))
     assert base.packages_key(replace(ADDED, requested={}, archives=()), base.key(LOCK.base)) == key
     assert base.packages_key(ADDED, "sha256:" + "0" * 64) != key

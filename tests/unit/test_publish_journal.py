@@ -10,11 +10,12 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
+from imagegen.core.progress import Quiet
 from imagegen.core.registry import Repository, Target, parse
 from imagegen.core.store import Store
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.supply.publish import journal
-from imagegen.supply.publish.journal import Manifest, Place
+from imagegen.supply.publish.journal import Manifest, RemoteRepository
 from tests.environment import environment
 from tests.registry_writes import Writable, answering
 from tests.support.errors import raises
@@ -27,8 +28,10 @@ class Scene:
 
     def __init__(self, root: Path, registry: Writable, client: Client, settings: Settings) -> None:
         self.registry, self.store, self.said = registry, Store(root / "store"), list[str]()
+        self.progress = Quiet()
+        self.progress.say = self.said.append  # type: ignore[method-assign]
         name = parse(f"{registry.host}/acme/rl/demo")
-        self.place = Place(name, Target(name, client, settings), Repository(name, client, settings))
+        self.place = RemoteRepository(name, Target(name, client, settings), Repository(name, client, settings))
         config = registry.blob("acme/rl/demo", b"{}", "c")
         self.old, self.new, self.theirs = (
             str(registry.put("acme/rl/demo", self.manifest(config, name))["digest"])
@@ -49,7 +52,7 @@ class Scene:
         self.registry.documents[start + tag] = self.registry.documents[start + digest]
 
     def stands(self) -> list[str | None]:
-        return [self.place.standing(tag) for tag in TAGS]
+        return [self.place.resolve_tag(tag) for tag in TAGS]
 
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
@@ -59,7 +62,7 @@ class Scene:
             self.name(tag, self.new)
 
     def settle(self) -> None:
-        journal.settle(self.place, self.store, self.said.append)
+        journal.recover(self.place, self.store, self.progress)
 
 
 @pytest.fixture
@@ -72,10 +75,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_tags_move_together(scene: Scene) -> None:
-    moved = journal.move(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.said.append)
+    moved = journal.move(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
     assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
     assert scene.stands() == [scene.new] * 3
-    assert journal.move(scene.place, scene.store, scene.to, TAGS, scene.said.append) == {}
+    assert journal.move(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
     assert not scene.store.keys("publishing")
 
 
@@ -84,7 +87,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
         lambda handler: handler.path.endswith("/cu130-py311") and answering(400, "PUT", times=1)(handler)
     )
     with pytest.raises(PublishError) as refused:
-        journal.move(scene.place, scene.store, scene.to, TAGS, scene.said.append)
+        journal.move(scene.place, scene.store, scene.to, TAGS, scene.progress)
     assert "the tags are where they were" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
     assert not scene.store.keys("publishing")
@@ -127,6 +130,6 @@ def test_an_image_that_is_gone_holds_nobody_up(scene: Scene) -> None:
     scene.killed("latest")
     del scene.registry.documents[f"/v2/acme/rl/demo/manifests/{scene.old}"]
     scene.settle()
-    assert scene.place.standing("latest") == scene.new
-    assert "stays: nobody has the manifest" in " ".join(scene.said)
+    assert scene.place.resolve_tag("latest") == scene.new
+    assert "stays: the manifest that it named" in " ".join(scene.said)
     assert not scene.store.keys("publishing")

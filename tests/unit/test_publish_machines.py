@@ -19,10 +19,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.publish import Published
-from imagegen.cli import publishing
+from imagegen.app.publish import Published, publish_image
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
-from imagegen.cli.publishing import Publisher, Wishes
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, digest_of
@@ -87,7 +86,7 @@ def registry() -> Iterator[Writable]:
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     engines = Engines()
-    monkeypatch.setattr(publishing, "Engine", engines)
+    monkeypatch.setattr("imagegen.app.publish.Engine", engines)
     monkeypatch.setattr(smoke, "run", engines.run)
     return engines
 
@@ -175,20 +174,20 @@ class Machine:
         images = {"demo": CELL, OTHER: CELL}
         self.app = SimpleNamespace(
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
-            matrix=SimpleNamespace(defaults=images, select=lambda name: (images[name],)),
+            matrix=SimpleNamespace(defaults=images, gpus={}, select=lambda name: (images[name],)),
             sources=lambda _: real.settings,
         )  # fmt: skip
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> Published:
-        asked = Wishes(key=self.team.key if key else None, **wishes)
+        asked = PublishOptions(key=self.team.key if key else None, **wishes)
         publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", asked)
-        return publisher.publish(CELL, lock)
+        return publish_image(publisher, CELL, lock)
 
     def kinds(self, digest: str) -> dict[str, str | None]:
         """Name of each attached document's kind -> who attests it."""
-        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", Wishes())
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
         with Client(self.app.settings) as client:
-            place = publisher.place(client, publisher.reference("demo"))
+            place = publisher.repository(client, publisher.reference("demo"))
             found = attached(place.repository, digest, Trust(publisher.project))
         assert len({each.document.kind for each in found}) == len(found), "each once"
         return {each.document.kind.name: each.signer for each in found}
@@ -286,7 +285,7 @@ def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines
     two = team.machine("two", lock)
     assert two.publish(lock, test=False).digest == published.digest
     assert carried.known(lock, two.store) == known
-    warned = [line for line in two.said if "what is known of the wheels is learned from them" in line]
+    warned = [line for line in two.said if "the wheels are scanned here" in line]
     assert len(warned) == (how == "altered")
 
 

@@ -18,13 +18,12 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.app import pipeline
 from imagegen.core.errors import LockError, MatrixErrors
 from imagegen.core.registry.image import Config
 from imagegen.core.registry.image import Image as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
-from imagegen.image.layers.image import image, labels
+from imagegen.image.layers.image import image, labels, local_tags
 from imagegen.plan import matrix
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import _render, _value, loads
@@ -302,7 +301,7 @@ def test_no_name_becomes_a_word_of_the_printed_command(field: str) -> None:
             lock = loads(dumps(replace(LOCK, **{field: f"tiny{piece}"})))  # type: ignore[arg-type]
         except LockError:
             continue
-        found = shlex.split(recipe.render(lock, pipeline.tags(lock)[0]).arguments)
+        found = shlex.split(recipe.render(lock, local_tags(lock)[0]).arguments)
         assert re.fullmatch(r"imagegen/[a-z0-9._-]+:[a-z0-9._-]*-plain", found[place])
         assert [*found[:place], *found[place + 1 :]] == [*words[:place], *words[place + 1 :]]
 

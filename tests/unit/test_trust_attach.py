@@ -20,6 +20,7 @@ from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
+from tests.support.errors import raises
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)
 OTHER = Descriptor(IMAGE.media_type, "sha256:" + "b2" * 32, 400)

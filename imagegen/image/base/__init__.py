@@ -16,18 +16,17 @@ from imagegen.image.base.image import fetch as fetch_layers
 from imagegen.image.base.image import require_published
 from imagegen.image.base.packages import resolve_packages
 from imagegen.image.base.resolve import resolve
-from imagegen.image.base.rootfs import Bring, Made, keep, merged_tree, rootfs
+from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
 from imagegen.image.base.unpack import verified
 from imagegen.plan.lock.base import Deb, LockedBase, LockedPackages
 
 __all__ = [
     "TAR",
     "BaseLayer",
-    "Bring",
     "Deb",
     "LockedBase",
     "LockedPackages",
-    "Made",
+    "PrebuiltBase",
     "build",
     "build_packages",
     "fetch_files",

@@ -6,31 +6,36 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Layer
+from imagegen.core.registry import Layer, Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
 from imagegen.image.base.unpack import inside, unpack
 from imagegen.plan.lock.base import LockedBase
 
-Bring = Callable[[Layer], Layer]  # puts a layer's blob into the store; returns it as it is there, however compressed
-
 
 @dataclass(frozen=True)
-class Made:
-    """A base that others have made and the caller believes: its layers from the bottom up, and how to have them."""
+class PrebuiltBase:
+    """A base, with the packages added to it, from a trusted source: its layers from the bottom up, in `repository`."""
 
     layers: tuple[Layer, ...]
-    bring: Bring
+    repository: Repository
 
-    def needed(self) -> int:
-        """Bytes, about, that they take in the store with their tree."""
+    def fetch(self, store: Store, progress: Progress) -> tuple[Layer, ...]:
+        """Download the layers into the store, verified, and return them. Raises FetchError, StoreError."""
+        for layer in self.layers:
+            with progress.meter("fetching a layer of the base", layer.size) as meter:
+                self.repository.download(layer.digest, layer.size, store, meter)
+        return self.layers
+
+    def required_bytes(self) -> int:
+        """Estimate the bytes that the layers and their file tree take in the store."""
         return (1 + image.UNPACKED) * sum(layer.size for layer in self.layers)
 
 
@@ -39,17 +44,17 @@ def rootfs(
     store: Store,
     settings: Settings,
     progress: Progress,
-    made: Made | None = None,
+    prebuilt: PrebuiltBase | None = None,
     program: str | None = None,
 ) -> Path:
-    """The unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
+    """Return the unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
-    Where the store would have to build or fetch it, and it is `made` already, that one's layers are brought and
-    unpacked, held to their digests and diff_ids. The tree gets its name when it is complete, and is made again when
-    `program`, an absolute path, is missing in it. Raises as `build`, `image.fetch` and `made.bring` do, and BaseError
-    when it cannot be unpacked or has no `program`.
+    Where the store would have to build or fetch the base, the layers of `prebuilt` are downloaded instead and verified
+    by digest and diff_id. The tree gets its name when it is complete, and is unpacked again when `program`, an absolute
+    path, is missing in it. Raises as `build`, `image.fetch` and `PrebuiltBase.fetch` do, and BaseError when the base
+    cannot be unpacked or has no `program`.
     """
-    theirs = made if made and needed(locked, store) else None
+    theirs = prebuilt if prebuilt and needed(locked, store) else None
     if theirs:
         name = (key(locked) if locked.content else theirs.layers[0].diff_id).removeprefix("sha256:")
     elif locked.content:
@@ -62,7 +67,7 @@ def rootfs(
         if store.use(tree) is None or not _has(tree, program):
             with timed(progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
-                _unpack(locked, store, tree, theirs)
+                _unpack(locked, store, progress, tree, theirs)
         if not _has(tree, program):
             raise BaseError(
                 f"base {locked.name} has no {program}",
@@ -102,11 +107,11 @@ def _has(tree: Path, program: str | None) -> bool:
     return tree.is_dir() and (program is None or inside(tree, program).is_file())
 
 
-def _unpack(locked: LockedBase, store: Store, tree: Path, made: Made | None) -> None:
+def _unpack(locked: LockedBase, store: Store, progress: Progress, tree: Path, prebuilt: PrebuiltBase | None) -> None:
     with store.room("rootfs") as work:
         work.chmod(0o755)
-        if made:
-            unpack([replace(made.bring(layer), diff_id=layer.diff_id) for layer in made.layers], store, work)
+        if prebuilt:
+            unpack(prebuilt.fetch(store, progress), store, work)
         elif locked.content:
             unpack(locked.content.layers, store, work)
         else:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from imagegen.core.config import Settings
@@ -65,22 +64,22 @@ def _as_layer(built: base.BaseLayer) -> Layer:
 
 
 def tree(
-    below: Foundation, store: Store, settings: Settings, progress: Progress, made: base.Made | None = None
+    below: Foundation, store: Store, settings: Settings, progress: Progress, prebuilt: base.PrebuiltBase | None = None
 ) -> Path:
     """Return the file tree of all that lies under the venv, unpacked in the store; no file of it is byte-code of ours.
 
-    `made` is base and packages where a trusted image has them. Raises as `base.rootfs` does, MissingFiles, and
+    `prebuilt` is base and packages from a trusted source, if any. Raises as `base.rootfs` does, MissingFiles, and
     BaseError for an interpreter that cannot be unpacked.
     """
     locked = below.interpreter
     if locked.file is None:
-        return _bottom_tree(below, store, settings, progress, made, locked.path)
+        return _bottom_tree(below, store, settings, progress, prebuilt, locked.path)
     name = tree_key(below).removeprefix("sha256:")
     found = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
         if store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
             shutil.rmtree(found, ignore_errors=True)
-            bottom = _bottom_tree(below, store, settings, progress, made)
+            bottom = _bottom_tree(below, store, settings, progress, prebuilt)
             interpreters.fetch(locked, store, settings, progress)
             with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
                 _merge(bottom, locked, store, work)
@@ -93,17 +92,17 @@ def _bottom_tree(
     store: Store,
     settings: Settings,
     progress: Progress,
-    made: base.Made | None,
+    prebuilt: base.PrebuiltBase | None,
     program: str | None = None,
 ) -> Path:
     """The tree of base and packages. Raises BaseError where it has no `program`."""
     added = below.added
     if added is None:
-        return base.rootfs(below.base, store, settings, progress, made, program)
+        return base.rootfs(below.base, store, settings, progress, prebuilt, program)
 
     def layers() -> Sequence[Layer]:
-        if made and not base.packages_built(added, base.key(below.base), store):
-            return [replace(made.bring(layer), diff_id=layer.diff_id) for layer in made.layers]
+        if prebuilt and not base.packages_built(added, base.key(below.base), store):
+            return prebuilt.fetch(store, progress)
         bottom, _ = _bottom(below, store, settings, progress)
         return [*bottom, _as_layer(packages_layer(below, store, settings, progress))]
 

@@ -1,27 +1,41 @@
 """Locked wheels -> deterministic layers -> OCI image in the store."""
 
-from imagegen.image.layers.assemble import Grown, assemble, assemble_base, compare, made_here, record_of
+from imagegen.image.layers.assemble import (
+    assemble,
+    assemble_base,
+    built_digest,
+    compare_with_record,
+    ensure_layers,
+    record_of,
+    write_image,
+)
 from imagegen.image.layers.image import Image, environment, image
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.recorded import keep_record, record_contradictions, recorded_image
 from imagegen.image.layers.sizes import Size, layer_sizes, package_sizes, shared
+from imagegen.image.layers.sources import LayerStack, Origin, RemoteLayers, resolve_layers
 
 __all__ = [
-    "Grown",
     "Image",
     "Layer",
+    "LayerStack",
+    "Origin",
+    "RemoteLayers",
     "Size",
     "assemble",
     "assemble_base",
-    "compare",
+    "built_digest",
+    "compare_with_record",
+    "ensure_layers",
     "environment",
     "image",
     "keep_record",
     "layer_sizes",
-    "made_here",
     "package_sizes",
     "record_contradictions",
     "record_of",
     "recorded_image",
+    "resolve_layers",
     "shared",
+    "write_image",
 ]

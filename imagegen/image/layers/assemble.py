@@ -1,16 +1,13 @@
-"""Lock -> image in the store. Downloads, the base and the conversion of wheels overlap; what is known is not redone."""
+"""Build an image from a lock: downloads, the base and the conversion of wheels overlap, and nothing is built twice."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, replace
-from types import MappingProxyType
 from typing import Any
 
 from imagegen.core.config import Settings
@@ -18,140 +15,95 @@ from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.inputs import complete, fetch_each, tree
-from imagegen.image.layers import foundation, ownership, reuse, space
+from imagegen.image.layers import base_layers, ownership
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Image, base_image, image, keep
-from imagegen.image.layers.layer import Layer, known, skeleton_layer, support_layer, wheels_layer
-from imagegen.image.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, plan
+from imagegen.image.layers.layer import Layer, skeleton_layer, support_layer, wheels_layer
+from imagegen.image.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json
+from imagegen.image.layers.sources import (
+    LayerSource,
+    LayerStack,
+    Origin,
+    RemoteLayers,
+    prebuilt_base,
+    previously_built_layers,
+    required_bytes,
+    resolve_layers,
+)
 from imagegen.plan.lock import contents_hash
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
-_IMAGE = "image"  # records of the store: what a lock gave
-
-Grown = Callable[[Sequence[Layer]], None]
+_IMAGE = "image"  # kind of the store's records: the image that a lock gave
 
 
-def assemble(
+def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+    """Build every layer that the store lacks and write the image. Raises as `ensure_layers`."""
+    sources = resolve_layers(lock, store)
+    stack = LayerStack(sources)
+    for layer in ensure_layers(lock, sources, store, settings, progress):
+        stack.add(layer)
+    return write_image(lock, stack, store)
+
+
+def ensure_layers(
     lock: Lock,
+    sources: Sequence[LayerSource],
     store: Store,
     settings: Settings,
     progress: Progress,
-    grown: Grown = lambda _: None,
-    gate: Callable[[], None] = lambda: None,
-    elsewhere: Mapping[str, Layer] = MappingProxyType({}),
-    bring: base.Bring | None = None,
-) -> Image:
-    """Make every layer that the store lacks and that is not `elsewhere`, then config and manifest.
+    remote: RemoteLayers | None = None,
+) -> Iterator[Layer]:
+    """Build the layers that `sources` name for it; yield each when the store has it, in no fixed order.
 
-    `grown` is called, from any thread, with the image's bottom whenever there is more of it in the store: an engine can
-    load that meanwhile. `gate` is called when all layers are there, and what an audit needs of them is known: what it
-    raises ends the matter, and no image is made.
+    A base that must be unpacked, since its interpreter compiles byte-code, comes from `remote` where it can. At the end
+    all files that the image's wheels install are known, and no two packages own one file.
 
-    `elsewhere` are layers by their key that the caller believes to be what this would make: they are taken as they are,
-    and nothing is fetched or made for them, unless nobody knows which files their wheels bring (`inventory.carried`).
-    `bring` can have the base's among them here, whose tree compiles byte-code for what is made.
-
-    Raises FetchError, WheelError, BaseError, SandboxError, and what `bring` raises; the store keeps whatever was
-    finished before.
+    Raises FetchError, WheelError, BaseError, SandboxError, StoreError; the store keeps every finished layer.
     """
     base.require_published(lock.base, lock.platform, store, settings, progress)
-    plans = plan(lock)
-    bottom = foundation.names(lock)
-    stack = _Stack([*bottom, *(part.key for part in plans)], grown)
-    for layer in (*foundation.known_layers(lock, store), *(known(store, part.name, part.key) for part in plans)):
-        if layer is not None:
-            stack.add(layer)
-    _take(stack, lock, plans, elsewhere, store, progress)
-    missing = [part for part in plans if part.key not in stack.found]
-    made = foundation.made(lock, elsewhere, bring)
-    store.expect(space.needed(lock, missing, store, made))
+    below = {part.key for part in base_layers.plan_base(lock)}
+    present = {source.plan.key for source in sources if source.origin is not Origin.BUILD}
+    missing = [source.plan for source in sources if source.plan.key not in present | below]
+    prebuilt = prebuilt_base(lock, remote)
+    store.expect(required_bytes(lock, missing, store, prebuilt))
     if missing:
-        _convert(missing, lock, store, settings, progress, stack, made)
-    elif not stack.found.keys() >= bottom.keys():
-        _add_foundation(stack, lock, store, settings, progress, made)
-    ownership.check(store, lock)  # layers that are known one by one may still clash
-    gate()
+        yield from _convert(missing, lock, store, settings, progress, present, prebuilt)
+    elif not below <= present:
+        yield from base_layers.build_base(lock, store, settings, progress, prebuilt, present)
+    ownership.check(store, lock)  # layers of other images, which are reused, may own a file of these
+
+
+def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
+    """Write config and manifest of the image and return it.
+
+    The store remembers it for `built_digest` where every layer is one that this store built itself.
+    """
     built = keep(store, image(lock, stack.layers()))
-    own = reuse.remembered(lock, store)
-    if all(own.get(key) == stack.found[key] for key in stack.taken):
+    own = previously_built_layers(lock, store) if stack.remote else {}
+    if all(own.get(layer.key) == layer for layer in built.layers if layer.key in stack.remote):
         store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
     return built
 
 
-def _take(
-    stack: _Stack,
-    lock: Lock,
-    plans: Sequence[LayerPlan],
-    elsewhere: Mapping[str, Layer],
-    store: Store,
-    progress: Progress,
-) -> None:
-    """Give the stack what it lacks of the layers elsewhere, as far as their files can be held against others'."""
-    for layer in foundation.named(lock, elsewhere):
-        if layer.key not in stack.found:
-            stack.take(layer)
-    unknown = 0
-    for part in plans:
-        if part.key in elsewhere and part.key not in stack.found:
-            if all(ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels):
-                stack.take(replace(elsewhere[part.key], name=part.name, key=part.key))
-            else:
-                unknown += 1
-    if unknown:
-        progress.say(f"note: {counted(unknown, 'layer')} must be made here: nothing is known of their wheels' files")
-
-
-class _Stack:
-    """The image's layers, added in any order; says when the part without gaps, from the bottom, has grown.
-
-    Those that are taken are not in the store, and an engine cannot have them from there.
-    """
-
-    def __init__(self, keys: Sequence[str], grown: Grown) -> None:
-        self._keys, self._grown = keys, grown
-        self.found: dict[str, Layer] = {}
-        self.taken: set[str] = set()
-        self._height = 0
-        self._lock = threading.Lock()
-
-    def take(self, layer: Layer) -> None:
-        self.found[layer.key] = layer
-        self.taken.add(layer.key)
-
-    def add(self, layer: Layer) -> None:
-        with self._lock:
-            self.found[layer.key] = layer
-            self.taken.discard(layer.key)
-            here = self.found.keys() - self.taken
-            whole = list(itertools.takewhile(here.__contains__, self._keys))
-            if len(whole) > self._height:
-                self._height = len(whole)
-                self._grown([self.found[key] for key in whole])
-
-    def layers(self) -> list[Layer]:
-        return [self.found[key] for key in self._keys]
-
-
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
-    """Make what lies under the venv an image in the store."""
+    """Build the layers under the venv and write them as an image."""
     base.require_published(lock.base, lock.platform, store, settings, progress)
-    return keep(store, base_image(lock, list(foundation.layers(lock, store, settings, progress))))
+    return keep(store, base_image(lock, list(base_layers.build_base(lock, store, settings, progress))))
 
 
 def record_of(built: Image) -> Record:
-    """What `lock --record` writes."""
+    """Return what `lock --record` writes into the lock."""
     layers = tuple(
         RecordedLayer(layer.name, layer.key, layer.diff_id, layer.digest, layer.size) for layer in built.layers
     )
     return Record(LAYER_FORMAT, CODEC, layers, built.digest)
 
 
-def compare(lock: Lock, built: Image) -> str | None:
-    """Hold the build to its record: None when equal, a remark when only the codec differs.
+def compare_with_record(lock: Lock, built: Image) -> str | None:
+    """Compare the image with the lock's record: return None when equal, a note when only the codec differs.
 
     Raises ReproducibilityError when the unpacked contents (diff_ids) differ, or the digests under the same codec.
     """
@@ -188,10 +140,10 @@ def compare(lock: Lock, built: Image) -> str | None:
     )
 
 
-def made_here(lock: Lock, store: Store) -> str | None:
-    """The digest of the image that this store has made of the lock before, if it did and the record agrees.
+def built_digest(lock: Lock, store: Store) -> str | None:
+    """Return the digest of the image that this store built of the lock before, if it did and the record agrees.
 
-    A record is a claim: a lock from elsewhere may name any image that an engine happens to hold.
+    The record alone does not count: an edited lock may name any image that an engine happens to hold.
     """
     known, record = store.recall(_IMAGE, _memory_key(lock)), lock.record
     if known is None:
@@ -214,60 +166,66 @@ def _memory_key(lock: Lock) -> str:
     return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
-def _add_foundation(
-    stack: _Stack, lock: Lock, store: Store, settings: Settings, progress: Progress, made: base.Made | None
-) -> None:
-    for layer in foundation.layers(lock, store, settings, progress, made, stack.found):
-        stack.add(layer)
-
-
 def _convert(
     missing: list[LayerPlan],
     lock: Lock,
     store: Store,
     settings: Settings,
     progress: Progress,
-    stack: _Stack,
-    made: base.Made | None,
-) -> None:
-    """Add what is missing. A layer is converted as soon as the last of its wheels is there.
+    present: set[str],
+    prebuilt: base.PrebuiltBase | None,
+) -> Iterator[Layer]:
+    """Yield the missing layers and the base's. A layer is converted as soon as the last of its wheels is there.
 
-    The first failure, of the base too, ends it all: nobody waits for gigabytes to hear of it.
+    The first failure, of the base too, ends all work, so that it is not reported after gigabytes of downloads.
     """
     needed = replace(lock, wheels=tuple(wheel for part in missing for wheel in part.wheels))
     cores = len(os.sched_getaffinity(0))
-    side = ThreadPoolExecutor(1, thread_name_prefix="foundation")
+    side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
-    rootfs = side.submit(tree, lock.foundation, store, settings, progress, made)
+    rootfs = side.submit(tree, lock.foundation, store, settings, progress, prebuilt)
     work: list[Future[Any]] = [rootfs]
-    if not stack.found.keys() >= foundation.names(lock).keys():
-        work.append(side.submit(_add_foundation, stack, lock, store, settings, progress, made))
+    finished: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
+
+    def build_base() -> None:
+        for layer in base_layers.build_base(lock, store, settings, progress, prebuilt, present):
+            finished.put(layer)
+
+    if not {part.key for part in base_layers.plan_base(lock)} <= present:
+        work.append(side.submit(build_base))
     with Compiler(rootfs, lock.interpreter.path, cores) as compiler:
 
-        def make() -> None:
-            """Of what is ready, the layer nearest to the bottom: the engine takes them from there."""
+        def convert() -> None:
+            """Build, of the layers that are ready, the one nearest to the bottom: engines load them in that order."""
             part = missing[ready.get_nowait()]
             if part.wheels:
-                stack.add(wheels_layer(store, part, lock, compiler))
+                finished.put(wheels_layer(store, part, lock, compiler))
             elif part.name == SUPPORT:
-                stack.add(support_layer(store, part, lock, compiler))
+                finished.put(support_layer(store, part, lock, compiler))
             else:
-                stack.add(skeleton_layer(store, part, lock))
+                finished.put(skeleton_layer(store, part, lock))
 
         try:
             with closing(fetch_each(needed, store, settings, progress, rootfs.result)) as arrivals:
                 for part in _as_ready(missing, arrivals):
                     ready.put(missing.index(part))
-                    work.append(pool.submit(make))
+                    work.append(pool.submit(convert))
                     _raise_failed(work)
-            for future in work:
+                    yield from _drain(finished)
+            for future in as_completed(work):
                 future.result()
+                yield from _drain(finished)
         except MissingFiles as error:
             raise complete(error, needed, store) from error
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)
+
+
+def _drain(finished: queue.SimpleQueue[Layer]) -> Iterator[Layer]:
+    while not finished.empty():
+        yield finished.get_nowait()
 
 
 def _raise_failed(futures: Iterable[Future[Any]]) -> None:
@@ -277,7 +235,7 @@ def _raise_failed(futures: Iterable[Future[Any]]) -> None:
 
 
 def _as_ready(plans: list[LayerPlan], arrivals: Iterable[LockedWheel]) -> Iterator[LayerPlan]:
-    """Each plan once the last of its wheels has arrived."""
+    """Yield each plan once the last of its wheels has arrived."""
     waiting = {part.key: {wheel.name for wheel in part.wheels} for part in plans}
     owner = {wheel.name: part for part in plans for wheel in part.wheels}
     yield from (part for part in plans if not part.wheels)

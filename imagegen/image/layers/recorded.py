@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen.image.layers import foundation
+from imagegen.image.layers import base_layers
 from imagegen.image.layers.codec import MEDIA_TYPE
 from imagegen.image.layers.image import Image, image
 from imagegen.image.layers.layer import Layer
-from imagegen.image.layers.plan import LAYER_FORMAT, group_of, plan
+from imagegen.image.layers.plan import LAYER_FORMAT, group_of
+from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock.model import Lock
 
 
 def recorded_image(lock: Lock) -> Image:
     """Return config and manifest of the layers that the lock records; the layers themselves are not needed."""
-    types = {layer.digest: layer.media_type for layer in foundation.taken(lock)}
+    types = {layer.digest: layer.media_type for layer in base_layers.from_image(lock)}
     recorded = lock.record.layers if lock.record else ()
     return image(
         lock,
@@ -49,7 +50,7 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
         return ()
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
     unknown = uncompiled | {group_of(name) for name in uncompiled}
-    planned = {name: key for key, name in foundation.names(lock).items()} | {part.name: part.key for part in plan(lock)}
+    planned = {part.name: part.key for part in plan_layers(lock)}
     recorded = {layer.name: layer.key for layer in record.layers}
     differing = {name for name in planned.keys() | recorded.keys() if planned.get(name) != recorded.get(name)}
     wrong = [f"record.layers {name}" for name in sorted(differing - unknown)]

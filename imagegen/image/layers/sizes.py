@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from imagegen.core.store import Store
-from imagegen.image.layers import foundation
+from imagegen.image.layers import base_layers
 from imagegen.image.layers.archive import Archive, ArchiveError
 from imagegen.image.layers.layer import known
-from imagegen.image.layers.plan import plan
+from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock.model import Lock, LockedWheel
 
 
@@ -31,14 +31,13 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     if lock.record and not whole:
         return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    own = foundation.taken(lock)
+    own = base_layers.from_image(lock)
     sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in own]
-    names = foundation.names(lock) | {part.key: part.name for part in plan(lock)}
-    for key, name in names.items():
-        if any(layer.key == key for layer in own):
+    for part in plan_layers(lock):
+        if any(layer.key == part.key for layer in own):
             continue
-        made = known(store, name, key)
-        sizes.append(Size(name, made.size if made else recorded.get(key), made.unpacked if made else None))
+        made = known(store, part.name, part.key)
+        sizes.append(Size(part.name, made.size if made else recorded.get(part.key), made.unpacked if made else None))
     return tuple(sizes)
 
 

@@ -85,11 +85,13 @@ def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, .
     return tuple(sorted(found))
 
 
-def realised(lock: Lock, built: Mapping[str, BuiltWheel]) -> Lock:
-    """The lock with the wheels of its builds, by package: what is assembled, and written nowhere.
+def with_built_wheels(lock: Lock, built: Mapping[str, BuiltWheel]) -> Lock:
+    """Return the lock with the wheels of its builds, given by package; an image is built of it, and no file holds it.
 
-    Raises BuildError for a build without its wheel, or with another's.
+    Raises BuildError for a build without its wheel, or with the wheel of another.
     """
+    if not lock.builds:
+        return lock
     made = [_wheel(build, built.get(build.name)) for build in lock.builds]
     others = [wheel for wheel in lock.wheels if wheel.build is None]
     return replace(lock, wheels=tuple(sorted((*others, *made), key=lambda wheel: wheel.name)))

@@ -1,6 +1,6 @@
-"""Prove an image: run the checks of `suite/` in a container of it and report."""
+"""Smoke-test an image: run the checks of `incontainer.suite` in a container of it and report."""
 
-from imagegen.run.smoke.report import Report, Result
+from imagegen.run.smoke.report import Report, Result, SmokeFailed
 from imagegen.run.smoke.run import run
 
-__all__ = ["Report", "Result", "run"]
+__all__ = ["Report", "Result", "SmokeFailed", "run"]

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from imagegen.core.errors import SmokeError
+
 STATUSES = ("pass", "skip", "fail", "crash")
 
 # XML 1.0, section 2.2: characters that no document may hold, not even escaped.
@@ -52,8 +54,14 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """No check failed, and at least one passed: a report of skips alone proves nothing."""
+        """Whether no check failed and at least one passed: a report of skips alone verifies nothing."""
         return not any(r.failed for r in self.results) and any(r.status == "pass" for r in self.results)
+
+    def require_passed(self, *, fix: str) -> None:
+        """Raise SmokeFailed unless the report passed."""
+        if not self.passed:
+            names = ", ".join(result.check for result in self.results if result.failed) or "no check ran"
+            raise SmokeFailed(f"smoke checks failed: {names}", self, fix=fix)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -98,6 +106,16 @@ class Report:
         ET.indent(root)
         document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
         return document.decode() + "\n"
+
+
+class SmokeFailed(SmokeError):
+    """A failed smoke test with its report, so that the command line can print all of it."""
+
+    code = "smoke-failed"
+
+    def __init__(self, what: str, report: Report, *, fix: str) -> None:
+        super().__init__(what, fix=fix)
+        self.report = report
 
 
 def _xml(text: str) -> str:

@@ -6,13 +6,14 @@ A store that is warm proves little: what it remembers may be what is wrong. So e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from imagegen.core.config import Settings
+from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.image import layers
@@ -21,6 +22,7 @@ from imagegen.image.inventory.stream import Plain
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.causes import Clue, likely
 from imagegen.supply.compare.contents import Found
 from imagegen.supply.compare.trees import Entry, Pair, entries, first_difference
@@ -58,22 +60,21 @@ class Comparison:
 
 
 @contextmanager
-def made_again(
-    lock: Lock,
-    near: Store,
-    settings: Settings,
-    progress: Progress,
-    compiling: Callable[[Store], builds.Compiling] | None = None,
+def rebuild_image(
+    lock: Lock, near: Store, settings: Settings, progress: Progress, cell: Cell | None, gpus: Sequence[Gpu]
 ) -> Iterator[tuple[Lock, layers.Image, Store]]:
-    """The lock with its compiled wheels, and its image, in an empty store on the disk of `near` that goes at the end.
+    """Yield the lock with its compiled wheels, its image, and the temporary store beside `near` that holds both.
 
-    `compiling` gives what compiles into that store; None: nothing is there to do it. Raises as `builds.realise` and
-    `layers.assemble` do.
+    Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises as
+    `builds.ensure_wheels` and `layers.assemble`.
     """
     with near.room("rebuild") as room:
         store = Store(room / "store")
         own = replace(settings, store=store.root)
-        whole = builds.realise(lock, store, own, progress, compiling(store) if compiling else None)
+        if cell:
+            whole = builds.ensure_wheels(lock, cell, gpus, store, own, progress)
+        else:
+            whole = builds.require_wheels(lock, store, own, progress)
         yield whole, layers.assemble(whole, store, own, progress), store
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imagegen.core import registry
 from imagegen.image import base
-from imagegen.image.layers import environment, foundation
+from imagegen.image.layers import base_layers, environment
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
@@ -105,9 +105,9 @@ def _of_lock(lock: Lock) -> tuple[Part, ...]:
     """What it records, else what would be made of it: a layer weighs about what its wheels weigh."""
     if lock.record:
         return tuple(Part(each.name, each.key, each.digest, each.size) for each in lock.record.layers)
-    bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in foundation.taken(lock)]
+    bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in base_layers.from_image(lock)]
     bottom = bottom or [Part("base", base.key(lock.base), None, sum(deb.size for deb in lock.base.debs))]
-    bottom += [Part(name, key, None, None) for key, name in foundation.above_base(lock).items()]
+    bottom += [Part(part.name, part.key, None, None) for part in base_layers.plan_above_base(lock)]
     stack = [Part(each.name, each.key, None, sum(wheel.file.estimate for wheel in each.wheels)) for each in plan(lock)]
     compiled = {wheel.name for wheel in lock.wheels if wheel.build}
     lacking = [Part(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]

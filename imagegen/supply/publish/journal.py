@@ -10,21 +10,20 @@ At every moment each tag names a manifest that the registry has whole: either th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
+from imagegen.core.progress import Progress
 from imagegen.core.registry import Reference, Repository, Target
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.layers.plan import digest_of_json
 
 _KIND = "publishing"  # records of the store
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteRepository:
     """A repository, to write to and to read from."""
 
     reference: Reference
@@ -47,8 +46,8 @@ class Place:
     def name(self) -> str:
         return self.reference.name
 
-    def standing(self, tag: str) -> str | None:
-        """The digest that the tag stands for; None for nothing.
+    def resolve_tag(self, tag: str) -> str | None:
+        """Return the digest that the tag names; None where there is no tag.
 
         Asked as who may write: many registries refuse everybody else to read what does not exist yet. Raises
         PublishError, FetchError.
@@ -56,8 +55,8 @@ class Place:
         found = self.target.manifest(tag)
         return self.repository.manifest(tag)[0] if found == "" else found
 
-    def kept(self, digest: str, store: Store) -> Manifest:
-        """The manifest with this digest, its bytes in the store."""
+    def fetch_manifest(self, digest: str, store: Store) -> Manifest:
+        """Fetch the manifest with this digest into the store."""
         _, data, media_type = self.repository.manifest(digest)
         store.write(data)
         return Manifest(digest, media_type)
@@ -72,76 +71,79 @@ class Move:
     before: Mapping[str, Manifest | None]
 
 
-def move(place: Place, store: Store, to: Manifest, tags: Sequence[str], say: Say) -> dict[str, str | None]:
-    """Let the tags name the manifest `to`; what each of those that moved stood for.
+def move(
+    repository: RemoteRepository, store: Store, to: Manifest, tags: Sequence[str], progress: Progress
+) -> dict[str, str | None]:
+    """Move the tags to the manifest `to`; return what each tag that moved named before.
 
     Raises what went wrong, after putting back what had moved already.
     """
-    standing = {tag: found for tag in tags if (found := place.standing(tag)) != to.digest}
+    standing = {tag: found for tag in tags if (found := repository.resolve_tag(tag)) != to.digest}
     if not standing:
         return {}
-    olds = {digest: place.kept(digest, store) for digest in dict.fromkeys(standing.values()) if digest}
+    olds = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(standing.values()) if digest}
     moving = {tag: olds[digest] if digest else None for tag, digest in standing.items()}
-    journal = Move(place.name, to.digest, moving)
+    journal = Move(repository.name, to.digest, moving)
     _write(store, journal)
     try:
         data = store.read(to.digest)
         for tag in moving:
-            place.target.put(data, to.media_type, tag)
+            repository.target.put(data, to.media_type, tag)
     except BaseException as error:
-        left = _put_back(place, store, journal, say)
+        left = _roll_back(repository, store, journal, progress)
         if isinstance(error, PublishError) and not left:
             error.fix = error.fix or "the tags are where they were; the same command again goes on"
         raise
-    _clear(store, place.name)
+    _clear(store, repository.name)
     return standing
 
 
-def settle(place: Place, store: Store, say: Say) -> None:
-    """Bring what a killed run left half moved back to where it was. Raises PublishError where that fails."""
-    journal = _read(store, place.name)
+def recover(repository: RemoteRepository, store: Store, progress: Progress) -> None:
+    """Roll back the tags that an interrupted run moved in part. Raises PublishError where that fails."""
+    journal = _read(store, repository.name)
     if journal is None:
         return
-    if all(place.standing(tag) == journal.to for tag in journal.before):
-        _clear(store, place.name)  # all had moved
+    if all(repository.resolve_tag(tag) == journal.to for tag in journal.before):
+        _clear(store, repository.name)  # all had moved
         return
-    say(f"{place.name}: an earlier run was ended while it moved tags")
-    if left := _put_back(place, store, journal, say):
-        what = f"{place.name}: {counted(len(left), 'tag')} that an earlier run had moved cannot be put back"
+    progress.say(f"{repository.name}: an earlier run was ended while it moved tags")
+    if left := _roll_back(repository, store, journal, progress):
+        what = f"{repository.name}: {counted(len(left), 'tag')} that an earlier run had moved cannot be put back"
         raise PublishError(
             what, code="publish-rollback-failed", why=", ".join(left), fix="the same command again tries it again"
         )
 
 
-def _put_back(place: Place, store: Store, journal: Move, say: Say) -> list[str]:
-    """Tags that name the new image go back to what they named; the journal goes when all have. Those that have not.
+def _roll_back(repository: RemoteRepository, store: Store, journal: Move, progress: Progress) -> list[str]:
+    """Move tags that name the new image back, remove the journal, and return the tags that could not be moved.
 
-    One that somebody else has moved meanwhile is theirs.
+    A tag that another run has moved meanwhile stays.
     """
     left = []
     for tag, old in journal.before.items():
         try:
-            if old is not None and place.standing(tag) == journal.to:
-                if (data := _bytes(place, store, old.digest)) is None:
-                    say(f"{place.name}:{tag} stays: nobody has the manifest any more that it named, {old.digest}")
+            if old is not None and repository.resolve_tag(tag) == journal.to:
+                if (data := _bytes(repository, store, old.digest)) is None:
+                    progress.say(f"{repository.name}:{tag} stays: the manifest that it named, {old.digest}, is gone")
                     continue
-                place.target.put(data, old.media_type, tag)
-                say(f"{place.name}:{tag} is back at {old.digest}")
+                repository.target.put(data, old.media_type, tag)
+                progress.say(f"{repository.name}:{tag} is back at {old.digest}")
         except ImagegenError:
             left.append(tag)
     if left:
-        say(f"{place.name}: {', '.join(left)} may name the new image already; the same command again settles it")
+        what = f"{', '.join(left)} may name the new image already"
+        progress.say(f"{repository.name}: {what}; the same command again rolls back")
     else:
-        _clear(store, place.name)
+        _clear(store, repository.name)
     return left
 
 
-def _bytes(place: Place, store: Store, digest: str) -> bytes | None:
-    """A manifest, of the store or else of the registry."""
+def _bytes(repository: RemoteRepository, store: Store, digest: str) -> bytes | None:
+    """Return a manifest from the store, else from the registry; None where neither has it."""
     with suppress(StoreError):
         return store.read(digest)
     try:
-        return place.repository.manifest(digest)[1]
+        return repository.repository.manifest(digest)[1]
     except NotFoundError:
         return None
 

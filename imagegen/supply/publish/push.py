@@ -11,7 +11,7 @@ from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.core.text import counted
 from imagegen.image.layers import Image
 from imagegen.image.layers.image import CONFIG_TYPE
-from imagegen.supply.publish.journal import Place
+from imagegen.supply.publish.journal import RemoteRepository
 
 
 def blobs(image: Image) -> tuple[Descriptor, ...]:
@@ -21,30 +21,30 @@ def blobs(image: Image) -> tuple[Descriptor, ...]:
     return (config, *layers.values())
 
 
-def push(image: Image, place: Place, store: Store, progress: Progress) -> Moved:
+def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> Moved:
     """Bring the image to the repository. Raises PublishError, and StoreError for a blob that nobody has.
 
     The first error ends the rest, and the client.
     """
     every = blobs(image)
-    present = place.target.present(every)
+    present = repository.target.present(every)
     lacking = [blob for blob in every if blob.digest not in present]
-    if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not place.target.link(blob)]:
-        what = f"{counted(len(gone), 'layer')} can be taken neither from {place.name} nor from the store"
+    if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not repository.target.link(blob)]:
+        what = f"{counted(len(gone), 'layer')} can be taken neither from {repository.name} nor from the store"
         fix = "run the same command again: it makes them anew"
         raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
     there = Amount(len(present), sum(blob.size for blob in every if blob.digest in present))
     moved = Moved(there, Amount(), Amount())
     if lacking:
-        with progress.meter(f"push to {place.name}", sum(blob.size for blob in lacking)) as meter:
-            went = place.target.upload_all(lacking, store, meter)
+        with progress.meter(f"push to {repository.name}", sum(blob.size for blob in lacking)) as meter:
+            went = repository.target.upload_all(lacking, store, meter)
         there = Amount(there.blobs + went.there.blobs, there.size + went.there.size)
         moved = Moved(there, went.mounted, went.sent)
-    place.target.put(image.manifest, MANIFEST_TYPE)
+    repository.target.put(image.manifest, MANIFEST_TYPE)
     return moved
 
 
-def told(moved: Moved) -> str:
+def format_summary(moved: Moved) -> str:
     """What was moved, for people: "12.0 MB sent, 3.10 GB there already"."""
     linked = f", {human(moved.mounted.size)} linked from a repository beside it" if moved.mounted.blobs else ""
     return f"{human(moved.sent.size)} sent{linked}, {human(moved.there.size)} there already"

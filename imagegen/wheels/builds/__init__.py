@@ -2,6 +2,22 @@
 
 from imagegen.wheels.builds.bench import Bench
 from imagegen.wheels.builds.compile import compile_all
-from imagegen.wheels.builds.realise import Compiling, here, pulled, realise, unbuilt
+from imagegen.wheels.builds.ensure import (
+    compile_builds,
+    ensure_wheels,
+    missing_builds,
+    pull_wheels,
+    require_wheels,
+    with_local_wheels,
+)
 
-__all__ = ["Bench", "Compiling", "compile_all", "here", "pulled", "realise", "unbuilt"]
+__all__ = [
+    "Bench",
+    "compile_all",
+    "compile_builds",
+    "ensure_wheels",
+    "missing_builds",
+    "pull_wheels",
+    "require_wheels",
+    "with_local_wheels",
+]

@@ -5,31 +5,31 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from imagegen.app import publish as road
-from imagegen.app.publish import Hands, Job, Made, Published
+from imagegen.app.publish import Published, _publish
+from imagegen.app.publisher import Job, Publisher, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress, Quiet
+from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository, Target, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import MANIFEST_TYPE
-from imagegen.image.layers import Image, Layer
+from imagegen.image.layers import Image, Layer, RemoteLayers
 from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
-from imagegen.plan.matrix.model import Declarations
+from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.smoke import Report, Result
-from imagegen.supply.publish import proof
-from imagegen.supply.publish.elsewhere import Elsewhere
-from imagegen.supply.publish.journal import Place
+from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.tags import Tags
 from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.environment import environment
@@ -37,6 +37,7 @@ from tests.interpreters import LOCKED
 from tests.registry import send
 from tests.registry_writes import Writable, received
 from tests.support.errors import raises
+from tests.support.session import session_of
 
 REPOSITORY = "acme/rl/demo"
 TAGS = Tags("2026.11.20-demo-1a2b3c4d", ("latest", "cpu", "cpu-py311"))
@@ -82,38 +83,72 @@ class World:
         ).encode()
         return Image(self.store.write(manifest), manifest, config, tuple(layers))
 
-    def place(self, client: Client, repository: str = REPOSITORY) -> Place:
+    def repository(self, client: Client, repository: str = REPOSITORY) -> RemoteRepository:
         name = parse(f"{self.registry.host}/{repository}")
-        return Place(name, Target(name, client, self.settings), Repository(name, client, self.settings))
+        return RemoteRepository(name, Target(name, client, self.settings), Repository(name, client, self.settings))
 
     def publish(
-        self, version: str, tags: Tags = TAGS, *, test: bool = True, progress: Progress | None = None
+        self,
+        version: str,
+        tags: Tags = TAGS,
+        *,
+        test: bool = True,
+        progress: Progress | None = None,
+        expected: str | None = None,
     ) -> Published:
-        job = Job(lock_of(version), tags, Declarations(), test=test)
-        with Client(self.settings, attempts=1, backoff=0.001) as client:
-            return road.publish(job, self.hands(version), self.place(client), (), self.store, progress or Quiet())
+        """Publish with the steps that need a real lock, wheels, an engine or a signer replaced by this world's."""
+        job = Job(lock_of(version), tags, test=test, expected=expected)
+        publisher = SimpleNamespace(
+            session=session_of(self.store, self.settings, progress),
+            options=PublishOptions(test=test),
+            trust=None,
+            signer=None,
+            source=None,
+        )
+        cell = cast("Cell", SimpleNamespace(id=job.lock.cell, declarations=Declarations()))
+        with pytest.MonkeyPatch.context() as patch:
+            for name, step in self.steps(version).items():
+                patch.setattr(f"imagegen.app.publish.{name}", step)
+            with Client(self.settings, attempts=1, backoff=0.001) as client:
+                return _publish(cast("Publisher", publisher), cell, job, self.repository(client), ())
 
-    def hands(self, version: str) -> Hands:
-        def make(lock: Lock, elsewhere: Elsewhere) -> Made:
+    def steps(self, version: str) -> dict[str, Callable[..., Any]]:
+        def assemble_image(*_: Any, **__: Any) -> Image:
             self.made += 1
-            image = self.image(version)
-            return Made(image, image)
+            return self.image(version)
 
-        def prove(lock: Lock, image: Image, wanted: proof.Wanted) -> Report:
+        def run_smoke_checks(*_: Any) -> Report:
             self.tested += 1
             status = "pass" if self.passes else "fail"
-            return Report(image.digest, "demo-cpu-py311", (Result("imports", status, 0.1),))
+            return Report(self.image(version).digest, "demo-cpu-py311", (Result("imports", status, 0.1),))
+
+        def read(repository: RemoteRepository, digest: str) -> Any:
+            return SimpleNamespace(documents=self.attached(repository, digest), signers=())
 
         documents = (Document(SBOM, b'{"sbom": 1}'), Document(AUDIT, b'{"audit": 1}'))
-        return Hands(lambda: lock_of(version), make, lambda *_: documents, self.attach, self.attached, prove)
+        return {
+            "ensure_wheels": lambda _, __, lock, **___: lock,
+            "find_remote_layers": lambda *_: RemoteLayers(),
+            "assemble_image": assemble_image,
+            "known.known": lambda *_: None,
+            "licences.restricted": lambda *_: (),
+            "carried.known": lambda *_: {},
+            "audit_report": lambda *_: None,
+            "papers.documents": lambda *_, **__: documents,
+            "AttachmentReader": lambda *_: SimpleNamespace(read=read),
+            "attach": self.attach,
+            "run_smoke_checks": run_smoke_checks,
+        }
 
-    def attach(self, place: Place, subject: Descriptor, documents: Sequence[Document]) -> None:
+    def attach(
+        self, target: Target, _: Repository, subject: Descriptor, documents: Sequence[Document], *__: Any
+    ) -> None:
         """As trust.attach, without signatures."""
         for document in documents:
             kind = document.kind.media_type
-            place.target.refer(subject, kind, document.content, kind, {})
+            target.refer(subject, kind, document.content, kind, {})
 
-    def attached(self, place: Place, digest: str) -> tuple[Attached, ...]:
+    def attached(self, place: RemoteRepository, digest: str) -> tuple[Attached, ...]:
         found = []
         for referrer in place.repository.referrers(digest):
             data = place.repository.content(referrer).data
@@ -124,7 +159,7 @@ class World:
     def said(self, digest: str) -> dict[str, Document]:
         """Name of its kind -> what is attached to the image, each once."""
         with Client(self.settings) as client:
-            found = self.attached(self.place(client), digest)
+            found = self.attached(self.repository(client), digest)
         documents = {each.document.kind.name: each.document for each in found}
         assert len(documents) == len(found)
         return documents
@@ -175,7 +210,7 @@ def test_an_image_is_published(world: World) -> None:
     assert published.moved == dict.fromkeys(TAGS.moving)
     assert (published.pushed.sent.blobs, published.pushed.there.blobs) == (3, 0)
     kinds = sorted(
-        each.document.kind.name for each in world.attached(world.place(Client(world.settings)), image.digest)
+        each.document.kind.name for each in world.attached(world.repository(Client(world.settings)), image.digest)
     )
     assert kinds == ["audit", "sbom", "smoke"]
 
@@ -211,9 +246,8 @@ def test_a_fixed_tag_is_never_another_image(world: World) -> None:
 
 def test_what_is_known_to_be_refused_is_refused_before_anything_is_made(world: World) -> None:
     world.publish("1.0")
-    job = Job(lock_of("2.0"), TAGS, Declarations(), expected=world.image("2.0").digest)
-    with Client(world.settings) as client, raises("publish-tag-immutable"):
-        road.publish(job, world.hands("2.0"), world.place(client), (), world.store, Quiet())
+    with raises("publish-tag-immutable"):
+        world.publish("2.0", expected=world.image("2.0").digest)
     assert world.made == 1
 
 

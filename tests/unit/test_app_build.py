@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from imagegen.app import pipeline
+from imagegen.app.audit import audit_before_image
+from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import Report
 from imagegen.core.config import Settings
@@ -23,11 +23,13 @@ from imagegen.core.store import Store, refs
 from imagegen.image import layers
 from imagegen.image.base import BaseLayer
 from imagegen.image.layers import bytecode
+from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
+from tests.support.session import session_of
 from tests.unit.builds_samples import BUILD
 from tests.unit.test_layers_assemble import HostSandbox
 from tests.wheels import make_wheel
@@ -60,6 +62,9 @@ class Names:
         self.tags[tag] = self.tags.get(ref, ref)  # a digest, or a tag
 
 
+CELL = cast("Cell", SimpleNamespace(id="demo", declarations=Declarations({"demo": ()}), gpus=(), cuda_version=None))
+
+
 class Machine:
     def __init__(self, root: Path) -> None:
         root.mkdir(exist_ok=True)
@@ -78,13 +83,14 @@ class Machine:
     def record(self, lock: Lock) -> Record:
         return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))
 
-    def build(self, lock: Lock, gate: pipeline.Gate = lambda _: None) -> pipeline.Built:
-        engine = cast("Engine", self.engine)
-        return pipeline.to_engine(lock, Declarations(), engine, self.store, self.settings, Quiet(), gate, test=False)
+    def build(self, lock: Lock, progress: Progress | None = None, *, audit: bool = False) -> BuiltImage:
+        session = session_of(self.store, self.settings, progress)
+        whole = replace(lock, builds=())  # its wheels are there
+        return build_image(session, CELL, whole, cast("Engine", self.engine), BuildOptions(test=False, audit=audit))
 
-    def audited(self, lock: Lock, progress: Progress | None = None, imports: tuple[str, ...] = ()) -> None:
+    def audit(self, lock: Lock, imports: tuple[str, ...]) -> None:
         cell = cast("Cell", SimpleNamespace(declarations=Declarations({"demo": imports}), gpus=(), cuda_version=None))
-        pipeline.audited(lock, cell, self.store, self.settings, progress or Quiet())
+        audit_before_image(session_of(self.store, self.settings), cell, lock)
 
 
 @pytest.fixture
@@ -103,7 +109,7 @@ def test_an_unchanged_image_is_not_made_again(machine: Machine, monkeypatch: pyt
     for each in (lock, replace(lock, record=machine.record(lock))):
         digest = machine.build(each).digest
         with monkeypatch.context() as patch:
-            patch.setattr(layers, "assemble", None)
+            patch.setattr(layers, "write_image", None)
             assert machine.build(each).digest == digest
     assert machine.engine.loaded == [digest]
 
@@ -116,7 +122,7 @@ def test_an_unchanged_image_is_not_made_again(machine: Machine, monkeypatch: pyt
 def test_a_digest_that_a_lock_claims_is_not_believed(machine: Machine) -> None:
     lock, evil = machine.lock(b"x = 1\n"), machine.lock(b"evil = 1\n")
     forged = replace(lock, record=machine.record(evil))
-    moving, fixed = pipeline.tags(forged)
+    moving, fixed = local_tags(forged)
     assert forged.record is not None
     machine.engine.tags[fixed] = forged.record.digest
     with raises("not-reproducible-image"):
@@ -174,7 +180,7 @@ def test_a_record_of_another_imagegen(machine: Machine, monkeypatch: pytest.Monk
     blobs = tuple(replace(layer, digest="sha256:" + "1" * 64, size=7) for layer in record.layers)
     codec = replace(record, codec="zstd 9 level 1", layers=blobs, digest="sha256:" + "2" * 64)
     assert machine.build(replace(lock, record=codec)).digest == record.digest
-    monkeypatch.setattr(layers, "assemble", None)  # the second time it is as unchanged as any
+    monkeypatch.setattr(layers, "write_image", None)  # the second time it is as unchanged as any
     assert machine.build(replace(lock, record=codec)).digest == record.digest
 
 
@@ -201,7 +207,7 @@ def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str
         asked.append(subject.name)
         return Report(subject.name, found, (), {}, len(subject.packages), 1)
 
-    monkeypatch.setattr(pipeline, "audit", audit)
+    monkeypatch.setattr("imagegen.app.audit.audit", audit)
     return asked
 
 
@@ -212,26 +218,27 @@ def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
     asked = auditing(monkeypatch, Severity.ERROR)
     for _ in range(2):
         with raises("audit-failed") as refused:
-            machine.build(lock, machine.audited)
+            machine.build(lock, audit=True)
     assert refused.value.exit_code == 77
     assert "imagegen audit demo-cpu-py311" in str(refused.value)
     assert asked == [lock.cell], "the second time it is remembered"
+    session = session_of(machine.store, machine.settings)
     with pytest.raises(AuditError):
-        pipeline.to_layout(lock, tmp_path / "layout", machine.store, machine.settings, Quiet(), machine.audited)
+        build_layout(session, CELL, lock, tmp_path / "layout", BuildOptions(), compile_wheels=False)
     assert not (tmp_path / "layout").exists()
     assert not machine.engine.tags
     assert not refs.images(machine.store)
-    assert layers.made_here(lock, machine.store) is None
+    assert layers.built_digest(lock, machine.store) is None
 
 
 def test_an_image_that_was_made_without_an_audit_is_audited(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
     machine.build(lock)  # as with --no-audit
-    moving, _ = pipeline.tags(lock)
+    moving, _ = local_tags(lock)
     del machine.engine.tags[moving]
     auditing(monkeypatch, Severity.ERROR)
     with pytest.raises(AuditError):
-        machine.build(lock, machine.audited)
+        machine.build(lock, audit=True)
     assert moving not in machine.engine.tags
 
 
@@ -242,9 +249,9 @@ def test_warnings_are_told_and_end_nothing(machine: Machine, monkeypatch: pytest
     progress = Quiet()
     monkeypatch.setattr(progress, "say", said.append)
     for _ in range(2):
-        machine.build(lock, partial(machine.audited, progress=progress))
+        machine.build(lock, progress, audit=True)
     assert [line for line in said if "1 warning:" in line] == 2 * [
-        "the audit found no errors, and 1 warning: `imagegen audit demo-cpu-py311` tells all"
+        "the audit found no errors, and 1 warning: `imagegen audit demo-cpu-py311` lists them"
     ]
     assert asked == [lock.cell]
 
@@ -252,21 +259,21 @@ def test_warnings_are_told_and_end_nothing(machine: Machine, monkeypatch: pytest
 def test_another_edition_of_the_audit_asks_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
     auditing(monkeypatch)
-    machine.build(lock, machine.audited)
+    machine.build(lock, audit=True)
     asked = auditing(monkeypatch, Severity.ERROR)
-    machine.build(lock, machine.audited)
+    machine.build(lock, audit=True)
     assert not asked
-    monkeypatch.setattr(pipeline, "_edition", lambda: "another")
+    monkeypatch.setattr("imagegen.app.audit._audit_digest", lambda: "another")
     with pytest.raises(AuditError):
-        machine.build(lock, machine.audited)
+        machine.build(lock, audit=True)
 
 
 def test_a_module_that_the_matrix_promises_since_is_asked_for_again(machine: Machine) -> None:
     """No lock holds it, and none is stale by it."""
     lock = machine.lock(b"x = 1\n")
-    machine.audited(lock, imports=("demo",))
+    machine.audit(lock, imports=("demo",))
     with raises("audit-failed"):
-        machine.audited(lock, imports=("demo", "demo.more"))
+        machine.audit(lock, imports=("demo", "demo.more"))
 
 
 def test_what_was_compiled_anew_is_another_image_and_is_audited(
@@ -281,11 +288,11 @@ def test_what_was_compiled_anew_is_another_image_and_is_audited(
         )
         for lock in (machine.lock(b"x = 1\n"), machine.lock(b"x = 2\n"))
     )
-    assert pipeline.tags(one) == pipeline.tags(other)
+    assert local_tags(one) == local_tags(other)
     asked = auditing(monkeypatch)
-    first, second = (machine.build(lock, machine.audited).digest for lock in (one, other))
+    first, second = (machine.build(lock, audit=True).digest for lock in (one, other))
     assert first != second
     assert machine.engine.loaded == [first, second]
     assert len(asked) == 2
-    assert machine.build(one, machine.audited).digest == first
+    assert machine.build(one, audit=True).digest == first
     assert len(asked) == 2, "what is known of either is remembered"

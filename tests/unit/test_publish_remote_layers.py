@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
-from imagegen.image.layers import Image, Layer, describe, foundation, image
+from imagegen.image.layers import Image, Layer, RemoteLayers, describe, image
 from imagegen.image.layers.codec import GZIP_TYPE
-from imagegen.image.layers.plan import plan
-from imagegen.supply.publish.elsewhere import Elsewhere, find
-from imagegen.supply.publish.journal import Place
+from imagegen.image.layers.sources import plan_layers
+from imagegen.supply.publish.journal import RemoteRepository
+from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.supply.publish.tags import Compression, Tags
 from imagegen.supply.trust.documents import LAYERS, Attached, Document
 from tests.unit.test_layers_assemble import lock_of
 
 LOCK = lock_of()
-KEYS = foundation.names(LOCK) | {part.key: part.name for part in plan(LOCK)}
+KEYS = {part.key: part.name for part in plan_layers(LOCK)}
 
 
 class Full:
@@ -38,7 +39,7 @@ class Full:
     def tags(self) -> tuple[str, ...]:
         return ("latest",)
 
-    def standing(self, tag: str) -> str | None:
+    def resolve_tag(self, tag: str) -> str | None:
         return digest_of(b"the image") if tag == "latest" else None
 
     def present(self, blobs: Iterable[Any]) -> frozenset[str]:
@@ -60,25 +61,25 @@ def packed(plain: Image) -> Image:
     )
 
 
-def found(store: Store, compression: Compression, *said: tuple[Image, str | None]) -> Elsewhere:
+def found(store: Store, compression: Compression, *said: tuple[Image, str | None]) -> RemoteLayers:
     documents = [
         Attached(Document(LAYERS, describe.described(LOCK, each, {}, packed(each))), digest_of(b"artifact"), signer)
         for each, signer in said
     ]
 
-    def attached(_: Place, digest: str) -> Sequence[Attached]:
+    def read(_: RemoteRepository, digest: str) -> Any:
         assert digest == digest_of(b"the image")
-        return documents
+        return SimpleNamespace(documents=documents)
 
-    return find(
-        LOCK, compression, [cast("Place", Full())], Tags("2026.11.20-a-12345678", ("latest",)), attached, store, Quiet()
-    )
+    tags = Tags("2026.11.20-a-12345678", ("latest",))
+    reader = cast("AttachmentReader", SimpleNamespace(read=read))
+    return find_remote_layers(LOCK, compression, [cast("RemoteRepository", Full())], tags, reader, store, Quiet())
 
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
 def test_the_word_of_strangers_is_not_taken(tmp_path: Path, compression: Compression) -> None:
     honest, foreign = built("honest"), built("foreign")
-    assert found(Store(tmp_path), compression, (foreign, None)) == Elsewhere()
+    assert found(Store(tmp_path), compression, (foreign, None)).layers == {}
     taken = found(Store(tmp_path), compression, (foreign, None), (honest, "release"))
     assert set(taken.layers.values()) == set(honest.layers)
 
@@ -87,8 +88,8 @@ def test_a_gzip_layer_is_taken_only_with_the_layer_that_it_unpacks_to(tmp_path: 
     """One layer may have come out in two ways: the config must not name one, and the manifest the other."""
     one, other = built("one"), built("other")
     first = found(Store(tmp_path), "gzip", (one, "release"))
-    assert {each.diff_id for each in first.packed.values()} == {each.diff_id for each in one.layers}
+    assert {each.diff_id for each in first.gzip.values()} == {each.diff_id for each in one.layers}
     both = found(Store(tmp_path), "gzip", (one, "release"), (other, "release"))
-    assert {key: each.diff_id for key, each in both.packed.items()} == {
+    assert {key: each.diff_id for key, each in both.gzip.items()} == {
         key: each.diff_id for key, each in both.layers.items()
     }

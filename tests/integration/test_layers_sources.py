@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
-from imagegen.core.progress import Quiet
+from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.inventory import carried
-from imagegen.image.layers import describe
+from imagegen.image.layers import LayerStack, RemoteLayers, describe, resolve_layers
 from imagegen.image.layers.gzipped import gzipped
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import read
@@ -39,21 +39,25 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     carried.take(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
     elsewhere = {key: layer for key, layer in told.elsewhere.items() if key != sourced.key}
-    brought: list[str] = []
+    fetched: list[str] = []
 
-    def bring(layer: registry.Layer) -> registry.Layer:
-        theirs = next(each for each in told.packed.values() if each.diff_id == layer.diff_id)
-        brought.append(theirs.name)
-        empty.write(full.read(theirs.digest))
-        return registry.Layer(theirs.media_type, theirs.digest, theirs.size, theirs.diff_id)
+    class Source:
+        def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
+            fetched.append(digest)
+            store.write(full.read(digest))
 
     def refused(*_: Any) -> Any:
         raise AssertionError("mmdebstrap is not needed")
 
     monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
-    made = layers.assemble(lock, empty, settings, Quiet(), elsewhere=elsewhere, bring=bring)
+    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, told.packed)
+    sources = resolve_layers(lock, empty, remote)
+    stack = LayerStack(sources)
+    for layer in layers.ensure_layers(lock, sources, empty, settings, Quiet(), remote):
+        stack.add(layer)
+    made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference
-    assert brought == ["base"]
+    assert fetched == [told.packed[made.layers[0].key].digest]
     assert [layer.name for layer in made.layers if empty.has(layer.digest)] == [sourced.name]
     assert {wheel.name for wheel in lock.wheels if empty.has(wheel.file.digest)} == {
         each.name for each in sourced.wheels

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
-from imagegen.core.progress import Quiet
+from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, refs, upkeep
 from imagegen.image.base import BaseLayer
 from imagegen.image.inventory import carried
-from imagegen.image.layers import Image, Layer, bytecode, describe, foundation, ownership, reuse
+from imagegen.image.layers import (
+    Image,
+    Layer,
+    LayerStack,
+    Origin,
+    RemoteLayers,
+    base_layers,
+    bytecode,
+    describe,
+    ownership,
+    resolve_layers,
+)
 from imagegen.image.layers.ownership import OwnershipErrors
+from imagegen.image.layers.plan import plan
+from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock, LockedWheel
 from tests.support.errors import raises
 from tests.unit import test_layers_assemble as assembled
@@ -64,31 +76,37 @@ def empty(tmp_path: Path) -> Store:
     return Store(tmp_path / "empty")
 
 
-def build(lock: Lock, store: Store, settings: Settings, **more: Any) -> Image:
-    built: Image = assembling.assemble(lock, store, settings, Quiet(), **more)
+def build(lock: Lock, store: Store, settings: Settings, remote: RemoteLayers | None = None) -> Image:
+    sources = resolve_layers(lock, store, remote)
+    stack = LayerStack(sources)
+    for layer in assembling.ensure_layers(lock, sources, store, settings, Quiet(), remote):
+        stack.add(layer)
+    built: Image = assembling.write_image(lock, stack, store)
     return built
 
 
-def believed(lock: Lock, published: Image, store: Store, into: Store) -> dict[str, Layer]:
-    """What an empty store has from a registry: the LAYERS of an image, and the facts."""
-    facts = carried.known(lock, store)
-    carried.take(lock, into, facts, facts.get)
-    return describe.read(describe.described(lock, published, {})).elsewhere
+def attested(lock: Lock, published: Image, store: Store, into: Store) -> RemoteLayers:
+    """Return the layers of a published image as its LAYERS document has them; `into` gets the wheel scans."""
+    scans = carried.known(lock, store)
+    carried.take(lock, into, scans, scans.get)
+    return RemoteLayers(None, describe.read(describe.described(lock, published, {})).elsewhere)
 
 
 def wheels_of(store: Store) -> set[str]:
     return {digest for digest in upkeep.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
 
 
-def brings(source: Store, into: Store) -> tuple[list[registry.Layer], Callable[[registry.Layer], registry.Layer]]:
-    brought: list[registry.Layer] = []
+class Source:
+    """A repository whose blobs another store has; `downloaded` are the digests that were fetched."""
 
-    def bring(layer: registry.Layer) -> registry.Layer:
-        brought.append(layer)
-        into.write(source.read(layer.digest))
-        return layer
+    def __init__(self, source: Store) -> None:
+        self._source = source
+        self.downloaded: list[str] = []
 
-    return brought, bring
+    def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
+        self.downloaded.append(digest)
+        meter.advance(size)
+        store.write(self._source.read(digest))
 
 
 def nobody(*_: Any) -> Any:
@@ -104,44 +122,44 @@ def test_an_image_whose_layers_are_all_elsewhere_needs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lock = replace(lock_of(*wheels), record=assembling.record_of(published))
-    elsewhere = believed(lock, published, store, empty)
+    elsewhere = attested(lock, published, store, empty)
     for name in ("build", "rootfs"):
         monkeypatch.setattr(assembling.base, name, nobody)
     monkeypatch.setattr(assembling, "fetch_each", nobody)
-    told: list[int] = []
-    built = build(lock, empty, settings, elsewhere=elsewhere, grown=lambda layers: told.append(len(layers)))
+    sources = resolve_layers(lock, empty, elsewhere)
+    assert LayerStack(sources).bottom() == [], "no engine can have from this store what is not in it"
+    built = build(lock, empty, settings, elsewhere)
     assert built == published
-    assert assembling.compare(lock, built) is None
-    assert not told, "no engine can have from this store what is not in it"
+    assert assembling.compare_with_record(lock, built) is None
     assert not any(empty.has(layer.digest) for layer in built.layers)
-    assert assembling.made_here(lock, empty) is None, "this store has made nothing"
+    assert assembling.built_digest(lock, empty) is None, "this store has made nothing"
 
 
 def test_only_the_new_wheels_layer_is_made(
     store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
-    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
-    built = build(lock, empty, settings, elsewhere=elsewhere)
+    built = build(lock, empty, settings, elsewhere)
     changed = {layer.name for layer in built.layers if layer not in published.layers}
-    group = next(part.name for part in assembling.plan(lock) if new in part.wheels)
+    group = next(part.name for part in plan(lock) if new in part.wheels)
     assert changed == {group}
     assert {layer.name for layer in built.layers if empty.has(layer.digest)} == changed
     assert wheels_of(empty) == {new.file.digest}
     store.write(empty.read(new.file.digest))
     assert build(lock, store, settings) == built
-    assert {layer.name for layer in reuse.remembered(lock, empty).values()} == changed
+    assert {layer.name for layer in previously_built_layers(lock, empty).values()} == changed
 
 
 def test_a_clash_with_a_layer_that_is_not_here_is_found(
     store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
-    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"three.py": b"x = 4\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
     with pytest.raises(OwnershipErrors, match=r"three\.py") as caught:
-        build(lock, empty, settings, elsewhere=elsewhere)
+        build(lock, empty, settings, elsewhere)
     assert "three and two" in str(caught.value)
 
 
@@ -160,19 +178,19 @@ def test_a_layer_of_whose_files_nothing_is_known_is_made(
     store: Store, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
     lock = lock_of(*wheels)
-    elsewhere = describe.read(describe.described(lock, published, {})).elsewhere
+    elsewhere = RemoteLayers(None, describe.read(describe.described(lock, published, {})).elsewhere)
     for wheel in wheels:
         empty.write(store.read(wheel.file.digest))
-    assert build(lock, empty, settings, elsewhere=elsewhere) == published
+    assert build(lock, empty, settings, elsewhere) == published
     here = [layer.name for layer in published.layers if empty.has(layer.digest)]
-    assert here == [part.name for part in assembling.plan(lock) if part.wheels]
+    assert here == [part.name for part in plan(lock) if part.wheels]
 
 
 def test_the_stores_own_layers_come_first(
     store: Store, wheels: tuple[LockedWheel, ...], published: Image, settings: Settings
 ) -> None:
     lies = {layer.key: replace(layer, digest=f"sha256:{'0' * 64}") for layer in published.layers}
-    assert build(lock_of(*wheels), store, settings, elsewhere=lies) == published
+    assert build(lock_of(*wheels), store, settings, RemoteLayers(None, lies)) == published
 
 
 def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
@@ -183,8 +201,8 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
         store.path(layer.digest).unlink()
     for name in ("build", "rootfs"):
         monkeypatch.setattr(assembling.base, name, nobody)
-    assert build(lock, store, settings, elsewhere=reuse.remembered(lock, store)) == published
-    assert assembling.made_here(lock, store) == published.digest
+    assert build(lock, store, settings, RemoteLayers(None, previously_built_layers(lock, store))) == published
+    assert assembling.built_digest(lock, store) == published.digest
 
 
 def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
@@ -202,23 +220,29 @@ def test_the_layers_of_a_registrys_image_are_vouched_for_once_they_were_seen(
 ) -> None:
     lock = on_a_registrys_image(*wheels)
     layers = lock.base.content.layers if lock.base.content else ()
-    assert reuse.remembered(lock, store) == {}
+    assert previously_built_layers(lock, store) == {}
     store.remember("diff-id", layers[1].digest, {"diff_id": layers[1].diff_id})
-    (found,) = reuse.remembered(lock, store).values()
+    (found,) = previously_built_layers(lock, store).values()
     assert (found.name, found.digest) == ("base-2", layers[1].digest)
 
 
-def test_nobody_vouches_for_another_blob_of_a_registrys_image() -> None:
+def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
     """A lock with another layer's digest beside an honest diff_id has the key of the honest layer."""
     honest = on_a_registrys_image()
     content = honest.base.content
     assert content
-    elsewhere = {layer.key: layer for layer in foundation.taken(honest)}
-    assert foundation.named(honest, elsewhere) == list(elsewhere.values())
+    own = base_layers.from_image(honest)
+    remote = RemoteLayers(None, {layer.key: layer for layer in own})
+
+    def remote_layers(lock: Lock) -> list[Layer]:
+        sources = resolve_layers(lock, empty, remote)
+        return [each.layer for each in sources if each.layer and each.origin is Origin.REMOTE]
+
+    assert remote_layers(honest) == own
     foreign = replace(content.layers[1], digest=f"sha256:{'e' * 64}")
     swapped = replace(honest, base=replace(honest.base, content=replace(content, layers=(content.layers[0], foreign))))
-    assert foundation.names(swapped) == foundation.names(honest)
-    assert [layer.name for layer in foundation.named(swapped, elsewhere)] == ["base-1"]
+    assert base_layers.plan_base(swapped) == base_layers.plan_base(honest)
+    assert [layer.name for layer in remote_layers(swapped)] == ["base-1"]
 
 
 def test_the_bases_tree_comes_from_its_layer(
@@ -232,22 +256,23 @@ def test_the_bases_tree_comes_from_its_layer(
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[4]) or tmp_path)
-    elsewhere = believed(lock_of(*wheels), published, store, empty)
+    elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
-    _, bring = brings(store, empty)
-    build(lock, empty, settings, elsewhere=elsewhere, bring=bring)
+    source = Source(store)
+    build(lock, empty, settings, replace(elsewhere, repository=cast("registry.Repository", source)))
     base = published.layers[0]
     (only,) = made
     assert only.layers == (registry.Layer(base.media_type, base.digest, base.size, base.diff_id),)
-    assert only.bring is bring
+    assert only.fetch(empty, Quiet()) == only.layers
+    assert source.downloaded == [base.digest]
 
 
 def test_upkeep_and_exports_of_an_image_that_is_not_all_here(
     store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
     lock = lock_of(*wheels)
-    built = build(lock, empty, settings, elsewhere=believed(lock, published, store, empty))
+    built = build(lock, empty, settings, attested(lock, published, store, empty))
     refs.keep(empty, lock.cell, built.digest, len(built.manifest))
     assert upkeep.check(empty, Quiet(), repair=False) == []
     upkeep.collect(empty, [], now=1e12)

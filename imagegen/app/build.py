@@ -1,0 +1,168 @@
+"""Build an image: from a lock to a tag that passed its smoke tests, or to an OCI layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.app.audit import audit_before_image
+from imagegen.app.session import Session
+from imagegen.core.errors import GoneError
+from imagegen.core.store import refs
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
+from imagegen.image.layers.image import local_tags
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run import smoke
+from imagegen.run.engine import Engine
+from imagegen.run.engine.loading import Loading
+from imagegen.supply.publish import proof
+from imagegen.wheels import builds
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the user asks of a build; `scratch_base` locks Debian packages anew where the locked ones are gone."""
+
+    test: bool = True
+    audit: bool = True
+    require_gpu: bool = False
+    scratch_base: bool = False
+    builder: str | None = None  # a buildx builder, for source builds
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """The manifest's digest, the tags, and the smoke report where checks ran."""
+
+    digest: str
+    tags: tuple[str, ...] = ()
+    report: smoke.Report | None = None
+
+
+def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
+    """Build the lock's image in the engine, smoke-test it, and set its mutable tag when the checks have passed.
+
+    Raises SmokeFailed when a check fails: the image stays under its immutable tag. Raises AuditError before there is
+    an image, ReproducibilityError, and what the steps raise.
+    """
+    try:
+        return _build(session, cell, lock, engine, options)
+    except GoneError as error:
+        if not options.scratch_base:
+            raise
+        return _build(session, cell, session.scratch_lock(cell, lock, error), engine, options)
+
+
+def build_layout(
+    session: Session, cell: Cell, lock: Lock, directory: Path, options: BuildOptions, *, compile_wheels: bool
+) -> BuiltImage:
+    """Build the lock's image as an OCI image layout at `directory`; needs no engine unless wheels are compiled."""
+    try:
+        return _build_layout(session, cell, lock, directory, options, compile_wheels=compile_wheels)
+    except GoneError as error:
+        if not options.scratch_base:
+            raise
+        scratch = session.scratch_lock(cell, lock, error)
+        return _build_layout(session, cell, scratch, directory, options, compile_wheels=compile_wheels)
+
+
+def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
+    lock = ensure_wheels(session, cell, lock, engine=engine, builder=options.builder)
+    mutable, immutable = local_tags(lock)
+    digest = layers.built_digest(lock, session.store)
+    if digest and engine.image_digest(immutable) == digest:
+        _audit(session, cell, lock, audit=options.audit)  # the image may have been built without
+    else:
+        with engine.loading(session.store) as loading:
+            digest = assemble_image(session, cell, lock, audit=options.audit, loading=loading).digest
+            loading.finish(digest, immutable, session.progress)
+    report = _smoke_test(session, cell, lock, engine, digest, options) if options.test else None
+    engine.tag(digest, mutable)
+    return BuiltImage(digest, (mutable, immutable), report)
+
+
+def _build_layout(
+    session: Session, cell: Cell, lock: Lock, directory: Path, options: BuildOptions, *, compile_wheels: bool
+) -> BuiltImage:
+    if compile_wheels:
+        lock = ensure_wheels(session, cell, lock, builder=options.builder)
+    else:
+        lock = builds.require_wheels(lock, session.store, session.sources(cell), session.progress)
+    refs.require_new(directory)
+    digest = assemble_image(session, cell, lock, audit=options.audit).digest
+    refs.export(session.store, digest, directory, local_tags(lock)[0])
+    return BuiltImage(digest)
+
+
+def ensure_wheels(
+    session: Session, cell: Cell, lock: Lock, *, engine: Engine | None = None, builder: str | None = None
+) -> Lock:
+    """Return the lock with its compiled wheels. Raises as `builds.ensure_wheels`."""
+    gpus, settings = tuple(session.matrix.gpus.values()), session.sources(cell)
+    return builds.ensure_wheels(
+        lock, cell, gpus, session.store, settings, session.progress, engine=engine, builder=builder
+    )
+
+
+def assemble_image(
+    session: Session,
+    cell: Cell,
+    lock: Lock,
+    *,
+    audit: bool,
+    remote: RemoteLayers | None = None,
+    loading: Loading | None = None,
+) -> Image:
+    """Assemble the image of a lock that has its compiled wheels: resolve, build, audit, write, compare with the record.
+
+    Layers of `remote` are neither built nor fetched. `loading` gets the layers from the bottom up while others are
+    built. Raises AuditError before there is an image, ReproducibilityError for another image than the recorded one.
+    """
+    store, progress = session.store, session.progress
+    sources = layers.resolve_layers(lock, store, remote)
+    known = remote.layers if remote else {}
+    if unscanned := sum(each.origin is Origin.BUILD and each.plan.key in known for each in sources):
+        progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
+    stack = LayerStack(sources)
+    height = _offer(loading, lock, stack, 0)
+    for layer in layers.ensure_layers(lock, sources, store, session.sources(cell), progress, remote):
+        stack.add(layer)
+        height = _offer(loading, lock, stack, height)
+    _audit(session, cell, lock, audit=audit)
+    image = layers.write_image(lock, stack, store)
+    if note := layers.compare_with_record(lock, image):
+        progress.say(f"note: {note}")
+    refs.keep(store, lock.cell, image.digest, len(image.manifest))
+    return image
+
+
+def _offer(loading: Loading | None, lock: Lock, stack: LayerStack, height: int) -> int:
+    """Offer the bottom of the stack to an engine where it has grown beyond `height` layers; return its height."""
+    bottom = stack.bottom()
+    if loading and len(bottom) > height:
+        loading.offer(layers.image(lock, bottom))
+    return len(bottom)
+
+
+def _audit(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> None:
+    if audit:
+        audit_before_image(session, cell, lock)
+    else:
+        session.progress.say(f"NOTE: {cell.id} is not audited (--no-audit).")
+        session.progress.say(f"NOTE: `imagegen audit {cell.id}` reports what would not work.")
+
+
+def _smoke_test(
+    session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
+) -> smoke.Report:
+    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed."""
+    report = smoke.run(
+        engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
+    )
+    report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
+    wanted = proof.Wanted.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    proof.remember(session.store, proof.of(report, wanted, lock))
+    return report

@@ -1,0 +1,140 @@
+"""Find layers that a trusted attestation describes and the target registry already stores.
+
+They are neither built nor pushed. Trusted are this store, about layers that it once built, and the signers that the
+project names. An untrusted description could name another layer's digest under the hash of an honest wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from imagegen.core.errors import FetchError, PublishError, TrustError
+from imagegen.core.net import NotFoundError
+from imagegen.core.progress import Progress
+from imagegen.core.registry.image import Descriptor
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image.inventory import carried
+from imagegen.image.layers import Layer, Origin, RemoteLayers, describe, resolve_layers
+from imagegen.image.layers.sources import previously_built_layers
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.publish.journal import RemoteRepository
+from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, akin
+from imagegen.supply.trust.attach import Testimony, gather
+from imagegen.supply.trust.documents import FACT, LAYERS, Attached
+from imagegen.supply.trust.signers import Trust
+
+_MAX_SCAN = 64 << 20  # bytes of a wheel scan, whose size its name does not tell
+
+
+class AttachmentReader:
+    """What is attached to images, verified; read once for each image, since later additions are the run's own."""
+
+    def __init__(self, trust: Trust, progress: Progress) -> None:
+        self._trust, self._progress = trust, progress
+        self._read: dict[tuple[str, str], Testimony] = {}
+
+    def read(self, repository: RemoteRepository, digest: str) -> Testimony:
+        """Return the verified attachments of an image by its digest; faults are printed. Raises FetchError."""
+        key = repository.name, digest
+        if key not in self._read:
+            self._read[key] = gather(repository.repository, digest, self._trust)
+            for fault in self._read[key].faults:
+                self._progress.say(f"warning: {fault}")
+        return self._read[key]
+
+
+def find_remote_layers(
+    lock: Lock,
+    compression: Compression,
+    repositories: Sequence[RemoteRepository],
+    tags: Tags,
+    attachments: AttachmentReader,
+    store: Store,
+    progress: Progress,
+) -> RemoteLayers:
+    """Return the layers missing in the store that are attested by a trusted signer and stored in `repositories[0]`.
+
+    Layers that only the other repositories store are mounted from there. The images that `tags`, and the tag most
+    similar to them, name may share layers with this one; their attestations are read. For layers that are used, the
+    store learns the attested scans of the lock's wheels.
+    """
+    missing = frozenset(each.plan.key for each in resolve_layers(lock, store) if each.origin is Origin.BUILD)
+    if not missing:
+        return RemoteLayers()
+    layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
+    gzip: dict[str, Layer] = {}
+    scans: dict[str, tuple[RemoteRepository, str]] = {}
+    wanted: Mapping[str, Layer] = gzip if compression == "gzip" else layers
+    if not wanted.keys() >= missing:
+        for repository, digest in _tagged(repositories, tags):
+            with suppress(FetchError):  # of what cannot be read, the layers are built here
+                for described in _attested(attachments.read(repository, digest).documents):
+                    for key, layer in described.elsewhere.items():
+                        layers.setdefault(key, layer)
+                    gzip |= _same_contents(described.packed, layers)
+                    for key, scan in described.facts.items():
+                        scans.setdefault(key, (repository, scan))
+            if wanted.keys() >= missing:
+                break
+    stored = _stored(repositories[0], {key: wanted[key] for key in missing & layers.keys() & wanted.keys()})
+    if stored:
+        what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
+        progress.say(what)
+        _import_scans(lock, scans, store, progress)
+    packed = {key: gzip[key] for key in stored} if compression == "gzip" else {}
+    return RemoteLayers(repositories[0].repository, {key: layers[key] for key in stored}, packed)
+
+
+def _same_contents(gzip: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Return the gzip layers that unpack to the same bytes as the layers; another builder's may differ."""
+    return {key: layer for key, layer in gzip.items() if key in layers and layers[key].diff_id == layer.diff_id}
+
+
+def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tuple[RemoteRepository, str]]:
+    """Yield the images that the tags name in each repository, each once; a repository that cannot be read has none.
+
+    In the first repository the tag most similar to the immutable one counts too: it may be newer than the mutable tags.
+    """
+    wanted = tuple(dict.fromkeys((tags.fixed, *tags.moving, *CHANNELS)))
+    for repository in repositories:
+        found: dict[str, None] = {}
+        with suppress(FetchError, PublishError):
+            near = akin(tags.fixed, repository.repository.tags()) if repository is repositories[0] else None
+            for tag in (*wanted, *filter(None, [near])):
+                if digest := repository.resolve_tag(tag):
+                    found[digest] = None
+        yield from ((repository, digest) for digest in found)
+
+
+def _attested(documents: Sequence[Attached]) -> Iterator[describe.Described]:
+    """Yield the descriptions of layers that trusted signers attest."""
+    for each in documents:
+        if each.document.kind is LAYERS and each.signer is not None:
+            with suppress(TrustError):  # of a newer imagegen: its layers are built here
+                yield describe.read(each.document.content)
+
+
+def _import_scans(
+    lock: Lock, scans: Mapping[str, tuple[RemoteRepository, str]], store: Store, progress: Progress
+) -> None:
+    """Write the attested wheel scans of the lock's wheels into the store; `scans` has repository and digest by key."""
+
+    def fetch(key: str) -> bytes | None:
+        repository, digest = scans[key]
+        with suppress(NotFoundError):
+            return repository.repository.document(Descriptor(FACT, digest, _MAX_SCAN), _MAX_SCAN)
+        return None
+
+    try:
+        carried.take(lock, store, scans, fetch)
+    except FetchError as error:
+        progress.say(f"note: the wheels are scanned here: {error}")
+
+
+def _stored(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
+    """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
+    blobs = {key: Descriptor(layer.media_type, layer.digest, layer.size) for key, layer in layers.items()}
+    present = repository.target.present(blobs.values())
+    return frozenset(key for key, blob in blobs.items() if blob.digest in present or repository.target.link(blob))
