@@ -38,11 +38,11 @@ _PROJECT = "cell"
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
 # Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
-# A headline that the error has already, and advice about an option that imagegen sets itself.
-_UV_OPTION = re.compile(
-    r"No solution found when resolving dependencies:?\n|\s+Consider\s+using\s+`exclude-newer-package`[^.]*\."
-)
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
+# The headline, which the error has already, and advice about an option that imagegen sets itself.
+_OMITTED = re.compile(
+    r"No solution found when resolving dependencies:?|\s+Consider\s+using\s+`exclude-newer-package`[^.]*\."
+)
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
     r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
@@ -224,9 +224,8 @@ def _explained(stderr: str, question: Question) -> LockError | FetchError:
         )
     if undated := packages_without_upload_time(text):
         return _no_upload_time(undated, question)
-    text = _UV_OPTION.sub("", text)
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
-    lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
+    lines = [line.rstrip() for line in _OMITTED.sub("", text).splitlines() if not line.startswith("warning:")]
+    lines = [line for line in (re.sub(r"^(error:)?(\s*cause:)?\s*", "", line) for line in lines) if line]
     if len(lines) > _EXPLANATION:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
     why = "\n       ".join(lines) or "uv said nothing"
