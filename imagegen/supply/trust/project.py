@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
+    """An identity that may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
 
     `trust_root` is a Sigstore ClientTrustConfig (JSON) that names the services and their keys; None: the public ones.
     """
@@ -45,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Project:
-    """What publish.yaml says; without the file, nothing and nobody."""
+    """The contents of publish.yaml; empty without the file."""
 
     to: str | None = None  # "ghcr.io/acme/rl": images go to repositories below it
     source: str | None = None  # address of the repository that holds the locks
