@@ -77,7 +77,7 @@ class Island:
 
     def docker(self, cache: Path, *arguments: str, given: bytes = b"") -> str:
         """Docker's own client, on the engine of this cache directory."""
-        home = cache / "imagegen/run/engine"
+        home = cache / "imagegen/engine"
         socket = json.loads((home / "daemon.json").read_text())["hosts"][0]
         return self.run(str(home / SUITE / "usr/bin/docker"), "--host", socket, *arguments, given=given)
 
@@ -232,7 +232,7 @@ def test_a_killed_engine_comes_back(island: Island, tiny: bytes, tmp_path: Path,
 def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, verbs: str) -> None:
     before = island.traces()
     island.engine(tmp_path, "up")
-    shutil.rmtree(tmp_path / "imagegen/run/engine", ignore_errors=True)  # its data are a mount, which stays
+    shutil.rmtree(tmp_path / "imagegen/engine", ignore_errors=True)  # its data are a mount, which stays
     for verb in verbs.split():
         island.engine(tmp_path, verb)
     assert island.traces() <= before
