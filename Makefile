@@ -61,8 +61,8 @@ chromium:
 	@command -v chromium >/dev/null || { $(SUDO) apt-get -qq update; \
 	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
-faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
-	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/faults.md)
+faults: setup  ## play the faults and attacks that are not slow, and write docs/internals/faults.md
+	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/internals/faults.md)
 
 fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
 	@$(BIN)/python -m pip install -q --group fuzz
@@ -74,10 +74,10 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
-tables: setup  ## write the generated tables: README: images; docs/errors.md: error codes
+tables: setup  ## write the generated tables: README: images; docs/reference/errors.md: error codes
 	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py --update-golden
 
-findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
+findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
 lint: setup  ## ruff and mypy; of the workflows zizmor and their schema
