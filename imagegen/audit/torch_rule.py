@@ -28,7 +28,9 @@ from imagegen.core.text import counted
 __all__ = ["Fit", "check", "fits", "owned"]
 
 _LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
-_NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
+_NEW_STRING = "7__cxx11"  # in a mangled name: the namespace of the new std::string
+_LENGTH = re.compile("[0-9]{1,5}")
+_OLD_STRING = "Ss"  # Itanium C++ ABI, 5.1.10: the substitution for the old one
 _FILES = 8
 
 
@@ -81,7 +83,7 @@ class _Torch:
     @cached_property
     def new_strings(self) -> bool:
         """Whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
-        return any(_NEW in symbol for symbol in self.exported)
+        return any(map(has_new_string, self.exported))
 
 
 def _installed(package: Package) -> _Torch | None:
@@ -152,11 +154,29 @@ def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -
 
 
 def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
-    """The first symbol that is missing because its strings are of the other C++ ABI."""
-    for symbol in sorted(missing):
-        if (_NEW in symbol) != torch.new_strings and (_NEW in symbol or _OLD in demangle(symbol)):
-            return symbol
-    return None
+    """Return the first symbol that is missing because its strings are of the other C++ ABI; None without one."""
+    is_other = has_old_string if torch.new_strings else has_new_string
+    return next(filter(is_other, sorted(missing)), None)
+
+
+def has_new_string(symbol: str) -> bool:
+    """Return whether a mangled name mentions the std::string of the new C++ ABI."""
+    return _NEW_STRING in symbol
+
+
+def has_old_string(symbol: str) -> bool:
+    """Return whether a mangled name mentions the std::string of the old C++ ABI, and not the new one."""
+    if not symbol.startswith("_Z") or has_new_string(symbol):
+        return False
+    position = 2
+    while position < len(symbol):
+        if number := _LENGTH.match(symbol, position):  # an identifier with its length: what it says is no type
+            position = number.end() + int(number[0])
+        elif symbol.startswith(_OLD_STRING, position):
+            return True
+        else:
+            position += 1
+    return False
 
 
 def _abi(new: bool) -> str:

@@ -28,7 +28,7 @@ COMMANDS = {
     "nightly": "Move what can move; build, prove and publish it; say why the rest stays.",
     "export": "Write an image's files for hosts without a container engine, with a program that runs them there.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
-    "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
+    "sbom": "The bill of materials of a locked image, for vulnerability scanners.",
     "verify": "Is an image what its lock says: bytes, lock, signature, SBOM, reports; with --rebuild, made again.",
     "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
     "report": "The matrix and its locked images as static web pages.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -45,16 +44,6 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Exemption:
-    """A known vulnerability that is accepted until a day, and why."""
-
-    advisory: str  # "GHSA-...", "CVE-...", or what else the advisory is called
-    package: str | None  # of this one alone
-    because: str
-    until: date  # the last day
-
-
-@dataclass(frozen=True)
 class Project:
     """What publish.yaml says; without the file, nothing and nobody."""
 
@@ -62,7 +51,6 @@ class Project:
     source: str | None = None  # address of the repository that holds the locks
     keys: tuple[Key, ...] = ()
     identities: tuple[Identity, ...] = ()
-    exemptions: tuple[Exemption, ...] = ()
 
 
 def load(directory: Path) -> Project:
@@ -106,7 +94,6 @@ def load(directory: Path) -> Project:
             Identity(name, each.issuer, each.subject, directory / each.trust_root if each.trust_root else None)
             for name, each in read.publish.identities.items()
         ),
-        tuple(Exemption(each.advisory, each.package, each.because, each.until) for each in read.publish.exemptions),
     )
 
 
@@ -120,19 +107,11 @@ class _Identity(_Model):
     trust_root: _Text | None = None  # file, from the project's directory
 
 
-class _Exemption(_Model):
-    advisory: _Text
-    package: _Text | None = None
-    because: _Text
-    until: date
-
-
 class _Publish(_Model):
     to: _Text | None = None
     source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = None
     keys: dict[_Text, _Text] = Field(default_factory=dict)  # name -> file, from the project's directory
     identities: dict[_Text, _Identity] = Field(default_factory=dict)
-    exemptions: tuple[_Exemption, ...] = ()
 
 
 class _File(_Model):
