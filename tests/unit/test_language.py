@@ -43,7 +43,7 @@ def test_counts_do_not_rise() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     counts = {
         "docstrings": sum(len(RETIRED.findall(text)) for text in docstrings()),
-        "pages": sum(len(RETIRED.findall(page.read_text())) for page in pages),
+        "pages": 82sum(len(RETIRED.findall(page.read_text())) for page in pages),
         "headless docstrings": sum(bool(HEADLESS.match(text)) for text in docstrings()),
         "class names used twice": sum(count > 1 for count in names.values()),
     }
