@@ -16,6 +16,8 @@ from imagegen.plan.lock.schema import LockFile
 from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
 
+# Tables that the glossary names otherwise than the code.
+_TITLES = {"_Winner": "FileConflictOverride", "WinnerEntry": "FileConflictOverrideEntry"}
 # The lock's schema has no descriptions: what its tables mean.
 _LOCK_KEYS = {
     "version": "Version of the format.",
@@ -78,7 +80,14 @@ def _commands() -> str:
 
 def _command(command: click.Command, name: str) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
-    return f"    {usage}\n\n{_markdown(inspect.cleandoc(command.help or ''))}\n\n{_options(command)}"
+    paragraphs = [_paragraph(each) for each in inspect.cleandoc(command.help or "").split("\n\n")]
+    return "\n\n".join([f"    {usage}", *paragraphs, _options(command)]).rstrip() + "\n"
+
+
+def _paragraph(text: str) -> str:
+    """Return a paragraph of help; one that click must not wrap (a backspace first) as a block of code."""
+    first, _, rest = text.partition("\n")
+    return textwrap.indent(rest, "    ") if first == "\b" else _markdown(text)
 
 
 def _options(command: click.Command) -> str:
@@ -174,7 +183,7 @@ def _definitions(schema: Mapping[str, Any], start: Mapping[str, Any]) -> str:
         if name not in done:
             definition = schema["$defs"][name]
             text = _markdown(" ".join(str(definition.get("description", "")).split()))
-            done[name] = "\n\n".join(each for each in (f"## {name.lstrip('_')}", text, _table(definition)) if each)
+            done[name] = "\n\n".join(each for each in (f"## {_title(name)}", text, _table(definition)) if each)
             todo += _references(definition)
     return "\n".join(done.values())
 
@@ -188,6 +197,10 @@ def _references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _references(each)
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.lstrip("_"))
 
 
 def _table(definition: Mapping[str, Any]) -> str:
@@ -207,7 +220,7 @@ def _default(value: Any) -> str:
 def _type(value: Mapping[str, Any]) -> str:
     """Return the type of a JSON schema in words, with links to the definitions on the same page."""
     if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2].lstrip("_")
+        name = _title(value["$ref"].rpartition("/")[2])
         return f"[{name}](#{name.lower()})"
     if "anyOf" in value:
         return " or ".join(_type(each) for each in value["anyOf"] if each.get("type") != "null")
