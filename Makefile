@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -74,8 +74,12 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
-tables: setup  ## write the generated tables: README: images; docs/reference/errors.md: error codes
-	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py --update-golden
+tables: setup  ## write the generated tables and pages: images in README, docs/reference
+	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py --update-golden
+
+docs: setup  ## build the documentation into site/, with strict links
+	@$(BIN)/python -m pip install -q --group docs
+	@$(BIN)/zensical build --clean --strict
 
 findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
@@ -95,7 +99,7 @@ engine-down: setup  ## remove the private engine and its images, restore what it
 	@$(BIN)/imagegen engine down
 
 clean:  ## remove .venv and the tools' caches; the store stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 # Run a command with an engine. One that was there before stays; one that had to be brought up goes again.
 define with_engine

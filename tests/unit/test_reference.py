@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from imagegen.cli.commands import cli
 from imagegen.image.layers.image import LABEL
@@ -53,3 +54,15 @@ def test_every_label_is_listed() -> None:
     assert names - {LABEL.rstrip(".")} == set(
         re.findall(r"^\| `([\w.]+?)(?:\.NAME)?`", (REFERENCE / "labels.md").read_text(), re.MULTILINE)
     )
+
+
+def test_the_site_has_every_page() -> None:
+    def pages_of(value: object) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from pages_of(each)
+
+    listed = list(pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    docs = ROOT / "docs"
+    assert sorted(listed) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
