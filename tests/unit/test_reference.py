@@ -12,6 +12,8 @@ import yaml
 
 from imagegen.cli.commands import cli
 from imagegen.image.layers.image import LABEL
+from imagegen.supply.trust.documents import KINDS
+from imagegen.supply.trust.provenance import BUILD_TYPE
 from tests.reference_pages import leaves, pages
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +56,13 @@ def test_every_label_is_listed() -> None:
     assert names - {LABEL.rstrip(".")} == set(
         re.findall(r"^\| `([\w.]+?)(?:\.NAME)?`", (REFERENCE / "labels.md").read_text(), re.MULTILINE)
     )
+
+
+def test_every_attestation_is_listed() -> None:
+    rows = {(kind.name, kind.media_type, kind.predicate) for kind in KINDS.values() if kind.predicate}
+    page = (REFERENCE / "attestations.md").read_text()
+    assert rows <= set(re.findall(r"^\| (\w+) \| `([^`]+)` \| `([^`]+)` \|$", page, re.MULTILINE))
+    assert BUILD_TYPE in page
 
 
 def test_the_site_has_every_page() -> None:
