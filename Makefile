@@ -84,13 +84,15 @@ docs: setup  ## build the documentation into site/, with strict links
 findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
-lint: setup  ## ruff and mypy; of the workflows zizmor and their schema
+lint: setup  ## ruff, mypy, codespell; of the workflows zizmor and their schema
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/codespell
 	@$(BIN)/zizmor --offline --quiet .github
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 
 engine-up: setup  ## a private Docker engine, unless one that will do answers
 	@$(BIN)/imagegen engine up --if-needed >/dev/null
