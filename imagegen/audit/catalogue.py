@@ -32,7 +32,7 @@ _Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
 class Entry(BaseModel):
-    """What is to be known of the findings of one id. Each text is one line."""
+    """The explanation of one finding id. Each text is one line."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

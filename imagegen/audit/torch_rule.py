@@ -1,4 +1,4 @@
-"""Whether the torch beside a package is the one that its extensions were built for, read off the symbols they want.
+"""Check that the torch beside a package is the one that its extensions were built for, by the symbols they need.
 
 The rule, checked against what dlopen does (2026-11-21, nine wheels on torch 2.8 and 2.9): torch keeps its C++ ABI
 within a minor release, so a file that uses any C++ symbol of torch's runs with the minor that it was built for, and one
@@ -35,7 +35,7 @@ _FILES = 8
 
 
 def fits(package: Package, python: str | None = None) -> Fit | None:
-    """What torch `package` fits; None when it uses no symbol of torch.
+    """Return the torch that `package` fits; None when it uses no symbol of torch.
 
     `python` ("3.11") leaves out what its extension modules for other interpreters want.
     """
@@ -82,7 +82,7 @@ class _Torch:
 
     @cached_property
     def new_strings(self) -> bool:
-        """Whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
+        """Return whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
         return any(map(has_new_string, self.exported))
 
 
@@ -126,7 +126,9 @@ def _wrong(one: User, torch: _Torch) -> Finding | None:
 
 
 def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
-    """Whether the file asks for a library of torch's that this torch is without: then that is what is wrong with it."""
+    """Return whether the file asks for a library of torch's that this torch is without: then that is what is wrong
+    with it.
+    """
     elf = one.package.files[path].elf
     if elf is None or torch.libraries is None:
         return False
@@ -207,7 +209,7 @@ def _fitting(one: User) -> Finding:
 
 
 def _evidence(one: User) -> str:
-    """What its symbols say."""
+    """Return the evidence of its symbols."""
     count = len(frozenset().union(*one.wanted.values()))
     if one.minors:
         return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
@@ -230,7 +232,7 @@ def _there(one: User) -> str:
 
 
 def _runs(minors: tuple[str, ...]) -> str:
-    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8, 2.9"."""
+    """Return minors as ranges of the index: "2.4 to 2.6, 2.8, 2.9"."""
     known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
     runs: list[list[str]] = []
     for each in minors:

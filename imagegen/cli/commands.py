@@ -85,7 +85,9 @@ def run() -> object:
 
 
 def _before_command(error: click.ClickException, path: str) -> str | None:
-    """Where an option of imagegen itself belongs that was written after the command `path`; None for other errors."""
+    """Return how to write an option of imagegen itself that was given after the command `path`; None for other
+    errors.
+    """
     name = getattr(error, "option_name", None)
     own = next((each for each in cli.params if name in each.opts), None)
     if own is None or not isinstance(error, click.NoSuchOption):

@@ -59,7 +59,7 @@ def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
 
 
 def _described(side: Side) -> str:
-    """What was read, and what it weighs."""
+    """Return the name of an operand and its size."""
     said = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
         exact = all(part.digest for part in side.parts or ())

@@ -91,7 +91,7 @@ def _owners(app: App) -> dict[str, dict[str, str]]:
 
 
 def _described(uses: Mapping[str, str]) -> str:
-    """What it is, and of which cells."""
+    """Return what a blob is, and of which cells."""
     if not uses:
         return "something that no lock of this project and no image of the store names"
     cells: dict[str, list[str]] = {}

@@ -37,7 +37,7 @@ pytestmark = [
 _PROGRAM = """
 import os, subprocess, tempfile
 from imagegen.cli import engine_command, main
-from imagegen.run.engine import debs
+from imagegen.run.embedded_engine import debs
 def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) ->
 
 
 def by_error(error: ImagegenError, known: Collection[str]) -> Refusal:
-    """What the error says; of packages, it names those among the `known`."""
+    """Return the rejection that an error stands for; it blames those of the `known` packages that the error names."""
     parts = error.errors if isinstance(error, ErrorGroup) else [error]
     names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
     return Refusal("; ".join(_line(part) for part in parts), names & set(known))
