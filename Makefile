@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -61,8 +61,8 @@ chromium:
 	@command -v chromium >/dev/null || { $(SUDO) apt-get -qq update; \
 	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; }
 
-faults: setup  ## play the faults and attacks that are not slow, and write docs/faults.md
-	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/faults.md)
+faults: setup  ## play the faults and attacks that are not slow, and write docs/internals/faults.md
+	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/internals/faults.md)
 
 fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
 	@$(BIN)/python -m pip install -q --group fuzz
@@ -74,19 +74,25 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
-tables: setup  ## write the generated tables: README: images; docs/errors.md: error codes
-	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py --update-golden
+tables: setup  ## write the generated tables and pages: images in README, docs/reference
+	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py --update-golden
 
-findings: setup  ## write docs/findings.md from the catalogue of what an audit finds
+docs: setup  ## build the documentation into site/, with strict links
+	@$(BIN)/python -m pip install -q --group docs
+	@$(BIN)/zensical build --clean --strict
+
+findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
-lint: setup  ## ruff and mypy; of the workflows zizmor and their schema
+lint: setup  ## ruff, mypy, codespell; of the workflows zizmor and their schema
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/codespell
 	@$(BIN)/zizmor --offline --quiet .github
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 
 engine-up: setup  ## a private Docker engine, unless one that will do answers
 	@$(BIN)/imagegen engine up --if-needed >/dev/null
@@ -95,7 +101,7 @@ engine-down: setup  ## remove the private engine and its images, restore what it
 	@$(BIN)/imagegen engine down
 
 clean:  ## remove .venv and the tools' caches; the store stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 # Run a command with an engine. One that was there before stays; one that had to be brought up goes again.
 define with_engine

@@ -1,8 +1,8 @@
 """Load every library of some wheels beside several releases of torch, and write down what the loader said.
 
-    python bench/audit_truth_load.py ROOM [TORCH ...]
+    python bench/audit_truth_load.py WORKDIR [TORCH ...]
 
-ROOM is a folder for downloads (30 GB at a time; what was made for one torch is removed before the next). Wheels come
+WORKDIR is a folder for downloads (30 GB at a time; what was made for one torch is removed before the next). Wheels come
 from PyPI through pip. Writes bench/audit_truth/outcomes.json and bench/audit_truth/files.json.xz: with these two,
 bench/audit_truth.py compares the audit's verdicts without loading anything. Needs Python 3.11 on x86-64 and no GPU: a
 stand-in for the driver's library has all functions that any of the files names. About half an hour on 2 cores.

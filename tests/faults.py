@@ -28,7 +28,7 @@ AREAS = (
 _HEAD = """\
 # Faults
 
-What imagegen was put through, by tests that anyone can run: `make faults` runs them and writes this page.
+Faults and attacks that tests inject, and the behaviour of imagegen. `make faults` runs the tests and writes this page.
 
 """
 

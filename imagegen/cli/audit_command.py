@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Find what would fail on the GPU, without one: symbols, GPU code, libraries, contents.
 
-    Of CELL's locked wheels on its base and for its GPUs, of wheels, an image, or installed packages. Exit code 1 when
-    there is an error; warnings and notes do not count.
+    The subject is a cell (its locked wheels, base, GPUs and driver), wheels, an image, or installed packages. Exit code
+    1 when there is an error; warnings and notes do not count.
     """
     if explain is not None:
         if any((what, image, site, gpus, driver, torch, sarif_file)):

@@ -22,7 +22,7 @@ from imagegen.run.smoke import SmokeFailed
 @click.command("build")
 @click.argument("cell")
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks.")
-@click.option("--no-audit", is_flag=True, help="Build even what an audit finds errors in, and do not look for any.")
+@click.option("--no-audit", is_flag=True, help="Skip the audit before the image is built.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option(
     "--output",
@@ -32,7 +32,7 @@ from imagegen.run.smoke import SmokeFailed
 @click.option(
     "--scratch-base",
     is_flag=True,
-    help="Where locked Debian packages are gone from the archive, build on those of today, from a scratch lock.",
+    help="Where the archive lacks locked Debian packages, build on today's, from a scratch lock.",
 )
 @builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and smoke report.")
@@ -51,9 +51,9 @@ def command(
 ) -> int:
     """Build CELL from its lock, smoke-test it, tag it. The last line on stdout is the image's digest.
 
-    What an audit finds wrong on the files ends it before there is an image. A pattern ('hopper-*') that several cells
-    match builds them side by side, as far as cores, memory and disk allow, goes on when one fails, and prints a table;
-    the exit code is that of the first cell that failed.
+    An audit of the files runs first; its errors end the build. A glob ('hopper-*') that matches several cells builds
+    them side by side, as far as cores, memory and disk allow, continues when one fails, and prints a table; the exit
+    code is that of the first cell that failed.
     """
     if no_test and require_gpu:
         raise UsageError(

@@ -29,7 +29,7 @@ from imagegen.wheels.throttle import duration
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, before: str, after: str, as_json: bool) -> None:
-    """Compare A with B: packages, what must be compiled, layers, bytes to pull for a machine that has A.
+    """Print how B differs from A: packages, source builds, layers, bytes to pull for a host with A.
 
     A and B are cells, lock files, locks of a commit (HEAD~1:cpu-grpo), images of a registry by tag or digest, images of
     the store by digest, or OCI layouts (oci:DIR).

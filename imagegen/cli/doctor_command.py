@@ -18,7 +18,7 @@ from imagegen.run.engine import Engine
 
 @click.command("doctor")
 @click.argument("cell", required=False)
-@click.option("--container", metavar="NAME", help="Look at a container, running or ended, instead of this host.")
+@click.option("--container", metavar="NAME", help="Check a container, running or ended, instead of this host.")
 @click.option(
     "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."
 )
@@ -28,9 +28,9 @@ from imagegen.run.engine import Engine
 def command(
     app: App, ctx: click.Context, *, cell: str | None, container: str | None, fabric: bool, as_json: bool
 ) -> None:
-    """Look at this host (would CELL's image run here?) or at a container.
+    """Check this host (for CELL's image, if named) or a container.
 
-    Exit code 1 when something stands in the way; warnings and notes do not.
+    Exit code 1 when a check fails; warnings and notes do not count.
     """
     if cell and container is not None:
         raise UsageError("a container knows its own cell", code="usage-option-conflict", fix=f"leave out {cell}")

@@ -16,11 +16,11 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--if-needed", is_flag=True, help="Do nothing where an engine that will do already answers.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docker_host is null where another engine will do.")
+@click.option("--if-needed", is_flag=True, help="Do nothing where a usable engine runs already.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docker_host is null where another engine is usable.")
 @pass_app
 def up(app: App, *, if_needed: bool, as_json: bool) -> None:
-    """Bring the private engine up, unless it runs already. Prints the DOCKER_HOST that reaches it."""
+    """Start the private engine, unless it runs already, and print its DOCKER_HOST."""
     host = _up(app, if_needed=if_needed)
     if as_json:
         app.json({"docker_host": host})

@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Write CELL's image to DIR, for hosts that have no container engine.
 
-    DIR/run_image.py, on the host, puts the files together, verifies each against the image's sha256, and runs the smoke
-    checks or a command in them, with the host's GPUs. `imagegen test CELL --results FILE` takes the checks' results.
+    On the host, DIR/run_image.py unpacks the files, verifies the sha256 of each, and runs the smoke checks or a command
+    with the host's GPUs. `imagegen test CELL --results FILE` reads the results of the checks.
     """
     (chosen, *others) = app.matrix.select(cell)
     if others:

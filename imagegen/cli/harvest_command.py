@@ -32,16 +32,16 @@ _NAMED = 5  # versions that one line names
 @click.option(
     "--torch-exports",
     metavar="RELEASE",
-    help="Instead: bring a release of torch (2.16.0), or that of a wheel, into the index of `imagegen audit`.",
+    help="Instead: add a release of torch (2.16.0), or that of a wheel, to the index of `imagegen audit`.",
 )
 @click.option(
     "--interpreters",
     "release",
     metavar="RELEASE",
-    help="Instead: bring a release of python-build-standalone (20260814) into matrices/interpreters.yaml.",
+    help="Instead: write a release of python-build-standalone (20260814) into matrices/interpreters.yaml.",
 )
 @click.option(
-    "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases that know each model type."
+    "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases with each model type."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
@@ -54,10 +54,10 @@ def command(
     models: bool,
     as_json: bool,
 ) -> None:
-    """Read from the package index what the metadata of COMPONENTS states, and write matrices/metadata/<package>.json.
+    """Read the metadata of COMPONENTS from the package index, and write matrices/metadata/<package>.json.
 
-    Without COMPONENTS: of all packages that have such a file. A file moves only when the index says something new; its
-    `since` (the oldest version that is kept) and `extras` are yours to edit.
+    Without COMPONENTS: of all packages with such a file. A file changes only when the metadata does; its `since` (the
+    oldest version that is kept) and `extras` may be edited.
     """
     alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
     given = [option for option, value in alone.items() if value is not None]

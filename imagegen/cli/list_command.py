@@ -18,9 +18,9 @@ from imagegen.plan.lock.model import Lock
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, pattern: str | None, as_json: bool) -> None:
-    """Images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.
+    """List images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.
 
-    What each is for, its state as `imagegen matrix` shows it, and whether it is built (in the store).
+    The list has the purpose of each, its state as `imagegen matrix` shows it, and whether it is built (in the store).
     """
     built = refs.images(app.store)
     cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)

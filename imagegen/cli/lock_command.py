@@ -23,12 +23,12 @@ from imagegen.wheels import resolve
 
 @click.command("lock")
 @click.argument("cell")
-@click.option("--check", is_flag=True, help="Only say whether the lock is fresh; fail when it is stale.")
+@click.option("--check", is_flag=True, help="Only check the lock; fail when it is stale.")
 @click.option("--record", is_flag=True, help="Build the layers and write their digests into the lock.")
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that the matrix allows, as of now.")
 @click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
-@click.option("--upgrade-base", is_flag=True, help="Take the Debian packages of today, and nothing else.")
-@click.option("--as-of", metavar="TIME", help="Consider nothing uploaded later (RFC 3339).")
+@click.option("--upgrade-base", is_flag=True, help="Lock today's Debian packages, and change nothing else.")
+@click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its lock, and whether it changed.")
 @pass_app
 def command(
@@ -43,7 +43,7 @@ def command(
     as_of: str | None,
     as_json: bool,
 ) -> None:
-    """Resolve CELL and write locks/<cell>.toml. Versions that are locked already stay unless told to upgrade."""
+    """Resolve CELL and write locks/<cell>.toml. Locked versions stay unless an option upgrades them."""
     asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
     if check and (record or any(asked.values())):
         raise UsageError(

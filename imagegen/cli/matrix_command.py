@@ -31,18 +31,18 @@ _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and
 @click.command("matrix")
 @click.argument("pattern", metavar="[GLOB]", default="*")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--github", is_flag=True, help="Print lines for $GITHUB_OUTPUT: what is locked, as matrices.")
+@click.option("--github", is_flag=True, help="Print the locked cells as matrices, in lines for $GITHUB_OUTPUT.")
 @pass_app
 def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
-    r"""Show the cells that match GLOB: whether they can work, are locked, and build here and now.
+    r"""Show the cells that match GLOB: whether they can work, are locked, and can be built here now.
 
     \b
     rules        no conflict: rules and package metadata accept it; conflict: they reject it; unknown: they say neither
     lock         tested: the smoke tests passed in exactly the image that the lock gives; recorded: with the digests of
-                 image and layers; yes: every version and file is pinned; stale, edited, broken: no build takes it; no
-    builds here  yes, or the first address that a build needs and this machine does not have. No host is asked: the
-                 default package index and Debian's archive count as there, any other only where the environment names
-                 a mirror of it, a find-links directory has the file, or the store does.
+                 image and layers; yes: every version and file is pinned; stale, edited, broken: a build rejects it; no
+    builds here  yes, or the first address that a build needs and this machine lacks. No request is sent: the default
+                 package index and Debian's archive count as available, any other only where the environment names a
+                 mirror of it, a find-links directory has the file, or the store does.
 
     "combinations" counts the choices of known versions of the cell's main components (torch, vllm, megatron-core, ...)
     that rules and metadata accept on its GPUs, CUDA and Python; "versions" are those of its inference engine.

@@ -26,10 +26,10 @@ from imagegen.supply import mirror
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what the mirror holds of these cells.")
 @pass_app
 def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
-    """Copy all that the locks of the cells name: wheels, sources, the base's packages or layers.
+    """Copy all files that the locks of the cells name: wheels, sources, the base's packages or layers.
 
-    IMAGEGEN_MIRROR=DIR|REPOSITORY makes every build look there first; it needs no other source then. What is in the
-    mirror already is not copied again.
+    IMAGEGEN_MIRROR=DIR|REPOSITORY makes every build try it first; no other source is needed then. Files that the
+    mirror has are not copied again.
     """
     at = place(destination, "--to")
     listings: list[mirror.Listing] = []

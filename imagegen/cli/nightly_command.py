@@ -40,13 +40,18 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 @click.command("nightly")
 @click.argument("pattern", metavar="[GLOB]", required=False)
 @click.option("--to", metavar="REPO", help="Publish to repositories below this one (default: publish.yaml's).")
-@click.option("--as-of", metavar="TIME", help="Consider nothing uploaded later (RFC 3339; default: now).")
+@click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339; default: now).")
 @click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
-@click.option("--no-test", is_flag=True, help="Skip the smoke checks: the tags that move stay where they are.")
+@click.option("--no-test", is_flag=True, help="Skip the smoke checks: mutable tags do not move.")
 @key_option
 @builder_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell what moved, what did not and why.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: for each cell the updates, accepted and rejected, with reasons.",
+)
 @pass_app
 def command(
     app: App,
@@ -61,10 +66,10 @@ def command(
     builder: str | None,
     as_json: bool,
 ) -> None:
-    """Take the newest versions that matrix, rules and metadata accept; build, prove and publish what changed.
+    """Update cells to the newest versions that matrix, rules and metadata accept; build, test and publish changed ones.
 
-    Of the locked cells that match GLOB, else of all that are locked. A cell that fails leaves its lock and its tags as
-    they were; the others go on, and the exit code is 1. Nothing changed, and published already: nothing is built.
+    Of the locked cells that match GLOB, otherwise of all locked cells. A cell that fails keeps its lock and its tags;
+    the others continue, and the exit code is 1. A cell without changes whose image is published is not built.
     """
     if propose_only and (to or require_gpu or no_test or key):
         raise UsageError(

@@ -24,21 +24,23 @@ from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compre
 
 @click.command("publish")
 @click.argument("cell")
-@click.option("--to", metavar="PLACE", help="ghcr.io/acme/rl, say: each image has a repository below it.")
+@click.option("--to", metavar="REPO", help="Publish to repositories below this one: ghcr.io/acme/rl.")
 @click.option(
-    "--dry-run", is_flag=True, help="Say what would be pushed, tagged and moved; needs no registry, no engine."
+    "--dry-run", is_flag=True, help="Print what would be pushed, tagged and moved; needs no registry, no engine."
 )
-@click.option("--no-test", is_flag=True, help="No smoke checks, hence only the tag that never moves.")
+@click.option("--no-test", is_flag=True, help="Skip the smoke checks: only the immutable tag is set.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
-@click.option("--no-audit", is_flag=True, help="Publish even what an audit finds errors in, and do not look for any.")
-@click.option("--channel", type=click.Choice(CHANNELS), default="latest", show_default=True, help="Which tags move.")
+@click.option("--no-audit", is_flag=True, help="Skip the audit before the image is built.")
+@click.option(
+    "--channel", type=click.Choice(CHANNELS), default="latest", show_default=True, help="The mutable tags to move."
+)
 @key_option
 @click.option(
     "--compression",
     type=click.Choice(COMPRESSIONS),
     default="zstd",
     show_default=True,
-    help="gzip is for registries and runtimes that do not know zstd; its tags end in -gzip.",
+    help="gzip is for registries and runtimes without zstd; its tags end in -gzip.",
 )
 @builder_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and what was moved.")
@@ -58,9 +60,10 @@ def command(
     builder: str | None,
     as_json: bool,
 ) -> None:
-    """Push CELL's image to a registry, with all that is said of it, and tag it. CELL may be a glob.
+    """Push CELL's image to a registry, attach its attestations, and tag it. CELL may be a glob.
 
-    Tags move when the smoke checks have passed; a tag with a date never does. The last line on stdout is the digest.
+    Mutable tags move when the smoke checks have passed; the immutable tag never moves. The last line on stdout is the
+    digest.
     """
     if no_test and require_gpu:
         raise UsageError(

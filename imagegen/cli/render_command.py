@@ -34,7 +34,7 @@ _ONE_JOB = (
 @click.option(
     "--scratch-base",
     is_flag=True,
-    help="With -o: where locked Debian packages are gone from the archive, take those of today, from a scratch lock.",
+    help="With -o: where the archive lacks locked Debian packages, use today's, from a scratch lock.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: for each cell the Dockerfile, or with -o its folder."

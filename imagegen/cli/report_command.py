@@ -36,15 +36,20 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command("report")
 @click.argument("pattern", metavar="[GLOB]", default="*")
 @click.option(
-    "-o", "--output", type=_FOLDER, metavar="DIR", required=True, help="Where; an earlier report is replaced."
+    "-o",
+    "--output",
+    type=_FOLDER,
+    metavar="DIR",
+    required=True,
+    help="Directory of the pages; an earlier report is replaced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the index, and the page of each cell.")
 @pass_app
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
-    """Write web pages about the cells that match GLOB: the state of each, and of each that is locked what is in it.
+    """Write web pages about the cells that match GLOB: the state of each, and the contents of each locked one.
 
-    How to run it, what it needs, what it weighs, what the audit and the smoke checks said here, and its history in git.
-    The pages need no server and fetch nothing from elsewhere. Prints the path of the first.
+    Pages show how to run an image, requirements, sizes, results of audit and smoke checks, and the history in git. They
+    need no server and load nothing from the network. Prints the path of the first page.
     """
     site.require_own(output)
     cells = app.matrix.select(pattern)

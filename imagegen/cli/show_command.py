@@ -26,13 +26,13 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 
 @click.command("show")
 @click.argument("cell")
-@click.option("--size", is_flag=True, help="What its layers and packages weigh, and which images share them.")
+@click.option("--size", is_flag=True, help="Show sizes of layers and packages, and which images share them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
-    """Show what is in CELL, and why each pin is what it is.
+    """Show the packages of CELL and the reason for each pin.
 
-    Of several cells those that are locked are shown, and the others are named. Exit code 67 when none is locked.
+    Of several cells, the locked ones are shown and the others are listed. Exit code 67 when none is locked.
     """
     selected = app.matrix.select(cell)
     locked = [each for each in selected if app.has_lock(each)] or selected[:1]

@@ -22,11 +22,11 @@ _WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
 
 @click.group("store")
 def command() -> None:
-    """Look after the store, an OCI image layout under XDG_CACHE_HOME."""
+    """Check, clean and measure the store, an OCI image layout under XDG_CACHE_HOME."""
 
 
 @command.command()
-@click.option("--repair", is_flag=True, help="Remove damaged blobs; the next build makes or fetches them again.")
+@click.option("--repair", is_flag=True, help="Remove damaged blobs; the next build builds or fetches them again.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def check(app: App, *, repair: bool, as_json: bool) -> None:
@@ -55,9 +55,9 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
 @pass_app
 def gc(app: App, *, as_json: bool) -> None:
-    """Remove what no image of the store and no lock of the project or of imagegen needs, and nobody used for a day.
+    """Remove blobs that no image of the store and no lock of the project or of imagegen needs, unused for a day.
 
-    Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` lets go of those.
+    Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` removes those.
     """
     wanted = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
     freed = upkeep.collect(app.store, [*wanted, *wheelhouse.contents(app.store)])
@@ -104,7 +104,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
-    """Print how much disk the store takes."""
+    """Print the disk space of the store."""
     sizes = upkeep.sizes(app.store)
     parts = {
         "blobs": sizes.blobs,

@@ -41,7 +41,7 @@ from imagegen.wheels import builds
 def command(
     app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, measure: bool, results: Path | None
 ) -> None:
-    """Run the smoke checks of CELL's image, which must be in Docker already.
+    """Run the smoke checks of CELL's image, which must be in Docker.
 
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
     float64 reference and from each other; `imagegen diff` compares the results of two images.

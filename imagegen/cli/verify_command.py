@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Public key that must have signed, in place of those that publish.yaml names.",
+    help="Trusted public key, in place of those in publish.yaml.",
 )
-@click.option("--cell", metavar="ID", help="The cell that the image must be of, in place of what its name says.")
+@click.option("--cell", metavar="ID", help="The cell that the image must be of, in place of the one of its name.")
 @click.option(
     "--require-signature", is_flag=True, help="Fail where no key and no identity is named to verify a signature with."
 )
-@click.option("--no-layers", is_flag=True, help="Leave the layers' bytes out: nothing large is read.")
+@click.option("--no-layers", is_flag=True, help="Skip the bytes of layers: nothing large is read.")
 @click.option("--rebuild", "again", is_flag=True, help="Build the lock again in an empty store, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
@@ -60,9 +60,9 @@ def command(
     again: bool,
     as_json: bool,
 ) -> int:
-    """Check an image of a registry, or of an OCI layout (oci:DIR), against all that is attached to it.
+    """Verify an image of a registry, or of an OCI layout (oci:DIR), against its lock and attestations.
 
-    Each artefact has its line; exit code 0 when nothing is wrong, 1 when something is. Only the registry is asked.
+    Each artifact has a line; exit code 0 when none fails, 1 when one does. Only that registry is queried.
     """
     sides.check_image(reference, partial(names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)

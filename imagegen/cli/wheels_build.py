@@ -18,13 +18,12 @@ from imagegen.wheels import builds, wheelhouse
 @click.argument("component", required=False)
 @click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock says what is compiled.")
 @builder_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, with how each was made.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, with the record of each build.")
 @pass_app
 def command(app: App, *, component: str | None, pattern: str, builder: str | None, as_json: bool) -> None:
-    """Compile COMPONENT, or all that CELL's lock wants compiled, as far as it is not there.
+    """Compile COMPONENT, or every missing source build of CELL's lock.
 
-    The plan is told first. What an interrupted build has compiled is kept, and the next one goes on from there. On
-    stdout: each wheel's key and file name.
+    The plan is printed first. An interrupted build resumes. Prints each wheel's key and file name.
     """
     wheels = []
     for cell in app.matrix.select(pattern):

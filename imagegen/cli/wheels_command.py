@@ -19,4 +19,4 @@ COMMANDS = {
 
 @click.group("wheels", cls=Lazy, known=COMMANDS, module="imagegen.cli.wheels_{}")
 def command() -> None:
-    """Wheels that no index serves: found where others have them, or compiled once and kept under their complete key."""
+    """Find, build, list, push, pull and remove wheels that no index serves."""

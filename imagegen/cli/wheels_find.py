@@ -34,11 +34,10 @@ from imagegen.wheels.throttle import Work, duration
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
-    """Say which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none fits.
+    """Show which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none is compatible.
 
-    COMPONENT==VERSION asks about that version, whichever the cell has.
-    Candidates come in the order in which they are asked; a file whose name fits is fetched, hashed and audited, until
-    one is found that serves. Nothing is compiled, and no lock is changed.
+    COMPONENT==VERSION searches that version, whatever the cell has. Candidates are listed in search order; a file with
+    a compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
     name, version = _asked_about(component)
     wanted, cell = _component(app, name), _cell(app, pattern)

@@ -19,13 +19,13 @@ _YOUNG = 30 * 24 * 3600  # seconds
 
 @click.command("gc")
 @click.argument("names", nargs=-1, metavar="[NAME | NAME==VERSION | KEY]...")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and let nothing go.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, and how many bytes they had.")
 @pass_app
 def command(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Remove kept wheels that no lock of the project or of imagegen needs and nobody used for 30 days.
+    """Remove wheels that no lock of the project or of imagegen needs, unused for 30 days.
 
-    With names, those wheels and no others, whoever needs them: they are then compiled again, or pulled.
+    With names, remove exactly those wheels: they are then compiled or pulled again.
     """
     wheels = list(wheelhouse.every(app.store))
     going = [wheel for name in names for wheel in _named(name, wheels)] if names else _unneeded(app, wheels)

@@ -22,7 +22,7 @@ _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, as_json: bool) -> None:
-    """The wheels that are kept in the store: for which torch, Python and GPUs, how large, how old, under which key."""
+    """List the wheels of the store: torch, Python, GPUs, size, age, key."""
     wheels = list(wheelhouse.every(app.store))
     if as_json:
         app.json([dataclasses.asdict(wheel) for wheel in wheels])

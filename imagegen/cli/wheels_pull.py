@@ -17,16 +17,14 @@ from imagegen.wheels import artifacts, wheelhouse
 
 @click.command("pull")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option(
-    "--cell", "cells", multiple=True, metavar="CELL", help="Every wheel that the lock of CELL wants compiled."
-)
+@click.option("--cell", "cells", multiple=True, metavar="CELL", help="Every source build of CELL's lock.")
 @click.option("--from", "source", metavar="REPOSITORY", help="registry.example.com/team/wheels, say.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each key here, pulled, or absent.")
 @pass_app
 def command(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: str | None, as_json: bool) -> None:
-    """Bring wheels from a repository of a registry into the store, by their keys or for cells.
+    """Pull wheels from a repository of a registry into the store, by their keys or for cells.
 
-    Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 when it lacks one that is not here either.
+    Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 when it lacks one that the store lacks too.
     """
     place = artifacts.place(app.settings, source, "--from")
     if place is None:

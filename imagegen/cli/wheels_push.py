@@ -23,9 +23,9 @@ from imagegen.wheels import artifacts, wheelhouse
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each wheel its key, and whether it was pushed.")
 @pass_app
 def command(app: App, *, patterns: tuple[str, ...], destination: str | None, dry_run: bool, as_json: bool) -> None:
-    """Write the wheels that are kept here into a repository of a registry: all, or those named, * and ? allowed.
+    """Push the wheels of the store to a repository of a registry: all, or those named, * and ? allowed.
 
-    Without --to, IMAGEGEN_WHEELHOUSE names the repository. What is there under the same key stays as it is.
+    Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that is there under the same key stays unchanged.
     """
     place = artifacts.place(app.settings, destination, "--to")
     if place is None:

@@ -36,11 +36,11 @@ _Way = tuple[dict[str, str], str]  # the changes by name, and the command that a
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
-    """Say whether a combination can work: exit code 0 yes, 1 no, 2 not known.
+    """Explain whether a combination can work: exit code 0 yes, 1 no, 2 unknown.
 
-    Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), what they run on (gpu==sm_120, H100, cuda==12.8, cu128,
-    python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3); what
-    is not named is free. Or name a cell. A name that is not known makes the answer "unknown" unless the rest conflicts.
+    Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), the environment (gpu==sm_120, H100, cuda==12.8, cu128,
+    python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3);
+    anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts.
     """
     table = models.load(app.directories)
     model, words, sets = _model(words, sets)

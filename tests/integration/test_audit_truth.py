@@ -13,7 +13,7 @@ from audit_truth import cases
 
 pytestmark = pytest.mark.integration
 
-# As docs/audit-truth.md has them, with the reasons.
+# As docs/internals/audit-accuracy.md has them, with the reasons.
 MISSED = {
     ("executorch==1.0.0", "2.8.0"),
     ("fbgemm-gpu-genai==1.3.0", "2.9.1"),

@@ -62,7 +62,7 @@ def refused(machine: Machine, output: str) -> str:
 
 @pytest.mark.fault(
     "Disk",
-    "a build whose store has too little room",
+    "a build whose store has too little disk space",
     "refused before anything is fetched: says how much it takes, where, and how much is free",
 )
 def test_too_little_room_is_told_at_once(site: Site, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_too_little_room_is_told_at_once(site: Site, tmp_path: Path) -> None:
 @pytest.mark.fault(
     "Disk",
     "the store's disk fills while a build fetches and writes",
-    "says so; what was not finished gives its room back, and with room the next build succeeds",
+    "says so; unfinished files are removed, and with enough space the next build succeeds",
 )
 def test_a_disk_that_fills_meanwhile(site: Site, tmp_path: Path) -> None:
     with machine_on(site, tmp_path / "machine", "400m") as machine:
@@ -135,7 +135,7 @@ def test_what_does_not_fit_leaves_nothing(keep: Callable[[Store, Path], None], t
 @pytest.mark.fault(
     "Disk",
     "the store's disk fills while mmdebstrap makes a base, or while a base is unpacked",
-    "says that the disk is full, not that mmdebstrap or tar failed, and gives all room back",
+    "says that the disk is full, not that mmdebstrap or tar failed, and frees all space",
 )
 @pytest.mark.parametrize("step", ["copying packages", "mmdebstrap", "unpacking"])
 def test_a_base_that_does_not_fit(step: str, debian: Debian, settings: Settings, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_base_that_does_not_fit(step: str, debian: Debian, settings: Settings,
 
 @pytest.mark.fault(
     "Disk",
-    "the directory for temporary files cannot be written, and the store has no more room than a base is said to take",
+    "the directory for temporary files cannot be written, and the store has no more space than a base requires",
     "the base is built: it works in the store alone",
 )
 def test_a_base_takes_no_more_than_it_says_and_no_tmp(

@@ -245,7 +245,7 @@ class AfterChecks(Quiet):
             "taken",
             marks=[
                 pytest.mark.fault(
-                    "Engine", "another image takes the tag during the checks", "only the proven one is tagged"
+                    "Engine", "another image takes the tag during the checks", "only the tested image is tagged"
                 ),
             ],
         ),

@@ -232,7 +232,7 @@ def test_what_comes_on_top_cannot_move_the_stack(shell: Shell, shelf: Path, inst
 def test_an_image_on_top_with_an_editable_package(
     shell: Shell, shelf: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
-    """As docs/building-on-top.md has it: one's own wheel, and a package of the stack in one's own hands."""
+    """As docs/how-to/build-on-top.md has it: one's own wheel, and a package of the stack in one's own hands."""
     (tmp_path / "shelf").mkdir()
     for file in shelf.iterdir():
         (tmp_path / "shelf" / file.name).write_bytes(file.read_bytes())

@@ -24,6 +24,7 @@ from imagegen.supply.trust import attach, bundle, keys, statement
 from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
 from imagegen.supply.trust.project import Key, Project
+from imagegen.supply.trust.provenance import BUILD_TYPE
 from imagegen.supply.trust.signers import Signer, Trust
 from tests.integration.hub import serving
 from tests.integration.sigstore import PASSWORD, Sigstore
@@ -40,7 +41,10 @@ DOCUMENTS = [
     Document(LOCK, LOCKED),
     Document(LAYERS, json.dumps({"lock": digest_of(LOCKED), "layers": []}).encode()),
     Document(SBOM, BOM),
-    Document(PROVENANCE, b'{"buildDefinition": {"buildType": "https://imagegen.dev/build/v1"}, "runDetails": {}}'),
+    Document(
+        PROVENANCE,
+        json.dumps({"buildDefinition": {"buildType": BUILD_TYPE}, "runDetails": {}}).encode(),
+    ),
     Document(SMOKE, b'{"result": "PASSED", "seconds": 12.0}'),
 ]
 TYPES = {"cyclonedx": SBOM, "slsaprovenance1": PROVENANCE, str(LAYERS.predicate): LAYERS, str(SMOKE.predicate): SMOKE}

@@ -1,4 +1,4 @@
-"""The catalogue of findings: complete, well formed, and what docs/findings.md says."""
+"""The catalogue of findings: complete, well formed, and what docs/reference/findings.md says."""
 
 from __future__ import annotations
 
@@ -132,4 +132,4 @@ def plain(text: str) -> str:
 
 
 def test_the_page_of_findings_is_what_the_catalogue_says(golden: Callable[[str, str], None]) -> None:
-    golden("../../docs/findings.md", page())
+    golden("../../docs/reference/findings.md", page())

@@ -196,7 +196,7 @@ REGISTERS = (
 
 
 def test_operators_that_fit_two_torches_and_say_neither_may_abort() -> None:
-    """As fbgemm-gpu-genai 1.3.0 does beside 2.9.1, and 1.4.2 beside 2.8.0: docs/audit-truth.md."""
+    """As fbgemm-gpu-genai 1.3.0 does beside 2.9.1, and 1.4.2 beside 2.8.0: docs/internals/audit-accuracy.md."""
     one = package("operators", NEW, REGISTERS)
     assert len(fits(one).minors) > 1  # type: ignore[union-attr]
     (finding,) = found(one, torch("2.9.1"))

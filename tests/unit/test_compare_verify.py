@@ -128,7 +128,9 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
         LOCK: text,
         LAYERS: describe.dump(listed),
         SBOM: sbom(lock, digest, Known()),
-        PROVENANCE: provenance(lock, text, None, Builder("https://imagegen.dev/builder/local")),
+        PROVENANCE: provenance(
+            lock, text, None, Builder("https://github.com/imagegen/imagegen/attestations/builder/local")
+        ),
         SMOKE: json.dumps(tested).encode(),
         AUDIT: json.dumps(REPORT.as_dict() | {"subject": lock.cell}).encode(),
         NUMERICS: json.dumps({"image": digest, "results": {"H200": MEASURED}}).encode(),

@@ -1,4 +1,4 @@
-"""Error codes: each belongs to its class, and docs/errors.md lists them all."""
+"""Error codes: each belongs to its class, and docs/reference/errors.md lists them all."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_page_lists_every_code(golden: Callable[[str, str], None]) -> None:
         rows = [f"| `{code}` | {'; '.join(sorted(texts))} |" for code, texts in sorted(found[exit_code].items())]
         head = f"## Exit code {exit_code}\n\n{titles[exit_code]}\n\n| code | messages |\n|---|---|\n"
         sections.append(head + "\n".join(rows) + "\n")
-    golden("../../docs/errors.md", "\n".join([HEAD, *sections]))
+    golden("../../docs/reference/errors.md", "\n".join([HEAD, *sections]))
 
 
 def test_an_error_as_json() -> None:

@@ -1,4 +1,4 @@
-"""The worked example of docs/extend.md: what it adds is there, and does what the page says."""
+"""The worked example of docs/how-to/extend-the-matrix.md: what it adds is there, and does what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Matrix
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/extend-the-matrix.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n# (matrices/\S+)\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -251,7 +251,7 @@ EDITS: dict[str, tuple[Callable[[Lock], Lock], str]] = {
 
 @pytest.mark.fault(
     "Matrices, rules, locks",
-    "a lock edited by hand against its matrix: cell, image, platform, base, variables, pins, wheels",
+    "a lock edited against its matrix: cell, image, platform, base, variables, pins, wheels",
     "refused: names what was edited",
 )
 @pytest.mark.parametrize("name", EDITS)
@@ -348,7 +348,7 @@ def test_whatever_moved_is_named(name: str) -> None:
 @pytest.mark.fault(
     "Matrices, rules, locks",
     "a lock made to keep its reader busy: a key of a million parts, ten thousand faults",
-    "refused in seconds; a hundred faults are told",
+    "refused in seconds; a hundred errors are reported",
 )
 def test_a_lock_that_would_take_days_to_read() -> None:
     with raises("lock-malformed"):

@@ -1,4 +1,4 @@
-"""The example of docs/indexes.md is a matrix that takes a component from an index of its own."""
+"""The example of docs/how-to/indexes.md is a matrix that takes a component from an index of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.lock.indexes import variable
 
-PAGE = (Path(__file__).parents[2] / "docs" / "indexes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/indexes.md").read_text(encoding="utf-8")
 
 
 def test_the_example_takes_its_component_from_the_index(tmp_path: Path) -> None:

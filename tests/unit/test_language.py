@@ -20,7 +20,7 @@ RETIRED = re.compile(
 )
 # A relative clause without the noun that it belongs to: "What a layer holds."
 HEADLESS = re.compile(r"(What|Those|Of|Who|Whose|Whether|Where|As|That|Which|How|When)\b")
-BUDGET = {"docstrings": 208, "pages": 82, "headless docstrings": 120, "class names used twice": 66}
+BUDGET = {"docstrings": 202, "pages": 0, "headless docstrings": 120, "class names used twice": 66}
 
 
 def modules() -> list[ast.Module]:
@@ -40,10 +40,11 @@ def test_counts_do_not_rise() -> None:
         for node in ast.walk(module)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     counts = {
         "docstrings": sum(len(RETIRED.findall(text)) for text in docstrings()),
-        "pages": sum(len(RETIRED.findall(page.read_text())) for page in pages),
+        # Without code spans: keys and names of functions are interfaces.
+        "pages": sum(len(RETIRED.findall(re.sub("`.*?`", "", page.read_text()))) for page in pages),
         "headless docstrings": sum(bool(HEADLESS.match(text)) for text in docstrings()),
         "class names used twice": sum(count > 1 for count in names.values()),
     }

@@ -105,7 +105,7 @@ def test_a_thousand_clashes_of_two_packages_are_one_error() -> None:
 
 
 @pytest.mark.fault(
-    "Wheels", "two packages with one path, and a sourced rule", "the winner's file alone is in the image"
+    "Wheels", "two packages with one path, and a sourced rule", "only the file of the selected package is in the image"
 )
 def test_a_rule_names_the_winner() -> None:
     contents = {
@@ -121,7 +121,9 @@ def test_a_rule_names_the_winner() -> None:
     assert left_out(lock, "headless", contents["headless"]) == frozenset()
 
 
-@pytest.mark.fault("Wheels", "a winner rule that covers files which the winner lacks", "refused: they would be nowhere")
+@pytest.mark.fault(
+    "Wheels", "a file-conflict override for files that its package lacks", "refused: they would be nowhere"
+)
 def test_a_rule_cannot_lose_files() -> None:
     contents = {"full": {f"{SITE}/cv2/only.py": "aa -"}, "headless": {f"{SITE}/cv2/__init__.py": "bb -"}}
     lock = lock_of(*contents)

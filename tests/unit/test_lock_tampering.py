@@ -27,7 +27,7 @@ from tests.unit.shipped_locks import shipped_lock
 
 CPU, GPU = "sb3-maskable-cpu-py311", "blackwell-vllm-cu130-py311"
 SDISTS = "cpu-grpo-cpu-py311"
-REVIEWED = {  # what docs/trust.md says that reviewers have to look at: nothing but the lock names these
+REVIEWED = {  # what docs/explanation/trust.md says that reviewers have to look at: nothing but the lock names these
     *("as-of", "base.archives.*", "wheel.via", "uv.sha256", "uv.size", "wheel.sha256", "wheel.size"),
     *(f"base.debs.{name}" for name in ("architecture", "name", "path", "sha256", "size", "version")),
     *("wheel.sdist.sha256", "wheel.sdist.size", "wheel.sdist.build.sha256", "wheel.sdist.build.size"),
@@ -276,7 +276,7 @@ def test_a_record_that_does_not_fit_goes_when_the_lock_is_made_again(tmp_path: P
 
 
 def test_an_edited_hash_is_found_by_resolving_again(tmp_path: Path) -> None:
-    """What docs/trust.md recommends for CI: `imagegen lock`, then `git diff --exit-code locks/`."""
+    """What docs/explanation/trust.md recommends for CI: `imagegen lock`, then `git diff --exit-code locks/`."""
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     assert project.run("lock", "demo", env=env).returncode == 0

@@ -161,7 +161,7 @@ def test_gone_is_gone(code: int, server: Server, store: Store) -> None:
     assert len(server.requests) == 1
 
 
-@pytest.mark.fault("Network", "401, 403 or 416 that nobody asked for", "said at once, without another try")
+@pytest.mark.fault("Network", "an unexpected 401, 403 or 416", "said at once, without another try")
 @pytest.mark.parametrize("code", [400, 401, 403, 416, 451])
 def test_refusals_are_final(code: int, server: Server, store: Store) -> None:
     server.behaviours = [status(code)]
@@ -298,7 +298,7 @@ def test_a_range_shorter_than_asked_is_gone_on_with(server: Server, store: Store
 
 
 @pytest.mark.fault(
-    "Network", "a page's gzip is cut, is none, or has an encoding nobody asked for", "tried again, then named"
+    "Network", "a page's gzip is cut, is none, or has an encoding that was not requested", "tried again, then named"
 )
 @pytest.mark.parametrize(
     ("encoding", "body", "said"),
@@ -380,7 +380,7 @@ def test_credentials_stay_with_their_origin(server: Server, store: Store, tmp_pa
         other.close()
 
 
-@pytest.mark.fault("Network", "a named pipe or a device where a file should be", "refused; nobody waits for it")
+@pytest.mark.fault("Network", "a named pipe or a device where a file should be", "rejected without waiting")
 def test_what_is_no_file(tmp_path: Path, store: Store) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):

@@ -270,7 +270,7 @@ def test_facts_travel_one_by_one_and_only_to_whom_lacks_them(team: Team, engines
 @pytest.mark.fault(
     "Trust",
     "what is attached of a wheel's contents is gone or altered, though the signed layers name it",
-    "it is not believed, and learned from the wheel",
+    "it is rejected, and the wheel is scanned",
 )
 @pytest.mark.parametrize("how", ["gone", "altered"])
 def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines) -> None:
@@ -301,7 +301,7 @@ def test_whom_nobody_trusts_is_not_believed(team: Team, engines: Engines) -> Non
 @pytest.mark.fault(
     "Trust",
     "the signing key is not one that publish.yaml names",
-    "refused before the registry is asked anything, also where somebody trusted has signed all of it already",
+    "refused before the registry is asked anything, also where a trusted signer has signed all of it already",
 )
 def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engines: Engines) -> None:
     lock = team.lock(b"x = 1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from tests.unit.shipped_locks import NAMES, shipped_lock
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-TABLE = re.findall(r"^\| `imagegen (.+?)` \| (.*) \|$", README, re.MULTILINE)
+PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name not in ("internals", "reference")]
+COMMAND = re.compile(r"^    (?:\$ )?(imagegen [a-z].*)$", re.MULTILINE)
+LINES = [line for path in (ROOT / "README.md", *PAGES) for line in COMMAND.findall(path.read_text())]
 
 
 def test_the_example_is_a_matrix(tmp_path: Path) -> None:
@@ -32,20 +35,16 @@ def test_the_example_is_a_matrix(tmp_path: Path) -> None:
     assert {need.component.name for need in cell.requirements} == {"torch", "transformers", "pip"}
 
 
-@pytest.mark.parametrize(("line", "text"), TABLE, ids=[line for line, _ in TABLE])
-def test_commands_and_options_exist(line: str, text: str) -> None:
-    name, *rest = line.replace("\\|", " ").split()
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    parameters = list(command.params)
-    if isinstance(command, click.Group):
-        names = command.list_commands(click.Context(command))
-        assert set(rest) == set(names)
-        parts = [command.get_command(click.Context(command), each) for each in names]
-        parameters += [parameter for part in parts if part for parameter in part.params]
-    known = {option for parameter in parameters for option in parameter.opts}
-    used = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", f"{line} {text}"))
-    assert used <= known
+def test_commands_and_options_exist() -> None:
+    for line in LINES:
+        words = shlex.split(line, comments=True)
+        command, context = cli.get_command(click.Context(cli), words[1]), click.Context(cli)
+        while isinstance(command, click.Group):
+            command = command.get_command(context, words[2])
+            del words[2]
+        assert command is not None, line
+        options = {word for word in words if word.startswith("-")}
+        assert options <= {option for parameter in command.params for option in parameter.opts}, line
 
 
 _FAMILIES = ("ampere", "ada", "hopper", "blackwell")
@@ -84,15 +83,20 @@ def test_the_states_are_explained() -> None:
     assert re.findall(r"^- `([a-z ]+)`: (.*)$", README, re.MULTILINE) == list(MEANINGS.items())
 
 
-def test_every_command_is_in_the_table() -> None:
-    assert {line.split()[0] for line, _ in TABLE} == set(cli.list_commands(click.Context(cli)))
-
-
 def test_make_targets_and_links_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    documents = {path: path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
-    for path, text in documents.items():
-        for target in re.findall(r"\bmake ([a-z][a-z-]*)", text):
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (path.name, target)
-        for link in re.findall(r"\]\((?!http)([^)]+)\)", text):
-            assert (ROOT / link).exists(), (path.name, link)
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
+        text = path.read_text()
+        if path.name != "CHANGELOG.md":
+            for target in re.findall(r"`make ([a-z][a-z-]*)|^    make ([a-z][a-z-]*)", text, re.MULTILINE):
+                assert re.search(rf"^{''.join(target)}:", makefile, re.MULTILINE), (path.name, target)
+        for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+            target = path.parent / link if link else path
+            assert target.exists(), (path.name, link)
+            assert not anchor or anchor in _anchors(target.read_text()), (path.name, link, anchor)
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

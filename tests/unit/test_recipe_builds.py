@@ -141,7 +141,9 @@ def test_the_folder_of_the_builds(tmp_path: Path) -> None:
     assert modes == {"0o444"}
 
 
-@pytest.mark.fault("Source builds", "a source is absent when the folder is rendered", "nothing is written; told again")
+@pytest.mark.fault(
+    "Source builds", "a source is absent when the folder is rendered", "nothing is written; it is reported again"
+)
 @pytest.mark.parametrize("damage", ["a source", "a blob"])
 def test_a_folder_that_cannot_be_completed_leaves_nothing(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -311,7 +311,7 @@ def test_tokens_that_are_none(token: object, registry: StandIn) -> None:
         ask(registry)
 
 
-@pytest.mark.fault("Secrets", "whoever a registry redirects to asks for the user's password", "it gets none")
+@pytest.mark.fault("Secrets", "a server that a registry redirects to requests the user's password", "it gets none")
 def test_the_target_of_a_redirect_gets_no_credentials(registry: StandIn, other: StandIn, tmp_path: Path) -> None:
     registry.push("a/b:1", LAYERS)
     registry.elsewhere = other.host

@@ -512,7 +512,7 @@ def test_a_tag_that_is_too_long(registry: Writable) -> None:
 @pytest.mark.fault(
     "Network",
     "the clock of this machine is wrong",
-    "a refusal says by how much; a certificate's dates are told with it",
+    "a refusal says by how much; a certificate's dates are reported too",
 )
 @pytest.mark.parametrize(
     ("ahead", "words"),

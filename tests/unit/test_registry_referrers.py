@@ -153,7 +153,7 @@ def test_a_registry_that_fails_to_list_is_no_registry_without_referrers(registry
 
 @pytest.mark.fault(
     "Publishing", "two attach to one image at once, and the registry keeps the list of the second alone",
-    "whoever wrote looks, and writes again what is gone",
+    "each writer reads the list again and restores lost entries",
 )  # fmt: skip
 def test_updates_that_are_lost(registry: Writable) -> None:
     """Another writer, who read the list before we wrote to it, twice writes theirs over ours."""

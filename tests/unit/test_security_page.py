@@ -1,4 +1,4 @@
-"""docs/security.md lists every place of the code that starts a program, and every setting of git that is tried."""
+"""docs/explanation/security.md lists every call that starts a program, and every setting of git that is tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.unit.test_hostile_repositories import TRAPS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/explanation/security.md").read_text()
 STARTS = {
     "asyncio": r"create_subprocess_\w+",
     "multiprocessing": r"Process|Pool|get_context",

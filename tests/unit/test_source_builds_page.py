@@ -1,4 +1,4 @@
-"""The recipe that docs/source-builds.md shows is one, and the page's exit from it is the plan's own sentence."""
+"""The recipe that docs/how-to/source-builds.md shows is one, and the page's exit from it is the plan's own sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imagegen.plan import matrix
 from imagegen.wheels import throttle
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "source-builds.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/source-builds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 
 

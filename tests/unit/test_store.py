@@ -121,7 +121,7 @@ def test_a_blob_that_was_made_again_meanwhile_stays(store: Store) -> None:
 @pytest.mark.fault(
     "Killed and damaged",
     "a record of the store is cut off, has a bit flipped, or lies where another one belongs",
-    "it counts as absent: what it told of is made again",
+    "it counts as absent: its content is built again",
 )
 def test_a_record_counts_only_as_it_was_written(store: Store) -> None:
     key, other = digest_of(b"key"), digest_of(b"other")
@@ -398,7 +398,7 @@ def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(
 
 
 @pytest.mark.fault(
-    "Shared store", "a pipe, a directory or a device where a blob should be", "named as damage; nobody waits for it"
+    "Shared store", "a pipe, a directory or a device where a blob should be", "reported as damage without waiting"
 )
 @pytest.mark.parametrize(
     "make", [os.mkfifo, os.mkdir, partial(os.symlink, "/dev/zero")], ids=["pipe", "folder", "link"]

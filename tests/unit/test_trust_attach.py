@@ -256,8 +256,8 @@ def test_a_statement_of_another_kind_attests_nothing_else() -> None:
 
 @pytest.mark.fault(
     "Trust",
-    "somebody else signs the image and another SBOM, too",
-    "what the trusted signer said counts; the other is counted as a stranger",
+    "an untrusted signer signs the image and another SBOM, too",
+    "what the trusted signer said counts; the other is counted as untrusted",
 )
 def test_of_two_signers_the_trusted_one_counts() -> None:
     registry = Registry()

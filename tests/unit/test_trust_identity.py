@@ -116,7 +116,7 @@ def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[s
 @pytest.mark.fault(
     "Trust",
     "a certificate for a workflow, repository, owner, branch or tag whose name resembles the trusted one",
-    "a stranger's: names are compared letter by letter",
+    "untrusted: names are compared exactly",
 )
 @pytest.mark.parametrize(
     "workflow",
@@ -141,7 +141,7 @@ def test_names_that_resemble_the_trusted_one_are_strangers(sigstore: Sigstore, w
 @pytest.mark.fault(
     "Trust",
     "another owner's repository calls the trusted workflow, which then signs what that repository holds",
-    "a stranger's: the certificate names the repository of the run",
+    "untrusted: the certificate names the repository of the run",
 )
 def test_a_run_of_another_owners_repository_is_a_strangers(sigstore: Sigstore) -> None:
     """A reusable workflow's certificate names the workflow as its subject, whoever calls it (fulcio, docs/oidc.md)."""

@@ -23,7 +23,7 @@ from imagegen.supply.trust.provenance import Builder, builder, provenance
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 
-LOCAL = Builder("https://imagegen.dev/builder/local")
+LOCAL = Builder("https://github.com/imagegen/imagegen/attestations/builder/local")
 SOURCE = Source("https://example.org/acme/images", "a" * 40, dirty=True)
 ACTIONS = {
     "GITHUB_ACTIONS": "true",

@@ -30,6 +30,11 @@ NOT_HERE = {
     ("ci.yml", "Set up"): "it makes this very environment; `make lint` and `make test` start with it",
     ("ci.yml", "Lint"): "the tests do not run the linters: CI does",
     ("ci.yml", "Test"): "it is the run that this test is part of",
+    ("ci.yml", "Build the documentation"): "it installs the site's generator; tests check links and generated pages",
+    (
+        "package.yml",
+        "Build sdist and wheel",
+    ): "it installs build and twine; tests/integration/test_package.py builds it",
 }
 CALL = """\
 #!{python}
@@ -135,11 +140,13 @@ def checkout(tmp_path: Path, origin: Path) -> Checkout:
 def test_actions_are_pinned_and_tokens_stay_out_of_checkouts() -> None:
     for file, _, step in steps():
         if uses := step.get("uses"):
-            assert re.fullmatch(r"(actions/[a-z-]+@[0-9a-f]{40}|[.$]/\.github/actions/setup)", uses), (file, uses)
+            assert re.fullmatch(
+                r"((actions/[a-z-]+|pypa/gh-action-pypi-publish)@[0-9a-f]{40}|[.$]/\.github/actions/setup)", uses
+            ), (file, uses)
             if "/checkout@" in uses:
                 assert step["with"] == {"persist-credentials": False}
     for path in FILES:
-        for line in re.findall(r"uses: actions/.*", path.read_text()):
+        for line in re.findall(r"uses: (?:actions|pypa)/.*", path.read_text()):
             assert re.search(r" # v\d+\.\d+\.\d+$", line), line
 
 
@@ -279,6 +286,12 @@ def test_images_are_published_and_promoted(checkout: Checkout, file: str, name: 
     not_signed = "grep -q '\"verify\"' ../log && exit 1; echo sha256:2"
     checkout.run(file, name, **env, DO_IMAGEGEN=not_signed, fails=True)
     assert [call[1] for call in checkout.calls] == ["publish", "verify"]
+
+
+def test_a_package_has_the_version_of_the_tag(checkout: Checkout) -> None:
+    checkout.write("dist/imagegen-1.2.0.tar.gz", "")
+    checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.0")
+    checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.1", fails=True)
 
 
 def test_every_step_was_played_or_has_a_reason(request: pytest.FixtureRequest) -> None:

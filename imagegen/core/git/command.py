@@ -1,6 +1,6 @@
 """The system's git as a program: in an environment that is given to it, limited in size and time.
 
-Which settings of a repository can start a program, and what stops each, is listed in docs/security.md.
+Which settings of a repository can start a program, and what stops each, is listed in docs/explanation/security.md.
 Sources: git(1) and git-config(1), git 2.39; release notes of git 2.32 (GIT_CONFIG_GLOBAL) and 2.39.4
 (GIT_NO_LAZY_FETCH); prlimit(1) and setpriv(1).
 """

@@ -272,12 +272,12 @@ class RuleEntry(Entry):
 
 
 class WinnerEntry(Entry):
-    """Of the files at `paths`, the winner's are installed; the packages in `over` leave theirs out."""
+    """A file-conflict override: at `paths`, the files of `winner` are installed, and those of `over` left out."""
 
     winner: f.Distribution
     over: Annotated[list[f.Distribution], Field(min_length=1)]
     paths: f.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
-    versions: f.Specifier = Field("", description="The winner's releases of which this is true; without it, all.")
+    versions: f.Specifier = Field("", description="Releases of `winner` to which this applies; without it, all.")
     because: f.Text
     source: f.Text
     date: f.Date

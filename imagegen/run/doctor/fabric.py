@@ -25,7 +25,7 @@ from imagegen.run.doctor.diagnosis import HOST, Diagnosis
 AMAZON = "0x1d0f"  # PCI vendor of EFA devices
 _PATIENCE = 20  # seconds for nvidia-smi
 _FLAGS = "`docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host`"
-_ON_TOP = "install them on top of the image (docs/building-on-top.md)"
+_ON_TOP = "install them on top of the image (docs/how-to/build-on-top.md)"
 # The kinds of paths in `nvidia-smi topo -m`, best first; NVLink is "NV" with the number of links.
 _PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
@@ -153,7 +153,7 @@ def rdma(host: Host, image: Image, lock: Lock | None) -> Iterator[Finding]:
     missing = [name for name in ("libibverbs1", "ibverbs-providers") if name not in debs]
     if missing and debs and set(host.rdma.values()) - {"EFA"}:
         text = f"{image.cell} has no {' and no '.join(missing)}: NCCL takes sockets between hosts"
-        yield Finding("rdma", "warning", text, "`packages:` of a matrix adds Debian packages (docs/bases.md)")
+        yield Finding("rdma", "warning", text, "`packages:` of a matrix adds Debian packages (docs/how-to/bases.md)")
 
 
 def transport(measured: Measured) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Why a file that was made again differs: a function for each cause that is known, in the order of trying.
 
-Source: what was measured to differ between two builds of one set (see docs/how-it-works.md); PEP 552 for the header of
-byte-code; PEP 376 and PEP 610 for what installers leave behind.
+Source: what was measured to differ between two builds of one set (docs/explanation/determinism.md); PEP 552 for the
+header of byte-code; PEP 376 and PEP 610 for what installers leave behind.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from imagegen import REPOSITORY
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -23,17 +25,19 @@ class Kind:
     predicate: str | None
 
 
+_TYPES = f"{REPOSITORY}/attestations"
+
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
 # What a lock gave, in the form of layers/describe.py: the layers from the bottom up with their keys and descriptors, as
 # gzip too where they were published so, digests of the LOCK document and the image, and of all facts by their keys. Who
 # trusts its signer need not make these layers.
-LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", "https://imagegen.dev/layers/v1")
+LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", f"{_TYPES}/layers/v1")
 SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
 SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
-AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", "https://imagegen.dev/audit/v1")
+AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", f"{_TYPES}/audit/v1")
 # The results of `imagegen test --numerics`, one for each device (smoke/numerics.py).
-NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", "https://imagegen.dev/numerics/v1")
+NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", f"{_TYPES}/numerics/v1")
 
 KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
 

@@ -1,4 +1,4 @@
-"""publish.yaml of a project: where its images go, where its locks come from, and whose word it takes.
+"""publish.yaml of a project: where its images go, where its locks come from, and which signers it trusts.
 
 All of it decides what is done with an image, and nothing of it the image's bytes.
 """
@@ -24,7 +24,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 @dataclass(frozen=True)
 class Key:
-    """A public key (PEM) whose signatures are believed, by the name that reports use."""
+    """A public key (PEM) whose signatures are trusted, by the name that reports use."""
 
     name: str
     file: Path
@@ -45,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Project:
-    """The contents of publish.yaml; empty without the file."""
+    """The content of publish.yaml; without the file, no repository and no trusted signer."""
 
     to: str | None = None  # "ghcr.io/acme/rl": images go to repositories below it
     source: str | None = None  # address of the repository that holds the locks
@@ -83,9 +83,9 @@ def load(directory: Path) -> Project:
     if document.errors:
         raise MatrixErrors(document.errors)
     try:
-        read = _File.model_validate(document.data)
+        read = ProjectFile.model_validate(document.data)
     except ValidationError as invalid:
-        raise MatrixErrors(explain(document, invalid.errors(include_url=False), _File)) from invalid
+        raise MatrixErrors(explain(document, invalid.errors(include_url=False), ProjectFile)) from invalid
     return Project(
         read.publish.to,
         read.publish.source,
@@ -101,18 +101,28 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Identity(_Model):
-    issuer: _Text
-    subject: _Text
-    trust_root: _Text | None = None  # file, from the project's directory
+class IdentityEntry(_Model):
+    """An identity that may sign without a key, as Fulcio writes it into certificates."""
+
+    issuer: _Text = Field(description="OIDC issuer.")
+    subject: _Text = Field(description="Workflow file and branch or tag, compared exactly.")
+    trust_root: _Text | None = Field(
+        default=None, description="File with a Sigstore ClientTrustConfig (JSON); without it, the public instance."
+    )
 
 
-class _Publish(_Model):
-    to: _Text | None = None
-    source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = None
-    keys: dict[_Text, _Text] = Field(default_factory=dict)  # name -> file, from the project's directory
-    identities: dict[_Text, _Identity] = Field(default_factory=dict)
+class PublishEntry(_Model):
+    """Where images go, and whose signatures are trusted."""
+
+    to: _Text | None = Field(default=None, description="Repository below which each image has its own; else `--to`.")
+    source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = Field(
+        default=None, description="Address of the repository of the locks; else git's remote."
+    )
+    keys: dict[_Text, _Text] = Field(default_factory=dict, description="Name -> file of a trusted public key (PEM).")
+    identities: dict[_Text, IdentityEntry] = Field(default_factory=dict, description="Trusted identities.")
 
 
-class _File(_Model):
-    publish: _Publish = Field(default_factory=_Publish)
+class ProjectFile(_Model):
+    """The whole file."""
+
+    publish: PublishEntry = Field(default_factory=PublishEntry)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from imagegen import __version__
+from imagegen import REPOSITORY, __version__
 from imagegen.core import registry
 from imagegen.core.store import digest_of
 from imagegen.core.text import redact
@@ -21,8 +21,8 @@ from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedW
 from imagegen.supply.trust import purl
 from imagegen.supply.trust.origin import Source
 
-BUILD_TYPE = "https://imagegen.dev/build/v1"  # an image from a lock: what `externalParameters` then holds
-_LOCAL = "https://imagegen.dev/builder/local"
+BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # an image from a lock: what `externalParameters` then holds
+_LOCAL = f"{REPOSITORY}/attestations/builder/local"
 _GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_WORKFLOW_REF", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
 
 
