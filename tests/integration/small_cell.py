@@ -102,8 +102,8 @@ def write_project(
     interpreter = LOCKED.path
     workshop = sdist.Workshop(base.key(debian.locked), interpreter, lambda: debian.rootfs, store, Quiet())
     made = sdist.build("sourced", "1.0", LockedSdist(source.file, ()), workshop)
-    wheels.append(LockedWheel("sourced", "1.0", made, (), sdist=LockedSdist(source.file, ())))
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    wheels.append(LockedWheel("sourced", "1.0", made, via=(), sdist=LockedSdist(source.file, ())))
+    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     ordered = tuple(sorted(wheels, key=lambda wheel: wheel.name))
     asked = {need.component.package: need.because for need in cell.requirements}
     made_lock = Lock(
@@ -124,7 +124,7 @@ def write_project(
 
 def _locked(name: str, path: Path) -> LockedWheel:
     data = path.read_bytes()
-    return LockedWheel(name, "1.0", File(path.name, hashlib.sha256(data).hexdigest(), len(data), "pypi"), ())
+    return LockedWheel(name, "1.0", File(path.name, len(data), hashlib.sha256(data).hexdigest(), "pypi"), via=())
 
 
 def _sdist(links: Path) -> Path:

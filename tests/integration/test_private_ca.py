@@ -96,19 +96,19 @@ def place(
     (tmp_path / "matrices" / "mine.yaml").write_text(MINE.replace("PACKAGE", getattr(request, "param", "demo")))
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
     theirs = sb3_maskable.lock
-    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     env_of_cell = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
     based = Lock(
-        cell.id,
-        cell.image,
-        cell.axes,
-        cell.inputs,
-        old_uv,
-        theirs.as_of,
-        theirs.base,
-        theirs.interpreter,
-        (),
-        env_of_cell,
+        cell=cell.id,
+        image=cell.image,
+        axes=cell.axes,
+        inputs=cell.inputs,
+        uv=old_uv,
+        as_of=theirs.as_of,
+        base=theirs.base,
+        interpreter=theirs.interpreter,
+        wheels=(),
+        env=env_of_cell,
     )
     lock.write(based, tmp_path / "locks" / f"{cell.id}.toml")
     return Place(tmp_path, None, env=env)

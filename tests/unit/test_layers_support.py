@@ -181,7 +181,7 @@ def test_a_commit_is_told_from_the_release_of_its_version() -> None:
     core = replace(wheel, name="megatron-core", version="0.18.0")
     release = replace(wheel, name="mbridge", version="0.15.1", sdist=None)
     commit = LockedGit("641a5a0", "https://github.com/ISEEKYAN/mbridge", "6" * 40, "c" * 40)
-    built = replace(release, sdist=LockedSdist(wheel.file, (), commit))
+    built = replace(release, sdist=LockedSdist(wheel.file, (), git=commit))
     for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
         facts = compat.facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
         assert compat.judge([rule], facts).answer == answer

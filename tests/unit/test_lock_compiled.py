@@ -65,7 +65,7 @@ class Works(House):
         self.shelf.wheel("einops", "0.8")
         self.shelf.wheel("nvidia-cuda-nvcc", "13.0.88")
         self.shelf.wheel("backend", "1.0")
-        debs = tuple(Deb(name, "1", "amd64", "a" * 64, 1, "debian", f"pool/{name}.deb") for name in TOOLS)
+        debs = tuple(Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in TOOLS)
         self.first = replace(self.first, base=replace(self.first.base, debs=(debs[0], *self.first.base.debs, debs[1])))
         nvcc = Requirement(Component("nvcc", "nvidia-cuda-nvcc", "", ()), "", "it compiles", "pypi")
         wanted = tuple(replace(each, index="pypi") for each in self.cell.requirements)
@@ -310,7 +310,7 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
 
 
 def image(name: str, *env: str) -> LockedBase:
-    content = registry.Image("sha256:" + SHA, "sha256:" + SHA, (), registry.Config(env, (), (), "", ""))
+    content = registry.Image("sha256:" + SHA, "sha256:" + SHA, registry.Config(env, (), (), "", ""), ())
     return LockedBase("cuda", "registry", None, {}, (), image=name, content=content)
 
 

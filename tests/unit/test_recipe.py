@@ -26,9 +26,8 @@ from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels, local_tags
 from imagegen.plan import matrix
 from imagegen.plan.lock import dumps
-from imagegen.plan.lock.file import _render, _value, loads
+from imagegen.plan.lock.file import _render, _value, loads, lock_table
 from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
-from imagegen.plan.lock.schema import to_table
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
@@ -38,7 +37,7 @@ A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 
 
 def wheel(name: str, version: str, sha256: str, index: str = "pypi", **more: Any) -> LockedWheel:
-    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", sha256, 1000, index)
+    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", 1000, sha256, index)
     return LockedWheel(name, version, file, **{"via": (), **more})
 
 
@@ -55,7 +54,7 @@ LOCK = Lock(
         "debian",
         "bookworm",
         {"debian/bookworm": "2026-11-20T08:13:05Z", "debian-security/bookworm-security": "2026-11-20T08:13:05Z"},
-        (Deb("adduser", "3.134", "all", B, 10, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
+        (Deb("adduser", "3.134", "all", 10, B, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
     ),
     wheels=(
         wheel(
@@ -63,7 +62,7 @@ LOCK = Lock(
             "4.9.3",
             A,
             via=("hydra-core",),
-            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", C, 5, "pypi"), (wheel("wheel", "1.0", C),)),
+            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", 5, C, "pypi"), (wheel("wheel", "1.0", C),)),
         ),
         wheel("hydra-core", "1.3.2", B, because="The configuration of every example."),
         wheel("numpy", "2.4.6", B, via=("torch", "trl")),
@@ -274,9 +273,9 @@ def with_leaf(table: Any, path: tuple[str | int, ...], value: object) -> Any:
     "newlines, quotes, $(…), backticks, template and Dockerfile syntax in any field of a lock",
     "refused with file and line, or the Dockerfile has exactly the instructions of a harmless lock",
 )
-@pytest.mark.parametrize("path", list(leaves(to_table(LOCK))), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", list(leaves(lock_table(LOCK))), ids=lambda path: ".".join(map(str, path)))
 def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) -> None:
-    table = to_table(LOCK)
+    table = lock_table(LOCK)
     good = functools.reduce(lambda part, key: part[key], path, table)
     slot = "here goes the value"
     written = "\n".join(_render(with_leaf(table, path, slot), ())) + "\n"  # once: of the text one value changes
@@ -370,7 +369,7 @@ def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
 @pytest.mark.parametrize("user", ["", "app", "1000:1000"])
 def test_a_base_with_a_user_of_its_own_is_built_as_root_and_runs_as_that_user(user: str) -> None:
     config = Config(("PATH=/usr/bin",), ("/hello",), (), user, "")
-    content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, (), config)
+    content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, config, ())
     lock = replace(LOCK, base=replace(LOCK.base, kind="registry", suite=None, image="docker.io/a/b:1", content=content))
     users = [line for line in render(lock).splitlines() if line.startswith("USER")]
     assert users == (["USER root", f"USER {user}"] if user else [])

@@ -30,15 +30,26 @@ from imagegen.run import smoke
 from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from tests.interpreters import LOCKED
 
-FILE = File("x.whl", "0" * 64, 1, "pypi")
+FILE = File("x.whl", 1, "0" * 64, "pypi")
 
 
 def lock_of(versions: Mapping[str, str], env: tuple[LockedEnv, ...] = ()) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
-    wheels = tuple(LockedWheel(name, version, FILE, ()) for name, version in sorted(versions.items()))
+    wheels = tuple(LockedWheel(name, version, FILE, via=()) for name, version in sorted(versions.items()))
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
-    uv = LockedWheel("uv", "0", FILE, ())
-    return Lock("cell", "image", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, wheels, env)
+    uv = LockedWheel("uv", "0", FILE, via=())
+    return Lock(
+        cell="cell",
+        image="image",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-01-01T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=wheels,
+        env=env,
+    )
 
 
 @dataclass(frozen=True)

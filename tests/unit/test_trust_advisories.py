@@ -88,7 +88,7 @@ def test_what_is_accepted_is_so_until_a_day(exemption: Exemption, accepted: bool
 
 def deb(name: str, version: str, source: str) -> Deb:
     return Deb(
-        name, version, "amd64", "a" * 64, 1, "debian", f"pool/main/{source[0]}/{source}/{name}_{version}_amd64.deb"
+        name, version, "amd64", 1, "a" * 64, "debian", f"pool/main/{source[0]}/{source}/{name}_{version}_amd64.deb"
     )
 
 

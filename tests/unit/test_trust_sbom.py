@@ -120,7 +120,7 @@ def test_what_is_compiled_has_its_sources() -> None:
 
 def test_what_is_made_of_an_sdist_has_it() -> None:
     wheel = WITH_BUILD.wheels[0]
-    sdist = LockedSdist(File("demo-1.0.tar.gz", "6" * 64, 9, "pypi"), ())
+    sdist = LockedSdist(File("demo-1.0.tar.gz", 9, "6" * 64, "pypi"), ())
     lock = replace(WITH_BUILD, wheels=(replace(wheel, sdist=sdist), *WITH_BUILD.wheels[1:]))
     found = component(document(lock), wheel.name)
     assert "imagegen:index" not in properties(found)
@@ -161,7 +161,7 @@ def test_debian_packages(licences: tuple[str, ...] | None, version: str, told: s
 
 
 def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() -> None:
-    content = registry.Image("sha256:" + "7" * 64, DIGEST, (), registry.Config((), (), (), "", ""))
+    content = registry.Image("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)
     found = document(lock, Known({}, {"zlib1g": ZLIB}, Release("ubuntu", "24.04", "noble")))

@@ -33,7 +33,7 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
     """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
     release = each.recipe.releases[each.version]
     if isinstance(release, SdistFile):
-        return File(release.filename, release.sha256, release.size, indexes.DEFAULT)
+        return File(release.filename, release.size, release.sha256, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
         with _told_where(release):
@@ -45,7 +45,7 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
         for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
             if paths:
                 progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
-    return File(name, made.digest.removeprefix("sha256:"), made.size, index)
+    return File(name, made.size, made.digest.removeprefix("sha256:"), index)
 
 
 def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[LockedSubmodule, ...]]:

@@ -10,8 +10,8 @@ from pydantic_core import ErrorDetails
 
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.core.text import did_you_mean
+from imagegen.core.types import explain_mismatch
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.fields import MEANINGS
 
 _MODELS = ("model_type", "model_attributes_type")
 _SHAPES = {
@@ -53,8 +53,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     known_there = None
     what = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        pattern = detail["ctx"]["pattern"]
-        what = f"must be {MEANINGS[pattern]}" if pattern in MEANINGS else f"must match {pattern.strip('^$')}"
+        what = explain_mismatch(detail["ctx"])
     elif kind == "literal_error":
         what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):

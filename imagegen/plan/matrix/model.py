@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from imagegen.core.gpu import Gpu
 from imagegen.plan.matrix.rule import WinnerRule
@@ -130,7 +130,7 @@ class Base:
     """The operating-system layers under the stack."""
 
     name: str  # "debian12"
-    kind: str  # "debian" or "registry"
+    kind: Literal["debian", "registry"]
     suite: str | None  # of kind debian: "bookworm"
     image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
     system: str  # "debian12"

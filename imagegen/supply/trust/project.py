@@ -11,10 +11,11 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MatrixError, MatrixErrors
+from imagegen.core.types import Strict
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.faults import explain
 
@@ -51,7 +52,7 @@ class Exemption:
     advisory: str  # "GHSA-...", "CVE-...", or what else the advisory is called
     package: str | None  # of this one alone
     because: str
-    until: date  # the last day
+    until: Annotated[date, Field(strict=False)]  # YAML has it as text  # the last day
 
 
 @dataclass(frozen=True)
@@ -110,30 +111,26 @@ def load(directory: Path) -> Project:
     )
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Identity(_Model):
+class _Identity(Strict):
     issuer: _Text
     subject: _Text
     trust_root: _Text | None = None  # file, from the project's directory
 
 
-class _Exemption(_Model):
+class _Exemption(Strict):
     advisory: _Text
     package: _Text | None = None
     because: _Text
-    until: date
+    until: Annotated[date, Field(strict=False)]  # YAML has it as text
 
 
-class _Publish(_Model):
+class _Publish(Strict):
     to: _Text | None = None
     source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = None
     keys: dict[_Text, _Text] = Field(default_factory=dict)  # name -> file, from the project's directory
     identities: dict[_Text, _Identity] = Field(default_factory=dict)
-    exemptions: tuple[_Exemption, ...] = ()
+    exemptions: list[_Exemption] = Field(default_factory=list)
 
 
-class _File(_Model):
+class _File(Strict):
     publish: _Publish = Field(default_factory=_Publish)
