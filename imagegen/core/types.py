@@ -10,7 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
@@ -37,6 +37,15 @@ class Strict(BaseModel):
 
     # Built at the first validation: most commands validate few of the tables.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class Part:
+    """The base class of dataclasses that files hold: pydantic checks their annotations where it reads a file.
+
+    A value that a program makes is not checked. Strictness is that of the types: a dataclass cannot have it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any:

@@ -21,7 +21,7 @@ from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import File, Lock, LockedEnv, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import File, Lock, LockedSdist, LockedWheel
 from tests.integration.places import ROOT, Debian
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
@@ -116,7 +116,7 @@ def write_project(
         base=debian.locked,
         interpreter=LOCKED,
         wheels=tuple(replace(wheel, because=asked.get(wheel.name)) for wheel in ordered),
-        env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+        env=cell.env,
     )
     lock.write(made_lock, project / "locks" / f"{CELL}.toml")
     return made_lock

@@ -16,7 +16,7 @@ import zstandard
 
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import File, Lock, LockedEnv, LockedWheel
+from imagegen.plan.lock.model import File, Lock, LockedWheel
 from tests.integration.places import Built, Place
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 from tests.wheels import make_wheel
@@ -97,7 +97,7 @@ def place(
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
     theirs = sb3_maskable.lock
     old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
-    env_of_cell = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+    env_of_cell = cell.env
     based = Lock(
         cell=cell.id,
         image=cell.image,

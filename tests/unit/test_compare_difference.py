@@ -15,7 +15,8 @@ from imagegen.core.data import shipped
 from imagegen.core.registry import Config, Image, Layer
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedEnv, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import words
 from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
@@ -139,7 +140,7 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
         ),
         "surroundings": (
             recorded(stack(*many)),
-            recorded(stack(*many, gpu=gpu, env=(LockedEnv("A", "1", "."), LockedEnv("B", "2", ".")))),
+            recorded(stack(*many, gpu=gpu, env=(EnvVar("A", "1", "."), EnvVar("B", "2", ".")))),
             WORKS,
         ),
         "another Python": (recorded(stack(*many)), recorded(_python(stack(*many))), WORKS),

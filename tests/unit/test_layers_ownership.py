@@ -191,7 +191,7 @@ def test_a_winner_written_by_hand_is_checked(before: str, after: str) -> None:
     [
         ("over: [full]", "over: [headless]", "cannot win over itself"),
         ("over: [full]", "over: []", "at least 1"),
-        ("over: [full]", "over: [Full]", "must match"),
+        ("over: [full]", "over: [Full]", "normalised package name"),
         ('"*/site', '"site', "must match"),
         ('"*/site', '"*/si\\nte', "must match"),
         ("source: s", "from: s", "unknown key"),

@@ -27,7 +27,8 @@ from imagegen.image.layers.plan import plan
 from imagegen.incontainer.preflight import image as reader
 from imagegen.plan import matrix
 from imagegen.plan import rules as compat
-from imagegen.plan.lock.model import Lock, LockedEnv, LockedGit, LockedGpus, LockedSdist
+from imagegen.plan.lock.model import Lock, LockedGit, LockedGpus, LockedSdist
+from imagegen.plan.matrix.model import EnvVar
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_recipe import LOCK
 
@@ -123,7 +124,7 @@ def test_the_labels_name_the_main_versions_and_the_title_is_fit_for_a_tag() -> N
 
 
 def test_a_lock_may_choose_another_home() -> None:
-    lock = replace(LOCK, env=(LockedEnv("HOME", "/data", "It is mounted there."),))
+    lock = replace(LOCK, env=(EnvVar("HOME", "/data", "It is mounted there."),))
     assert "HOME=/data" in json.loads(image(lock, ()).config)["config"]["Env"]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
+from imagegen.core.git import Submodule
 from imagegen.image.inputs import contents
 from imagegen.plan import rules as compat
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
@@ -27,7 +28,6 @@ from imagegen.plan.lock.model import (
     LockedBuild,
     LockedGit,
     LockedPatch,
-    LockedSubmodule,
     LockedWheel,
 )
 from tests.interpreters import ARCHIVE, LOCKED
@@ -37,7 +37,7 @@ from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
 SOURCE = File("fast-1.0.tar.gz", 5, C, "pypi")
 COMMIT = LockedGit("release/v1", "https://github.com/x/fast", "1" * 40, "2" * 40)
-SUBMODULE = LockedSubmodule("third/cutlass", "https://github.com/x/cutlass", "3" * 40, "4" * 40)
+SUBMODULE = Submodule("third/cutlass", "https://github.com/x/cutlass", "3" * 40, "4" * 40)
 BUILD = LockedBuild(
     name="fast",
     version="1.0",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
 from imagegen.plan.lock.file import LockErrors, loads
@@ -19,16 +20,16 @@ from imagegen.plan.lock.model import (
     File,
     Lock,
     LockedBase,
-    LockedEnv,
     LockedGpus,
     LockedSdist,
     LockedWheel,
     Record,
     RecordedLayer,
 )
-from imagegen.plan.matrix.model import Base, Cell
+from imagegen.plan.matrix.model import Base, Cell, EnvVar
 from tests.interpreters import DEBIAN, LOCKED
 from tests.support.errors import raises
+from tests.unit.shipped_locks import NAMES, shipped_lock
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -68,7 +69,7 @@ LOCK = Lock(
         ),
         wheel("torch", "2.13.0+cpu", because='it says "torch" \\ é', via=("peft", "trl")),
     ),
-    env=(LockedEnv("OMP_NUM_THREADS", "2", "the runners have two cores"),),
+    env=(EnvVar("OMP_NUM_THREADS", "2", "the runners have two cores"),),
     gpu=LockedGpus(("9.0", "12.0"), "580.65.06"),
     record=Record(
         1, "zstd 1.5.7 level 1", f"sha256:{A}", (RecordedLayer("base", 7, f"sha256:{C}", f"sha256:{B}", f"sha256:{A}"),)
@@ -116,7 +117,7 @@ locks = st.builds(
     lambda found, values, inputs: replace(
         LOCK,
         wheels=tuple(sorted({w.name: w for w in found}.values(), key=lambda w: w.name)),
-        env=tuple(LockedEnv(f"V{i:03}", value, value) for i, value in enumerate(values)),
+        env=tuple(EnvVar(f"V{i:03}", value, value) for i, value in enumerate(values)),
         inputs=inputs,
     ),
     st.lists(wheels, max_size=4), st.lists(texts, max_size=3), st.dictionaries(texts, hashes, max_size=3),
@@ -218,7 +219,7 @@ def test_no_lock_says_what_to_run(tmp_path: Path) -> None:
 def test_a_bad_lock_is_never_written(tmp_path: Path) -> None:
     write(LOCK, tmp_path / "x.toml")
     with pytest.raises(LockError, match="control character"):
-        write(replace(LOCK, env=(LockedEnv("A", "1\n2", "x"),)), tmp_path / "x.toml")
+        write(replace(LOCK, env=(EnvVar("A", "1\n2", "x"),)), tmp_path / "x.toml")
     assert read(tmp_path / "x.toml") == LOCK
 
 
@@ -246,3 +247,8 @@ def test_stale_names_what_moved() -> None:
 def test_the_file_is_host_free() -> None:
     assert "://" not in dumps(LOCK)
     assert tomllib.loads(dumps(LOCK))["wheel"][0]["index"] == "pypi"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_lock_is_written_as_it_was_read(name: str) -> None:
+    assert dumps(shipped_lock(name)) == (shipped("locks") / f"{name}.toml").read_text()

@@ -16,9 +16,10 @@ from packaging.utils import canonicalize_name
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
+from imagegen.core.git import Submodule
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile, Submodule
+from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
 from tests.unit.matrix_samples import SMALL
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"

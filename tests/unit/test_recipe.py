@@ -27,7 +27,8 @@ from imagegen.image.layers.image import image, labels, local_tags
 from imagegen.plan import matrix
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import _render, _value, loads, lock_table
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
+from imagegen.plan.matrix.model import EnvVar
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
@@ -69,8 +70,8 @@ LOCK = Lock(
         wheel("torch", "2.13.0+cpu", C, "pytorch-cpu", because="The newest that every part allows."),
     ),
     env=(
-        LockedEnv("GREETING", 'say "$HOME" \\ #1', "Quoting is shown to whoever reads the golden file."),
-        LockedEnv("LANG", "en_US.UTF-8", "A lock has the last word."),
+        EnvVar("GREETING", 'say "$HOME" \\ #1', "Quoting is shown to whoever reads the golden file."),
+        EnvVar("LANG", "en_US.UTF-8", "A lock has the last word."),
     ),
 )
 TAG = "imagegen/tiny:cpu-py311"
@@ -185,7 +186,7 @@ LINE = st.lists(
 @example(because="syntax=evil", reason="escape=`", value="$")
 def test_free_texts_stay_in_comments_and_quotes(because: str, reason: str, value: str) -> None:
     torch = replace(LOCK.wheels[-1], because=because)
-    lock = replace(LOCK, wheels=(*LOCK.wheels[:-1], torch), env=(LockedEnv("X", value, reason),))
+    lock = replace(LOCK, wheels=(*LOCK.wheels[:-1], torch), env=(EnvVar("X", value, reason),))
     assert loads(dumps(lock)) == lock, "a lock may hold it"
     check(lock)
 
@@ -203,7 +204,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Lock]]] = {
     "base": ("debian12", lambda value: replace(LOCK, base=replace(LOCK.base, name=value))),
     "interpreter": ("/usr/bin/python", lambda value: replace(LOCK, interpreter=replace(LOCKED, path=value))),
     "archive": ("debian", lambda value: replace(LOCK, base=replace(LOCK.base, archives={value: LOCK.as_of}))),
-    "env name": ("X", lambda value: replace(LOCK, env=(LockedEnv(value, "1", "why"),))),
+    "env name": ("X", lambda value: replace(LOCK, env=(EnvVar(value, "1", "why"),))),
     "package": ("torch", lambda value: replace(LOCK, wheels=(wheel(value, "1.0", C),))),
     "version": ("1.0", _version),
     "sha256": (C, lambda value: replace(LOCK, wheels=(wheel("torch", "1.0", value),))),
@@ -344,7 +345,7 @@ def test_no_field_of_a_matrix_becomes_an_instruction(path: tuple[str | int, ...]
             base = {name: getattr(cell.base, name) for name in ("name", "kind", "suite")}
             wheels = (replace(LOCK.wheels[2], because=cell.requirements[0].because), LOCK.wheels[-1])
             lock = replace(LOCK, cell=cell.id, image=cell.image, axes=dict(cell.axes), inputs=dict(cell.inputs))
-            env = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+            env = cell.env
             check(loads(dumps(replace(lock, env=env, wheels=wheels, base=replace(LOCK.base, **base)))))
 
 
@@ -361,7 +362,7 @@ def test_a_line_that_buildkit_cannot_read_is_refused() -> None:
 
 
 def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
-    lock = replace(LOCK, env=(LockedEnv("X", "1\nRUN evil", "why"),))
+    lock = replace(LOCK, env=(EnvVar("X", "1\nRUN evil", "why"),))
     with raises("lock-value-unsupported"):
         render(lock)
 

@@ -16,8 +16,9 @@ from packageurl import PackageURL
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence, Release
 from imagegen.core import registry
+from imagegen.core.git import Submodule
 from imagegen.plan.lock.base import LockedBase
-from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
+from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.sbom import Known, sbom
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
@@ -27,7 +28,7 @@ DIGEST = "sha256:" + "d" * 64
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 ZLIB = InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))
 COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
-MODULE = LockedSubmodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
+MODULE = Submodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
 
 
 def document(lock: Lock, known: Known | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from packaging.version import Version
 from pydantic import AliasChoices, Field, model_validator
 
 from imagegen.core import types as t
+from imagegen.core.git import Submodule
 from imagegen.plan.lock.tables import Table, inline, inlined
 from imagegen.plan.matrix.model import GitSource
 
@@ -169,16 +170,6 @@ class LockedPatch(Table):
     sha256: t.Sha256
 
 
-@dataclass(frozen=True)
-class LockedSubmodule(Table):
-    """The commit that must be at `path` of a commit's tree."""
-
-    path: t.PathBelow
-    url: t.GitUrl
-    commit: t.GitObject
-    tree: t.GitObject
-
-
 @dataclass(frozen=True, kw_only=True)
 class LockedBuild(Table):
     """A component that is compiled for this image, since no wheel fits: all that decides the wheel."""
@@ -196,7 +187,7 @@ class LockedBuild(Table):
     against: tuple[t.Distribution, ...] = ()  # wheels of this lock that the build reads, complete, sorted
     env: Mapping[t.BuildEnvName, t.Line] = field(default_factory=dict)  # the architectures among them; not the jobs
     git: LockedGit | None = None
-    submodules: tuple[LockedSubmodule, ...] = ()
+    submodules: tuple[Submodule, ...] = ()
     patches: tuple[LockedPatch, ...] = ()
     build_requires: tuple[LockedWheel, ...] = ()  # complete and exact; no part of the image
 

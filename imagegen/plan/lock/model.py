@@ -28,12 +28,12 @@ from imagegen.plan.lock.distribution import (
     LockedGit,
     LockedPatch,
     LockedSdist,
-    LockedSubmodule,
     LockedWheel,
     archive_name,
 )
 from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.tables import Table
+from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.rule import WinnerRule
 
 __all__ = [
@@ -51,14 +51,12 @@ __all__ = [
     "LockedArchive",
     "LockedBase",
     "LockedBuild",
-    "LockedEnv",
     "LockedGit",
     "LockedGpus",
     "LockedInterpreter",
     "LockedPackages",
     "LockedPatch",
     "LockedSdist",
-    "LockedSubmodule",
     "LockedWheel",
     "Record",
     "RecordedLayer",
@@ -68,13 +66,6 @@ __all__ = [
 ]
 
 LOCK_VERSION = 1
-
-
-@dataclass(frozen=True)
-class LockedEnv(Table):
-    name: t.EnvName
-    value: t.Line
-    because: t.Line
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ class Lock(Table):
     # Debian packages above the base; None: the cell requests none
     added: Annotated[LockedPackages | None, Field(alias="packages")] = None
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
-    env: tuple[LockedEnv, ...]  # sorted by name
+    env: tuple[EnvVar, ...]  # sorted by name
     # sorted by name; `realised` turns each into a wheel
     builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
     wheels: Annotated[tuple[LockedWheel, ...], Field(alias="wheel")]  # sorted by name

@@ -14,8 +14,10 @@ from typing import Any, ClassVar, get_args, get_type_hints
 from pydantic import ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
+from imagegen.core.types import Part
 
-class Table:
+
+class Table(Part):
     """The base class of a lock's dataclasses; registry.Image, of a level below, has this configuration from them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(

@@ -7,7 +7,6 @@ that a new release is one new line in a diff.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -151,7 +150,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=_once))
+        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and found.package != name:
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
@@ -186,14 +185,6 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
 
 def _fix(path: Path | str) -> str:
     return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f'"{twice}" is given twice')
-    return table
 
 
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:

@@ -7,7 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from imagegen.core import types as t
+from imagegen.core.git import Submodule
 from imagegen.core.types import Strict
+from imagegen.plan.matrix.recipe import Architectures
 
 
 class Entry(Strict):
@@ -29,15 +31,6 @@ class SdistFileEntry(Strict):
     size: t.Count = Field(description="Bytes.")
 
 
-class SubmoduleEntry(Strict):
-    """A repository that the commit's tree wants at `path`."""
-
-    path: t.PathBelow
-    url: t.GitUrl
-    commit: t.GitObject
-    tree: t.GitObject
-
-
 class CommitEntry(Strict):
     """A commit, with every submodule that the build reads."""
 
@@ -45,7 +38,7 @@ class CommitEntry(Strict):
     commit: t.GitObject
     tree: t.GitObject
     ref: t.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
-    submodules: list[SubmoduleEntry] = []
+    submodules: list[Submodule] = []
 
 
 class PatchEntry(Strict):
@@ -72,14 +65,6 @@ class ReleaseEntry(Strict):
         return self
 
 
-class ArchitecturesEntry(Strict):
-    """The variable that says for which GPUs, and what it calls each; two may share a name."""
-
-    variable: t.BuildEnvName
-    separator: Annotated[str, t.string(r"[;, ]", 1)]
-    names: Annotated[dict[t.Capability, Annotated[str, t.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], Field(min_length=1)]
-
-
 class CostEntry(Strict):
     """What compiling takes, measured with one nvcc thread for one architecture."""
 
@@ -99,7 +84,7 @@ class RecipeEntry(Entry):
     against: list[t.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
     patches: list[PatchEntry] = []
     env: dict[t.BuildEnvName, EnvEntry] = {}
-    architectures: ArchitecturesEntry | None = Field(default=None, description="None: nothing in it is for a GPU.")
+    architectures: Architectures | None = Field(default=None, description="None: nothing in it is for a GPU.")
     modules: Annotated[list[t.Module], Field(min_length=1)] = Field(description="Extensions that the wheel must hold.")
     jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
     threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from imagegen.core import types as t
 from imagegen.core.types import Strict
 from imagegen.plan.matrix.conditions import ENV, SURROUNDINGS
+from imagegen.plan.matrix.model import InterpreterFile
 from imagegen.plan.matrix.recipe_schema import Entry, EnvEntry, RecipeEntry
 
 
@@ -38,13 +39,6 @@ class SystemEntry(Entry):
     source: t.Text
 
 
-class InterpreterFileEntry(Strict):
-    """The archive of a standalone build for one platform."""
-
-    path: t.ReleaseFile = Field(description="Below the release downloads of python-build-standalone.")
-    sha256: t.Sha256
-
-
 class InterpreterEntry(Entry):
     """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
 
@@ -54,7 +48,7 @@ class InterpreterEntry(Entry):
     path: t.AbsolutePath | None = Field(default=None, description="Of a distribution: the program.")
     version: t.PythonRelease | None = Field(default=None, description="Of a standalone build.")
     release: t.GitName | None = Field(default=None, description="Of a standalone build: the release of its archives.")
-    files: dict[t.AxisValue, InterpreterFileEntry] = Field(default={}, description="Platform -> archive.")
+    files: dict[t.AxisValue, InterpreterFile] = Field(default={}, description="Platform -> archive.")
     source: t.Text
     date: t.Date
 

@@ -34,7 +34,6 @@ from imagegen.plan.lock.model import (
     Lock,
     LockedBase,
     LockedBuild,
-    LockedEnv,
     LockedGit,
     LockedGpus,
     LockedPackages,
@@ -133,7 +132,7 @@ def make(
             base=locked_base,
             interpreter=interpreter,
             wheels=wheels,
-            env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+            env=cell.env,
             added=added,
         )
         settled = _settled(previous, made, kept) if previous else {}
