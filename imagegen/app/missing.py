@@ -1,4 +1,4 @@
-"""What a build of a cell needs and cannot have here: neither the store nor a place that the environment names has it.
+"""Find what a build of a cell needs and this machine cannot get: neither from the store nor from a configured source.
 
 No host is asked. The default package index and Debian's archive count as reachable; any other host does only where the
 environment names a mirror of it, a find-links directory has the file, or the store has it already.

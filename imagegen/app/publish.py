@@ -74,7 +74,7 @@ class Published:
 
     @property
     def news(self) -> bool:
-        """Whether blobs were pushed or tags moved, rather than all being there before."""
+        """Return whether blobs were pushed or tags moved, rather than all being there before."""
         return bool(self.pushed.sent.blobs or self.pushed.mounted.blobs or self.moved)
 
     def as_dict(self) -> dict[str, Any]:

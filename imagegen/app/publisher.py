@@ -1,4 +1,4 @@
-"""What publishing needs of a project: where images go, who signs, which signers are trusted, which tags are set."""
+"""The project's publishing configuration: destination, signer, trusted signers, tags."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, whic
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """What the user asks of publishing. `builder` is a buildx builder, for source builds."""
+    """Options of publishing. `builder` is a buildx builder, for source builds."""
 
     test: bool = True
     require_gpu: bool = False

@@ -175,7 +175,7 @@ def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
 
 
 def _there(path: Path) -> bool:
-    """Whether something is there; what cannot be looked at is, so that reading it says why."""
+    """Return whether a path exists; True also for one that cannot be read, so that reading it reports why."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

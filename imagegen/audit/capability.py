@@ -1,4 +1,4 @@
-"""Which GPU code runs on which GPU, and what driver it takes.
+"""GPU code compatibility: which code runs on which GPU, and the driver that it needs.
 
 The rules are NVIDIA's. Machine code (SASS) for sm_XY runs on its own major version from its minor version on; an `a`
 target on its GPU alone, an `f` target on its family, which is the same major version from its minor version on. PTX for
@@ -29,7 +29,7 @@ class Release(NamedTuple):
 
 
 def runs(targets: Iterable[Target], capability: str, driver_isa: Isa | None = None) -> Verdict:
-    """How a container with code for `targets` runs on a GPU of `capability` ("9.0"): as it is, by PTX, or not.
+    """Return how a container with code for `targets` runs on a GPU of `capability` ("9.0"): natively, by PTX, or not.
 
     `driver_isa` is the newest PTX that the driver compiles; None stands for a driver that compiles all.
     """
@@ -84,7 +84,7 @@ def driver_for(major: int, driver: str) -> int | None:
 
 @cache
 def releases() -> tuple[Release, ...]:
-    """What is known of PTX ISA versions, oldest first."""
+    """Return the known PTX ISA versions, oldest first."""
     rows = [Release(_isa(row["isa"]), row["cuda"], row["driver"]) for row in data("gpu")["ptx"]["releases"]]
     return tuple(sorted(rows))
 

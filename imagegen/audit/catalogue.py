@@ -32,7 +32,7 @@ _Text = Annotated[str, AfterValidator(_line)]
 
 
 class Entry(Strict):
-    """What is to be known of the findings of one id. Each text is one line."""
+    """The explanation of one finding id. Each text is one line."""
 
     severity: Annotated[Severity, Field(strict=False)]  # text in YAML; the usual one; a finding says its own
     title: _Text  # a few words, without a full stop

@@ -15,7 +15,7 @@ _SHOWN = 20  # files of one package that cannot be read, in one finding
 
 
 def audit(subject: Subject, known: Sequence[Gpu] = ()) -> Report:
-    """What every check finds. `known` are GPUs to say of whether they are run on, also where nobody asks for them."""
+    """Return the findings of every check. `known` are further GPUs to report on."""
     findings = [finding for check in CHECKS for finding in check(subject)]
     told = {each.name: each for each in (*subject.gpus, *known)}
     packages, gpus = verdicts(subject, sorted(told.values(), key=lambda each: arch(each.capability)))
@@ -61,6 +61,6 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 
 
 def _elf_files(subject: Subject) -> int:
-    """Those of packages: what lies under them is not theirs."""
+    """Return how many ELF files the packages have, without those of the base."""
     files = (file for package in subject.packages for file in package.files.values())
     return sum(file.elf is not None or file.unreadable is not None for file in files)

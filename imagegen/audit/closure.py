@@ -1,4 +1,4 @@
-"""How the loader finds each library that a file asks for, and which symbols the file then sees. Pure: nothing is read.
+"""Library resolution as the dynamic loader does it, and the symbols that a file then sees. Pure: nothing is read.
 
 The order is ld.so(8)'s: DT_RPATH of the file that asks and of those that had it loaded (DT_RUNPATH in a file takes the
 place of both), LD_LIBRARY_PATH, DT_RUNPATH of the file that asks alone, the system's directories. A name that is
@@ -68,7 +68,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of one DT_NEEDED entry of `asker`."""
+    """The resolution of one DT_NEEDED entry of `asker`."""
 
     asker: Library
     name: str
@@ -78,14 +78,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Closure:
-    """What a file is loaded together with, in the loader's order: itself first."""
+    """The files that are loaded with a file, in the loader's order: itself first."""
 
     libraries: tuple[Library, ...]
     found: tuple[Found, ...]  # one for each DT_NEEDED entry of each of them
 
     @cached_property
     def whole(self) -> bool:
-        """Whether every library is at hand, so that a symbol that none of them has is in none."""
+        """Return whether every library is at hand, so that a symbol that none of them has is in none."""
         return all(found.library is not None or found.how is How.DRIVER for found in self.found)
 
 
@@ -123,7 +123,7 @@ class Loader:
         return self._closures[root]
 
     def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> Found:
-        """What `asker` gets for a DT_NEEDED `name`.
+        """Return the library that `asker` gets for a DT_NEEDED `name`.
 
         `inherited` are the DT_RPATH directories that are searched for it: its own and those of whoever had it loaded.
         Where nothing is said, its own alone.
@@ -147,7 +147,7 @@ class Loader:
         return self._by_name.get(name, ())
 
     def forced(self, name: str) -> bool:
-        """Whether LD_LIBRARY_PATH leads to the system's library of that name."""
+        """Return whether LD_LIBRARY_PATH leads to the system's library of that name."""
         return name in self._forced
 
     @cached_property
@@ -160,11 +160,13 @@ class Loader:
         return {library: tuple(roots) for library, roots in found.items()}
 
     def module(self, library: Library) -> bool:
-        """Whether Python can import it. Extensions that torch.ops or ctypes load need not have such a function."""
+        """Return whether Python can import it. Extensions that torch.ops or ctypes load need not have such a
+        function.
+        """
         return is_module(library.elf.exported)
 
     def imported(self, library: Library) -> bool:
-        """Whether importing some extension module maps the file."""
+        """Return whether importing some extension module maps the file."""
         return self.module(library) or any(self.module(user) for user in self.users.get(library, ()))
 
     @cached_property
@@ -178,12 +180,12 @@ class Loader:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the files ask for each other more often than anybody has time to follow."""
+        """Return whether the files ask for each other more often than anybody has time to follow."""
         return self._steps > _MOST_STEPS
 
     @cached_property
     def everywhere(self) -> tuple[Library, ...]:
-        """What every Python process has loaded."""
+        """Return the libraries that every Python process has loaded."""
         always = [self.system[name] for name in _ALWAYS if name in self.system]
         own = self.closure(self.interpreter).libraries if self.interpreter else ()
         return tuple(dict.fromkeys([*own, *always]))
@@ -269,7 +271,7 @@ class Loader:
 
 
 def _machine(subject: Subject) -> int:
-    """What the subject is for: its C library's, its interpreter's, or what most of its files are for."""
+    """Return the ELF machine of the subject: its C library's, its interpreter's, or that of most of its files."""
     system = subject.system or System({})
     for file in (system.libraries.get("libc.so.6"), system.interpreter):
         if file and file.elf:

@@ -59,7 +59,7 @@ class Collector:
         self._keep.write(chunk)
 
     def finish(self, sha256: str | None = None, *, executable: bool = False) -> File:
-        """What the file is, when all of it was written."""
+        """Return the scan of the file, when all of it was written."""
         if self._keep is None:
             return File(self._size, sha256, executable)
         try:

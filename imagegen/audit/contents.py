@@ -1,4 +1,4 @@
-"""Whether packages hold what they must: extension modules, a torch for the GPUs, files that are theirs alone."""
+"""Check the contents of packages: extension modules, a torch for the GPUs, files with one owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT_BEHIND |= {"setup.py", "test", "tests", "tools"}
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """What packages lack, what they bring twice, and what is not for this environment."""
+    """Yield findings about missing, duplicate and foreign contents of packages."""
     yield from _extensions(subject)
     yield from _native_code(subject)
     yield from _torch(subject)
@@ -148,7 +148,7 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
 
 
 def _is_native(file: File) -> bool:
-    """Whether it is the processor's code, or might be."""
+    """Return whether it is the processor's code, or might be."""
     return file.unreadable is not None or (file.elf is not None and file.elf.machine != CUDA)
 
 
@@ -157,7 +157,7 @@ def _has_modules(package: Package) -> bool:
 
 
 def _gave_away(package: Package, subject: Subject) -> bool:
-    """Whether libraries in the package's folders are left out in favour of a winner's."""
+    """Return whether libraries in the package's folders are left out in favour of a winner's."""
     folders = {path.partition("/")[0] for path in package.files}
     return any(_is_library(path) and path.partition("/")[0] in folders for path in subject.excused)
 
@@ -167,7 +167,7 @@ def _identity(file: File) -> str:
 
 
 def _is_code(path: str) -> bool:
-    """Whether a path is one that somebody may import or load."""
+    """Return whether a path is one that somebody may import or load."""
     return (path.endswith(".py") or _is_library(path)) and path.partition("/")[0] not in _LEFT_BEHIND
 
 

@@ -1,4 +1,4 @@
-"""Whether the oldest driver that is promised runs the CUDA that a stack was built with.
+"""Check that the oldest supported driver runs the CUDA version that a stack was built with.
 
 Programs of one major version of CUDA run on all drivers from its first branch on, and its runtime refuses older ones.
 torch decides where it is there: what else lies beside it may be a variant that nobody takes.

@@ -100,7 +100,7 @@ class Dynamic:
         return self._names.at(self._tags[tag]) if tag in self._tags else None
 
     def _offset(self, tag: int) -> int:
-        """Where in the file lies what a tag gives the address of."""
+        """Return the offset in the file of the address that a tag holds."""
         address = self._tags.get(tag, 0)
         for load in self._loads:
             if load.address <= address < load.address + load.size:
@@ -136,7 +136,7 @@ class Dynamic:
         return _named(undefined, plain=text.isascii()), _named(exported, plain=text.isascii())
 
     def _count(self, described: tuple[int, int] | None) -> int:
-        """How many symbols there are.
+        """Return the number of symbols.
 
         DT_HASH says it. DT_GNU_HASH ends with the last symbol, but where nothing is exported it is empty, and need not
         even say where the others end: then it is the section headers' word for the same table; without these, no

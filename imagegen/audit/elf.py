@@ -67,11 +67,11 @@ class Sections:
         return bool(self._rows)
 
     def of(self, kind: int) -> list[Section]:
-        """Those of a type."""
+        """Return the sections of a type."""
         return [Section(*row[2:5]) for row in self._rows if row[1] == kind]
 
     def called(self, name: bytes) -> list[Section]:
-        """Those of a name that are in the file."""
+        """Return the sections with a name that are in the file."""
         labels = self._names()
         name += b"\0"
         return [
@@ -88,7 +88,7 @@ class Sections:
 
 
 def read(data: Data, holes: Holes = ()) -> Elf:
-    """What the loader reads of a file.
+    """Return the parts of an ELF file that the loader reads.
 
     Args:
         data: all of the file.
@@ -162,5 +162,5 @@ def _segments(window: Window, header: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _only_debugging(rows: Sections, address: int) -> bool:
-    """Whether what is loaded was left out: `objcopy --only-keep-debug` keeps the descriptions of it."""
+    """Return whether what is loaded was left out: `objcopy --only-keep-debug` keeps the descriptions of it."""
     return any(row.address == address and row.size for row in rows.of(NOBITS))

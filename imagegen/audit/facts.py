@@ -1,4 +1,4 @@
-"""What is known of a package's files, or of a base's, as bytes that can be kept: a few MB at most, read in no time.
+"""Serialise the scan of a package's files, or of a base's, as bytes: a few MB at most.
 
 Compressed JSON. A set of names is one text with NUL between them: they end with NUL in the files that they come from.
 """
@@ -28,7 +28,7 @@ def packed(known: Package | System) -> bytes:
 
 
 def package(data: bytes) -> Package:
-    """What `packed` was given. Meant for bytes that this imagegen wrote: of others it raises anything."""
+    """Return the package of which `packed` made the bytes. Bytes of another origin raise any exception."""
     value = _value(data)
     files = {path: _to_file(file) for path, file in value["files"].items()}
     rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports", "entry_points")}
@@ -44,7 +44,7 @@ def package(data: bytes) -> Package:
 
 
 def system(data: bytes) -> System:
-    """As `package`."""
+    """Return the base of which `packed` made the bytes; as `package`."""
     value = _value(data)
     libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
     interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
@@ -104,7 +104,7 @@ def _from_file(file: File) -> list[Any]:
 
 
 def _to_file(row: list[Any]) -> File:
-    """What `_from_file` made plain data of."""
+    """Return the file of which `_from_file` made plain data."""
     if len(row) == 3:
         return File(*row)
     size, sha256, executable, elf, code, unreadable = row

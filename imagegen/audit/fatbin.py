@@ -61,7 +61,7 @@ def container(header: bytes) -> int:
 
 
 def entry(header: bytes) -> Entry:
-    """What the first 64 bytes of an entry say.
+    """Parse the first 64 bytes of an entry.
 
     Raises:
         Unreadable: they contradict the format.

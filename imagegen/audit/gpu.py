@@ -1,4 +1,4 @@
-"""Whether the code in a stack's libraries runs on the GPUs that it is promised for, and what it weighs for nothing.
+"""Check that the GPU code of a stack's libraries runs on the promised GPUs, and what unused code weighs.
 
 A library holds containers, one for each translation unit; each needs code that the GPU runs. Where a container has only
 PTX, the driver compiles it when it is first used: that takes time, and a driver that is not older than the code.
@@ -38,7 +38,7 @@ _SHOWN = 12  # lines of details
 
 @dataclass(frozen=True)
 class Use:
-    """How many of a library's containers do what on one GPU."""
+    """The numbers of a library's containers that run natively, by PTX or not on one GPU."""
 
     native: int = 0  # run as they are
     compiled: int = 0  # after the driver has compiled their PTX
@@ -57,7 +57,7 @@ class Use:
 
 @dataclass
 class _Notes:
-    """What was noticed of one kind in one package: the GPUs, and a line for each library."""
+    """Notes of one kind about one package: the GPUs, and a line for each library."""
 
     gpus: dict[str, int] = field(default_factory=dict)  # name -> number of its architecture
     lines: dict[str, str] = field(default_factory=dict)  # path -> what is with it
@@ -78,7 +78,7 @@ class _Notes:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """What of the packages' GPU code does not run, or only after compiling, on the subject's GPUs."""
+    """Yield findings about GPU code that does not run, or only after compiling, on the subject's GPUs."""
     if not subject.gpus:
         return
     newest = compiled_by(subject.driver) if subject.driver else None
@@ -213,7 +213,9 @@ class _Judge:
         ]
 
     def _is_loaded(self, path: str, file: File) -> bool:
-        """Whether importing a module, or loading an operator library of torch, or of another library loads it."""
+        """Return whether importing a module, or loading an operator library of torch, or of another library loads
+        it.
+        """
         name = path.rpartition("/")[2]
         elf = file.elf
         if elf is None:
@@ -227,7 +229,9 @@ class _Judge:
 
 
 def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
-    """What the containers of one library do on a GPU whose driver compiles PTX up to `driver_isa` (None: all)."""
+    """Return how the containers of one library run on a GPU whose driver compiles PTX up to `driver_isa` (None:
+    all).
+    """
     counts: Counter[str] = Counter()
     newest: Isa | None = None
     for group in code:
@@ -242,7 +246,7 @@ def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
 
 
 def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
-    """What is known of the releases that have code for a GPU, one line each."""
+    """Yield a line for each known first release with code for a GPU."""
     for gpu in gpus:
         for entry in data("gpu")["first_builds"]:
             if entry["package"] == package and gpu.capability in entry["gpus"]:
@@ -296,12 +300,14 @@ def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
 
 
 def _is_library(path: str, file: File) -> bool:
-    """Whether what a library runs by is to be seen: it is no loose code, and does not keep its kernels elsewhere."""
+    """Return whether what a library runs by is to be seen: it is no loose code, and does not keep its kernels
+    elsewhere.
+    """
     return file.elf is not None and file.elf.machine != CUDA and _rule("hidden", path) is None
 
 
 def _build_of(path: str) -> tuple[str, str]:
-    """What is the same for builds of one module: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so, ops_cu13.so."""
+    """Return the common part of the paths of one module's builds: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so."""
     place = PurePosixPath(path)
     folder = place.parent.parent if _VARIANT.fullmatch(place.parent.name) else place.parent
     return str(folder), _FOR_CUDA.sub("", place.name.partition(".")[0])
@@ -331,7 +337,9 @@ def _targets(file: File) -> list[Target]:
 
 
 def _says_for_what(path: str, targets: Iterable[Target]) -> bool:
-    """Whether a library is named after an architecture that it is for: _C_cutlass_90a.abi3.so, libops_sm100.so."""
+    """Return whether a library is named after an architecture that it is for: _C_cutlass_90a.abi3.so,
+    libops_sm100.so.
+    """
     words = _WORDS.split(path.rpartition("/")[2])
     return not {f"{mark}{target.arch}{target.variant}" for target in targets for mark in ("", "sm")}.isdisjoint(words)
 

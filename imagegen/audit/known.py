@@ -1,4 +1,4 @@
-"""What is known of libraries beforehand, data/libraries.yaml: those of the driver, optional ones, distributions."""
+"""The catalogue of libraries, data/libraries.yaml: of the driver, optional ones, distributions."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Single:
 
 @cache
 def is_driver(library: str) -> bool:
-    """Whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
+    """Return whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
     return any(re.fullmatch(pattern, library) for pattern in data("libraries")["driver"]["libraries"])
 
 
 @cache
 def is_standard(library: str) -> bool:
-    """Whether every Linux with glibc has it."""
+    """Return whether every Linux with glibc has it."""
     return re.fullmatch(data("libraries")["standard"]["libraries"], library) is not None
 
 
 @cache
 def is_required(library: str) -> bool:
-    """Whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
+    """Return whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
     return any(re.fullmatch(pattern, library) for pattern in data("libraries")["required"]["libraries"])
 
 
 @lru_cache(1 << 14)  # three checks ask it of every library, some for each GPU
 def is_module(exported: frozenset[str]) -> bool:
-    """Whether Python can import a library that exports these symbols. Looked for in one text: they are many."""
+    """Return whether Python can import a library that exports these symbols. Looked for in one text: they are many."""
     return "\0PyInit_" in "\0".join(("", *exported))
 
 

@@ -75,7 +75,7 @@ def _judged(
     alike: list[Library],
     useless: bool,
 ) -> _Absent:
-    """How bad it is that `library` lacks what it asks for.
+    """Return the severity of a `library` without the symbols that it needs.
 
     `absent` holds all such files of its package, `alike` those that may be its variants; the package is `useless` where
     none of its extension modules loads.
@@ -113,7 +113,9 @@ def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, 
 
 
 def _variants(names: tuple[str, ...], other: Library) -> bool:
-    """Whether a file is made for another version of a library of which one like it lacks those called `names`."""
+    """Return whether a file is made for another version of a library of which one like it lacks those called
+    `names`.
+    """
     lacking = {_stem(name) for name in names}
     return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
 
@@ -124,7 +126,7 @@ def _stem(path: str) -> str:
 
 
 def _other_major(loader: Loader, name: str) -> str | None:
-    """What there is of the same CUDA library, in another major version."""
+    """Return the same CUDA library in another major version, if there is one."""
     asked = cuda_major(name)
     if asked is None:
         return None

@@ -1,4 +1,4 @@
-"""What an audit knows of files, and what it finds. Frozen data; nothing here reads a file.
+"""The data that an audit reads and the findings that it reports. Frozen; nothing here reads a file.
 
 Paths of a package's files are relative to site-packages, as in RECORD: "torch/lib/libtorch.so", "../../../bin/ray".
 """
@@ -34,7 +34,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What the loader reads of an ELF64 file. Source: System V ABI, chapters 4 and 5; the LSB's symbol versioning."""
+    """The parts of an ELF64 file that the loader reads. Source: System V ABI, chapters 4 and 5; the LSB's symbol
+    versioning.
+    """
 
     machine: int  # e_machine: 62 for x86-64, 183 for AArch64, 190 for CUDA
     soname: str | None = None
@@ -50,7 +52,7 @@ class Elf:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """What one piece of GPU code was compiled for."""
+    """The architecture that one piece of GPU code was compiled for."""
 
     kind: Literal["sass", "ptx"]
     arch: int  # 90 for sm_90 and compute_90, 120 for sm_120
@@ -86,7 +88,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """What the metadata of a distribution says of its licence, as it stands there: nothing is concluded here."""
+    """The licence fields of a distribution's metadata, as they stand there."""
 
     expression: str | None = None  # License-Expression (PEP 639)
     text: str | None = None  # License: a name, or the whole licence
@@ -109,7 +111,7 @@ class Deb:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Which system it is, as its os-release says: "ubuntu", "22.04", "jammy"; "" for what it does not say."""
+    """The system as its os-release names it: "ubuntu", "22.04", "jammy"; "" for a missing field."""
 
     id: str
     version: str
@@ -147,7 +149,7 @@ class Package:
 
 @dataclass(frozen=True)
 class System:
-    """What lies under the packages: the base's libraries, by the name under which the loader finds them."""
+    """The base under the packages: its libraries, by the name under which the loader finds them."""
 
     libraries: Mapping[str, File]  # "libc.so.6" -> the file behind all links, of the directory that is searched first
     paths: Mapping[str, str] = field(default_factory=dict)  # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"
@@ -159,7 +161,7 @@ class System:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited. What is not known is None or empty, and no check guesses it."""
+    """The input of an audit. An unknown field is None or empty, and no check guesses it."""
 
     name: str  # "blackwell-vllm-cu130-py311", a reference, a directory, a wheel's file name
     packages: tuple[Package, ...]  # by name

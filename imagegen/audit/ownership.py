@@ -1,4 +1,4 @@
-"""Whose file is whose: paths that two packages bring, and that cannot be both's."""
+"""File ownership: paths that two packages install and only one can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit says: its findings, worst first, and what each package can run on. As data and as JSON."""
+"""The report of an audit: findings, worst first, and what each package runs on. As data and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the files of one package say about what it runs on."""
+    """The GPUs and versions that one package runs with, as far as its files show."""
 
     package: str  # "vllm 0.24.0"
     gpus: Mapping[str, Runs] = field(default_factory=dict)  # "sm_90" -> ...; empty: it holds no GPU code
@@ -31,7 +31,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """Of one subject. `gpus` is about all of it: whether a GPU, asked for or not, is one that it runs on."""
+    """The report about one subject. `gpus` maps each GPU, requested or not, to whether all of the subject runs on
+    it.
+    """
 
     subject: str
     findings: tuple[Finding, ...]  # as `ordered` has them

@@ -58,7 +58,7 @@ def _majors(loader: Loader) -> Iterator[Finding]:
 
 
 def _drivers(loader: Loader) -> Iterator[Finding]:
-    """What stands where the loader would take it for the driver that the host brings."""
+    """Yield findings about files that the loader would use in place of the host's driver."""
     there: dict[tuple[Severity, str, str], dict[str, str]] = {}
     for name, library in sorted(loader.system.items()):
         if is_driver(name):

@@ -1,4 +1,4 @@
-"""What is known of the field beforehand: data/*.yaml, each entry with its source and date."""
+"""The audit's data about the field: data/*.yaml, each entry with its source and date."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Part(NamedTuple):
     searched: bool
 
     def without(self, start: int, end: int) -> Iterator[Part]:
-        """What is left of it in front of another part, and behind."""
+        """Yield the rest of this part without another part: before it, and after it."""
         yield self._replace(end=min(self.end, start))
         yield self._replace(start=max(self.start, end))
 
@@ -106,7 +106,7 @@ class Sparse:
             done += os.pwrite(self._file.fileno(), piece[done:], self._at + done)
 
     def _decided(self, data: bytes, start: int) -> bool:
-        """Whether it is known what becomes of the next bytes, `data` from `start` on; else there are too few."""
+        """Return whether it is known what becomes of the next bytes, `data` from `start` on; else there are too few."""
         if self._at < max(self._copied, self._skipped):
             return True
         return self._entry(data, start) if self._at < self._body else self._search(data, start)
@@ -157,7 +157,7 @@ class Sparse:
         return True
 
     def _part(self) -> Part | None:
-        """Where this is, of those that are left out, or the next one."""
+        """Return the omitted part at the current position, or the next one."""
         while self._parts and self._parts[0].end <= self._at:
             self._parts.popleft()
         return self._parts[0] if self._parts else None

@@ -1,4 +1,4 @@
-"""What a distribution's metadata states of its licence. Source: "Core metadata specifications" of packaging.python.org.
+"""The licence that a distribution's metadata states. Source: "Core metadata specifications" of packaging.python.org.
 
 Three fields say it, from three ages: License-Expression (an SPDX expression), License (free text), and classifiers.
 """
@@ -15,7 +15,7 @@ _MOST = 20  # classifiers
 
 
 def stated(metadata: Message) -> Licence:
-    """What the headers of METADATA say; what they do not say is None, as is the word that tools put where it is."""
+    """Return the licence fields of METADATA; a missing field is None, as is the placeholder word of tools."""
     classifiers = (" ".join(str(each).split()) for each in metadata.get_all("Classifier", ()))
     return Licence(
         " ".join(_field(metadata, "License-Expression").split()) or None,

@@ -27,7 +27,7 @@ _FILES = 20  # of a package
 
 @dataclass(frozen=True)
 class _Missing:
-    """What one file wants and does not see, by cause."""
+    """The symbols that one file needs and does not see, by cause."""
 
     library: Library
     undefined: frozenset[str] = frozenset()  # defined nowhere
@@ -50,7 +50,7 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 class Scope:
-    """What is defined where, as a loader's files see it."""
+    """The symbols that each library defines, as a loader's files see them."""
 
     def __init__(self, loader: Loader, python: str | None) -> None:
         self.loader = loader
@@ -58,12 +58,12 @@ class Scope:
 
     @cached_property
     def everybody(self) -> frozenset[str]:
-        """What each file of a Python process sees without asking for it."""
+        """Return the symbols that each file of a Python process sees without depending on them."""
         return frozenset().union(*(library.elf.exported for library in self.loader.everywhere))
 
     @cached_property
     def api(self) -> bool:
-        """Whether Python's C API is known, of the interpreter or its libpython."""
+        """Return whether Python's C API is known, of the interpreter or its libpython."""
         return "PyObject_Call" in self.everybody
 
     def unseen(self, library: Library, closure: Closure) -> frozenset[str]:
@@ -75,7 +75,7 @@ class Scope:
         return missing
 
     def elsewhere(self, symbols: frozenset[str]) -> Mapping[str, Library]:
-        """Who defines them, among everything there is."""
+        """Return which library, of all that there are, defines each of the symbols."""
         found: dict[str, Library] = {}
         for library in (*self.loader.libraries, *self.loader.system.values()):
             for symbol in symbols & library.elf.exported:
@@ -106,7 +106,7 @@ def _missing(scope: Scope, library: Library) -> _Missing | None:
 
 
 def _certain(missing: frozenset[str], closure: Closure) -> frozenset[str]:
-    """Of the symbols that a file with absent libraries does not see, those that none of these can have.
+    """Return the symbols that none of a file's absent libraries can define.
 
     Where the base is not known, that is what no library of C and C++ defines.
     """

@@ -1,4 +1,4 @@
-"""What the tags of a wheel promise, and whether they are this environment's. Source: PEP 425, PEP 600, PEP 656."""
+"""Wheel tags: what they promise, and whether they fit this environment. Source: PEP 425, PEP 600, PEP 656."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def for_another_python(path: str, python: str | None) -> bool:
-    """Whether a file is a module that CPython "3.11" does not look for: x.cpython-312-x86_64-linux-gnu.so.
+    """Return whether a file is a module that CPython "3.11" does not look for: x.cpython-312-x86_64-linux-gnu.so.
 
     Where the Python is not known (None), that is one for PyPy or GraalPy.
     """
@@ -76,13 +76,13 @@ def one_python(tags: Iterable[str]) -> str | None:
 
 
 def promise_modules(tags: Iterable[str]) -> bool:
-    """Whether all tags name an ABI: such a wheel has modules that are compiled against Python."""
+    """Return whether all tags name an ABI: such a wheel has modules that are compiled against Python."""
     found = _parsed(tags)
     return bool(found) and all(tag.abi != "none" for tag in found)
 
 
 def promise_none(tags: Iterable[str]) -> bool:
-    """Whether all tags say that the wheel is the same everywhere."""
+    """Return whether all tags say that the wheel is the same everywhere."""
     found = _parsed(tags)
     return bool(found) and all(tag.platform == "any" for tag in found)
 
@@ -102,7 +102,9 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
 
 
 def _may_be_module(path: str, file: File) -> bool:
-    """Whether Python may be able to import a file: by its name, by its init function, or since it was not read."""
+    """Return whether Python may be able to import a file: by its name, by its init function, or since it was not
+    read.
+    """
     named = path.endswith(".abi3.so") or _BUILT_FOR.search(path) is not None
     return path.endswith(".so") and (named or file.elf is None or is_module(file.elf.exported))
 

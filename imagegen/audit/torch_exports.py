@@ -1,4 +1,4 @@
-"""What each torch release exports: an index of torch's own symbols, so that no torch is needed to judge a wheel.
+"""The symbols that each torch release exports, so that no torch is needed to check a wheel.
 
 data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`): for
 each release the names of torch's own that the libraries in torch/lib export, all together. It is compressed text: a
@@ -36,12 +36,12 @@ _LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's 
 
 
 def owned(symbol: str) -> bool:
-    """Whether torch alone may define it."""
+    """Return whether torch alone may define it."""
     return _OWNED.match(symbol) is not None
 
 
 def is_shim(symbol: str) -> bool:
-    """Whether a symbol of torch's own is a C name of its stable ABI, which later releases keep."""
+    """Return whether a symbol of torch's own is a C name of its stable ABI, which later releases keep."""
     return symbol.startswith(_SHIM)
 
 
@@ -53,7 +53,7 @@ class Index:
     names: Mapping[str, int] = field(default_factory=dict)
 
     def lacks(self, release: str, symbols: Iterable[str]) -> frozenset[str]:
-        """Those of `symbols` that a release of the index does not export."""
+        """Return those of `symbols` that a release of the index does not export."""
         bit = 1 << self.releases.index(release)
         return frozenset(symbol for symbol in symbols if not self.names.get(symbol, 0) & bit)
 
@@ -70,7 +70,7 @@ class Index:
 
 
 def minor(version: str) -> str:
-    """What torch keeps its C++ ABI within: "2.8" of "2.8.0+cu128"."""
+    """Return the version within which torch keeps its C++ ABI: "2.8" of "2.8.0+cu128"."""
     major, second = (*Version(version).release, 0)[:2]
     return f"{major}.{second}"
 

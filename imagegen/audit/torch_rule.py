@@ -1,4 +1,4 @@
-"""Whether the torch beside a package is the one that its extensions were built for, read off the symbols they want.
+"""Check that the torch beside a package is the one that its extensions were built for, by the symbols they need.
 
 The rule, checked against what dlopen does (2026-11-21, nine wheels on torch 2.8 and 2.9): torch keeps its C++ ABI
 within a minor release, so a file that uses any C++ symbol of torch's runs with the minor that it was built for, and one
@@ -28,12 +28,14 @@ from imagegen.core.text import counted
 __all__ = ["Fit", "check", "fits", "owned"]
 
 _LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
-_NEW, _OLD = "7__cxx11", "std::string"  # in a mangled name; in a demangled one, where the new one is std::__cxx11::...
+_NEW_STRING = "7__cxx11"  # in a mangled name: the namespace of the new std::string
+_LENGTH = re.compile("[0-9]{1,5}")
+_OLD_STRING = "Ss"  # Itanium C++ ABI, 5.1.10: the substitution for the old one
 _FILES = 8
 
 
 def fits(package: Package, python: str | None = None) -> Fit | None:
-    """What torch `package` fits; None when it uses no symbol of torch.
+    """Return the torch that `package` fits; None when it uses no symbol of torch.
 
     `python` ("3.11") leaves out what its extension modules for other interpreters want.
     """
@@ -80,8 +82,8 @@ class _Torch:
 
     @cached_property
     def new_strings(self) -> bool:
-        """Whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
-        return any(_NEW in symbol for symbol in self.exported)
+        """Return whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
+        return any(map(has_new_string, self.exported))
 
 
 def _installed(package: Package) -> _Torch | None:
@@ -124,7 +126,9 @@ def _wrong(one: User, torch: _Torch) -> Finding | None:
 
 
 def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
-    """Whether the file asks for a library of torch's that this torch is without: then that is what is wrong with it."""
+    """Return whether the file asks for a library of torch's that this torch is without: then that is what is wrong
+    with it.
+    """
     elf = one.package.files[path].elf
     if elf is None or torch.libraries is None:
         return False
@@ -152,11 +156,29 @@ def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -
 
 
 def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
-    """The first symbol that is missing because its strings are of the other C++ ABI."""
-    for symbol in sorted(missing):
-        if (_NEW in symbol) != torch.new_strings and (_NEW in symbol or _OLD in demangle(symbol)):
-            return symbol
-    return None
+    """Return the first symbol that is missing because its strings are of the other C++ ABI; None without one."""
+    is_other = has_old_string if torch.new_strings else has_new_string
+    return next(filter(is_other, sorted(missing)), None)
+
+
+def has_new_string(symbol: str) -> bool:
+    """Return whether a mangled name mentions the std::string of the new C++ ABI."""
+    return _NEW_STRING in symbol
+
+
+def has_old_string(symbol: str) -> bool:
+    """Return whether a mangled name mentions the std::string of the old C++ ABI, and not the new one."""
+    if not symbol.startswith("_Z") or has_new_string(symbol):
+        return False
+    position = 2
+    while position < len(symbol):
+        if number := _LENGTH.match(symbol, position):  # an identifier with its length: what it says is no type
+            position = number.end() + int(number[0])
+        elif symbol.startswith(_OLD_STRING, position):
+            return True
+        else:
+            position += 1
+    return False
 
 
 def _abi(new: bool) -> str:
@@ -187,7 +209,7 @@ def _fitting(one: User) -> Finding:
 
 
 def _evidence(one: User) -> str:
-    """What its symbols say."""
+    """Return the evidence of its symbols."""
     count = len(frozenset().union(*one.wanted.values()))
     if one.minors:
         return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
@@ -210,7 +232,7 @@ def _there(one: User) -> str:
 
 
 def _runs(minors: tuple[str, ...]) -> str:
-    """Those of the index that follow each other are said together: "2.4 to 2.6, 2.8, 2.9"."""
+    """Return minors as ranges of the index: "2.4 to 2.6, 2.8, 2.9"."""
     known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
     runs: list[list[str]] = []
     for each in minors:

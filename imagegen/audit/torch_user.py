@@ -1,4 +1,4 @@
-"""What a package's extensions want of torch, which releases have all of it, and which one the package names."""
+"""The symbols that a package's extensions need of torch, the releases that have them, and the one it names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix
 
 @dataclass(frozen=True)
 class Fit:
-    """What torch a package was built for, as far as its symbols, its version and its metadata say."""
+    """The torch that a package was built for, by its symbols, its version and its metadata."""
 
     stable: bool  # it uses nothing of torch but the C names of the stable ABI
     minors: tuple[str, ...]  # "2.8", "2.9": those of the index that export all that it wants, oldest first
@@ -45,7 +45,7 @@ class User:
     wanted: Mapping[str, frozenset[str]]
 
     def on(self, one_minor: str | None) -> Mapping[str, frozenset[str]]:
-        """What counts on a minor of torch: a package may bring one build of a file for each of several.
+        """Return the needed symbols on a minor of torch: a package may bring one build of a file for each of several.
 
         On one whose version cannot be read (None), all of it.
         """
@@ -59,12 +59,14 @@ class User:
 
     @cached_property
     def registers(self) -> bool:
-        """Whether it registers operators, as it is loaded, in objects whose layout moves with torch's minor release."""
+        """Return whether it registers operators, as it is loaded, in objects whose layout moves with torch's minor
+        release.
+        """
         return any(symbol.startswith(_LIBRARY) for symbols in self.wanted.values() for symbol in symbols)
 
     @cached_property
     def minors(self) -> tuple[str, ...]:
-        """Those of the index that export all that it wants."""
+        """Return the minors of the index that export all needed symbols."""
         return tuple(dict.fromkeys(minor(release) for release, lacks in self.lacks.items() if lacks == frozenset()))
 
     @cached_property
@@ -85,7 +87,7 @@ class User:
 
     @cached_property
     def requirement(self) -> str | None:
-        """What the metadata says of torch on Linux: "torch==2.8.0"; None when it says nothing."""
+        """Return the metadata's requirement on torch on Linux: "torch==2.8.0"; None without one."""
         found = sorted(str(each.specifier) for each in _requirements(self.package, self.python))
         return "torch" + ",".join(filter(None, found)) if found else None
 
@@ -141,7 +143,7 @@ def _named(text: str) -> str | None:
 
 
 def _requirements(package: Package, python: str | None) -> list[Requirement]:
-    """What its metadata asks of torch on Linux."""
+    """Return the metadata's requirements on torch on Linux."""
     return [one for text in package.requires if (one := _requirement(text, python)) is not None]
 
 
@@ -159,6 +161,6 @@ def _requirement(text: str, python: str | None) -> Requirement | None:
 
 
 def _is_exact(operator: str, version: str) -> bool:
-    """Whether it names a minor: `==2.8.0`, `==2.8.*`, `~=2.8.0`, and not `==2.*` or `~=2.8`."""
+    """Return whether it names a minor: `==2.8.0`, `==2.8.*`, `~=2.8.0`, and not `==2.*` or `~=2.8`."""
     numbers = {"==": 2, "~=": 3}.get(operator)
     return numbers is not None and len(Version(version.removesuffix(".*")).release) >= numbers

@@ -1,4 +1,4 @@
-"""What each package of a subject runs with and on, also on GPUs that nobody asks for.
+"""Verdicts on each package of a subject: what it runs with and on, also on GPUs that were not requested.
 
 The answers are the checks' own: a GPU is one that a package runs on where the check of GPU code has nothing against it.
 """
@@ -20,7 +20,7 @@ _COMPILED = "ptx-only"  # the id of what is said of a library that the driver co
 
 
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
-    """Those of packages that hold GPU code or use torch; and for each GPU whether the whole runs there.
+    """Return the verdicts of packages with GPU code or uses of torch; and for each GPU whether the whole runs there.
 
     A package that holds nothing for a GPU stops the whole only where the check calls it an error. A driver that is too
     old for its CUDA stops it on all of them.

@@ -69,7 +69,7 @@ class Window:
         return bytes(self._data[at : at + size])
 
     def find(self, needle: bytes, at: int, end: int, what: str) -> int:
-        """Where the next `needle` begins that ends before `end`; -1 for none."""
+        """Return where the next `needle` begins that ends before `end`; -1 for none."""
         step = 64  # what is looked for mostly comes soon
         while at + len(needle) <= end:
             stop = max(at + len(needle), min(at + step, end, self._next_hole(at)))
@@ -80,6 +80,6 @@ class Window:
         return -1
 
     def _next_hole(self, at: int) -> int:
-        """Where the first hole begins that ends behind `at`."""
+        """Return where the first hole begins that ends behind `at`."""
         first = bisect_right(self._ends, at)
         return self._holes[first][0] if first < len(self._holes) else self.size

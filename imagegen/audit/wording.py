@@ -1,4 +1,4 @@
-"""How findings list what they found: the first few, and how many more there are."""
+"""Lists in findings: the first items, and how many more there are."""
 
 from __future__ import annotations
 

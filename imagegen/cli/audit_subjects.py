@@ -1,4 +1,4 @@
-"""What the command line wants audited: cells, an image, installed packages, or wheels."""
+"""The subjects of `imagegen audit`: cells, an image, installed packages, or wheels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Audited = tuple[Subject, Source | None]  # with the file of the repository that 
 
 @dataclass(frozen=True)
 class Wanted:
-    """As it was typed. `words` are cells or wheels; `gpus` and `driver` are what it is to run on."""
+    """The audit's arguments as typed. `words` are cells or wheels; `gpus` and `driver` are the target."""
 
     words: tuple[str, ...]
     gpus: tuple[Gpu, ...]
@@ -32,7 +32,7 @@ class Wanted:
 
     @property
     def loose(self) -> bool:
-        """Whether it is wheels: files, or names of such."""
+        """Return whether it is wheels: files, or names of such."""
         return any(each.endswith(".whl") or Path(each).is_file() for each in self.words)
 
     def check(self) -> None:
@@ -64,7 +64,7 @@ class Wanted:
 
 
 def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
-    """What is wanted, each read when its turn comes. Raises UsageError for what is not there."""
+    """Yield the requested subjects, each read when its turn comes. Raises UsageError for one that does not exist."""
     for subject, source in _found(app, wanted):
         gpus, driver = wanted.gpus or subject.gpus, wanted.driver or subject.driver
         yield replace(subject, gpus=gpus, driver=driver), source

@@ -1,4 +1,4 @@
-"""What an audit found, for people: by package, worst first; what helps; and at the end, whether it is well."""
+"""The report of an audit as text: findings by package, worst first, with their fixes; at the end the result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def _shortened(line: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    """As in: vllm 0.24.0: built for torch 2.11; runs on sm_90; partly by PTX on sm_120; not on sm_75."""
+    """Return a line such as: vllm 0.24.0: built for torch 2.11; runs on sm_90; partly by PTX on sm_120; not on
+    sm_75.
+    """
     parts = [_torch(verdict.torch)] if verdict.torch else []
     words: dict[Runs, str] = {"sass": "runs on", "ptx": "partly by PTX on", "no": "not on"}
     for kind, word in words.items():
@@ -69,7 +71,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _torch(fit: Fit) -> str:
-    """What its symbols say; what it says of itself where that is another thing."""
+    """Return the torch of its symbols, and the one that its metadata names where that differs."""
     if not fit.minors:
         return "wants symbols that no known torch has" + (f", and says torch {fit.declared}" if fit.declared else "")
     releases = " or ".join(fit.minors) if len(fit.minors) < _FEW else f"{fit.minors[0]} to {fit.minors[-1]}"

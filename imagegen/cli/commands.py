@@ -28,7 +28,7 @@ COMMANDS = {
     "nightly": "Move what can move; build, prove and publish it; say why the rest stays.",
     "export": "Write an image's files for hosts without a container engine, with a program that runs them there.",
     "audit": "What would fail on the GPU, found in the files of a cell, an image, an environment or wheels.",
-    "cve": "Known vulnerabilities of locked packages, from advisories in files, with exceptions that expire.",
+    "sbom": "The bill of materials of a locked image, for vulnerability scanners.",
     "verify": "Is an image what its lock says: bytes, lock, signature, SBOM, reports; with --rebuild, made again.",
     "wheels": "Wheels that no index serves: find or build one; list, push, pull and forget those that are kept.",
     "report": "The matrix and its locked images as static web pages.",
@@ -85,7 +85,9 @@ def run() -> object:
 
 
 def _before_command(error: click.ClickException, path: str) -> str | None:
-    """Where an option of imagegen itself belongs that was written after the command `path`; None for other errors."""
+    """Return how to write an option of imagegen itself that was given after the command `path`; None for other
+    errors.
+    """
     name = getattr(error, "option_name", None)
     own = next((each for each in cli.params if name in each.opts), None)
     if own is None or not isinstance(error, click.NoSuchOption):

@@ -1,4 +1,4 @@
-"""What commands that compare need of the project: its cells and locks, its costs, whom it trusts."""
+"""Shared by the commands that compare: the project's cells, locks, costs and trusted signers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOBODY = "nobody whom the project names"
 
 
 def places(app: App, client: Client) -> Places:
-    """Where the project's user means things to be looked for."""
+    """Return where references are looked up."""
 
     def cell(word: str) -> str | None:
         found = _selected(app, word)
@@ -73,12 +73,14 @@ def places(app: App, client: Client) -> Places:
 
 
 def names(app: App) -> list[str]:
-    """What images and cells are called."""
+    """Return the names of images and cells."""
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
 def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], Said]:
-    """What is attached to an image there, and who of the trusted signed it; `nobody` says that none of them did."""
+    """Return a function that reads and verifies an image's attachments; `nobody` is the message without a trusted
+    signer.
+    """
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
 
@@ -90,7 +92,7 @@ def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], 
 
 
 def known(app: App) -> Known:
-    """What the project's matrices and this store know besides."""
+    """Return what the project's matrices and this store know besides."""
 
     def requires(name: str, version: str) -> Sequence[str] | None:
         package = metadata.load(app.directories, name)

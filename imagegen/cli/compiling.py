@@ -1,4 +1,4 @@
-"""What commands share that compile wheels, or lock what must be compiled."""
+"""Shared by commands that compile wheels, or lock what must be compiled."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from imagegen.wheels.throttle import duration
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, before: str, after: str, as_json: bool) -> None:
-    """What B has otherwise than A: packages, what must be compiled, layers, bytes to pull for who has A.
+    """Compare A with B: packages, what must be compiled, layers, bytes to pull for a machine that has A.
 
     A and B are cells, lock files, locks of a commit (HEAD~1:cpu-grpo), images of a registry by tag or digest, images of
     the store by digest, or OCI layouts (oci:DIR).
@@ -59,7 +59,7 @@ def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
 
 
 def _described(side: Side) -> str:
-    """What was read, and what it weighs."""
+    """Return the name of an operand and its size."""
     said = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
         exact = all(part.digest for part in side.parts or ())

@@ -130,7 +130,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
 
 
 def _packages(app: App, asked: Sequence[str]) -> list[str]:
-    """Those asked for, else those that have a file.
+    """Return the requested packages, else those that have a file.
 
     A component without a file is not looked for: on the index, somebody else's package may have its name, as apex's.
     """
@@ -142,7 +142,7 @@ def _packages(app: App, asked: Sequence[str]) -> list[str]:
 
 
 def _package(components: Iterable[Component], name: str) -> str:
-    """Of a component by its name or one of its aliases; any other package by its own name."""
+    """Return the package of a component, by its name or an alias; any other package by its own name."""
     for each in components:
         if name.lower() in {each.name, *(alias.lower() for alias in each.aliases)}:
             return each.package

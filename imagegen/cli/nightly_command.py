@@ -105,7 +105,7 @@ def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
 
 
 def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
-    """Those that have a lock to go on from; which others a project wants, nobody has said."""
+    """Return the matching cells that already have a lock."""
     chosen = app.matrix.select(pattern) if pattern else app.matrix.cells()
     cells = tuple(cell for cell in chosen if app.lock_path(cell).exists())
     if cells:
@@ -168,7 +168,7 @@ def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
 
 
 def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
-    """What moved and what did not, for a file or a page as locks/CHANGES.md has it; then a row per cell."""
+    """Print the accepted and rejected updates as locks/CHANGES.md has them, then a row per cell."""
     for each in outcomes:
         if each.proposal and (each.proposal.changed or each.proposal.held):
             section = changes.section(each.proposal, _moved(app, each.proposal))

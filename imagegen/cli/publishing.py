@@ -1,4 +1,4 @@
-"""What the commands share that publish."""
+"""Shared by the commands that publish."""
 
 from __future__ import annotations
 

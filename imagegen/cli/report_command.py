@@ -109,7 +109,7 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
 
 
 def _history(app: App, cell: Cell, locked: Lock) -> site.History:
-    """Of a lock of the project; those that are shipped have theirs elsewhere."""
+    """Return the history of a project's lock; shipped locks have theirs in imagegen's own repository."""
     path = app.lock_path(cell)
     if path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
@@ -121,7 +121,7 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
 
 
 def _sections(app: App, cell: Cell) -> list[changes.Section]:
-    """What nights have told of the cell, newest first."""
+    """Return the entries of the update changelog about the cell, newest first."""
     path = app.project / "locks" / changes.FILE
     try:
         return [each for each in changes.read(data.read(path, app.project).decode(), path) if each.cell == cell.id]
@@ -133,6 +133,8 @@ def _sections(app: App, cell: Cell) -> list[changes.Section]:
 
 
 def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
-    """What the later lock has otherwise; the same on every machine, so not what this one would have to compile."""
+    """Return the differences of the later lock; equal on every machine, so without what this one would have to
+    compile.
+    """
     old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
     return words.sentences(difference(old, new, Known(requires=known(app).requires)))

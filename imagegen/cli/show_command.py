@@ -30,7 +30,7 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
-    """What is in CELL, and why each pin is what it is.
+    """Show what is in CELL, and why each pin is what it is.
 
     Of several cells those that are locked are shown, and the others are named. Exit code 67 when none is locked.
     """

@@ -34,7 +34,7 @@ _DISK = 5.2
 
 @dataclass(frozen=True)
 class Ended:
-    """How the build of a cell ended. `built` is its entry in the JSON of a build; `error` its first line otherwise."""
+    """The result of building a cell. `built` is its entry in the JSON of a build; `error` its first line otherwise."""
 
     cell: str
     code: int  # exit code

@@ -91,7 +91,7 @@ def _owners(app: App) -> dict[str, dict[str, str]]:
 
 
 def _described(uses: Mapping[str, str]) -> str:
-    """What it is, and of which cells."""
+    """Return what a blob is, and of which cells."""
     if not uses:
         return "something that no lock of this project and no image of the store names"
     cells: dict[str, list[str]] = {}
@@ -104,7 +104,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
-    """How much disk the store takes."""
+    """Print how much disk the store takes."""
     sizes = upkeep.sizes(app.store)
     parts = {
         "blobs": sizes.blobs,

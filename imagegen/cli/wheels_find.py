@@ -107,7 +107,9 @@ def _cell(app: App, pattern: str) -> Cell:
 def _need(
     app: App, component: Component, wanted: str | None, cell: Cell, known: catalogue.Catalogue
 ) -> tuple[Need, str | None]:
-    """What the cell needs, or would need if it had the component in the wanted version; then a sentence says so."""
+    """Return what the cell needs, or would need with the component in the given version, and then a sentence about
+    it.
+    """
     locked = app.find_lock(cell)
     if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
         locked = None
@@ -146,7 +148,7 @@ def _asked(component: Component, cell: Cell) -> Requirement | None:
 
 
 def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
-    """Whether it is the same but for the component and one axis that brings it."""
+    """Return whether it is the same but for the component and one axis that brings it."""
     differing = [axis for axis, value in cell.axes.items() if other.axes.get(axis) != value]
     return other.image == cell.image and len(differing) <= 1 and _asked(component, other) is not None
 
@@ -180,7 +182,7 @@ def _row(each: Candidate) -> dict[str, Any]:
 
 
 def _duration(recipe: Recipe, cell: Cell) -> str:
-    """As in: " of about 25 min on 16 cores"; nothing where the recipe states no cost."""
+    """Return text such as " of about 25 min on 16 cores"; "" where the recipe states no cost."""
     named = len(cell.gpus) if recipe.architectures else 1
     work = Work(recipe.cost, named, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
     seconds = estimate(work) if recipe.cost else None

@@ -50,7 +50,7 @@ def _told(fact: Any) -> str:
 
 
 def _age(made: Any, now: float) -> str:
-    """How long ago: "3 days"."""
+    """Return an age as text: "3 days"."""
     if not isinstance(made, int | float) or not 0 <= made < 1 << 40:
         return "-"
     passed = max(0.0, now - made)

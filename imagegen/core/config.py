@@ -35,7 +35,7 @@ def archive_variable(archive: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where things come from on this machine.
+    """The configuration of this machine: the store, indexes, mirrors, proxies, certificates.
 
     `index_urls` maps an index alias to the address that serves it here; an alias that is absent is served from the
     address in the matrix (or, for `pypi`, from the client library's default).
@@ -121,7 +121,7 @@ def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_files(env: Mapping[str, str]) -> list[Path]:
-    """As pip's documentation has them, section "Location": a named file replaces the user's, the null device all."""
+    """Return pip's configuration files, by the section "Location" of its documentation."""
     named = Path(env["PIP_CONFIG_FILE"]) if env.get("PIP_CONFIG_FILE") else None
     if named == Path(os.devnull):
         return []

@@ -23,7 +23,7 @@ def shipped(name: str) -> Path:
 
 
 def is_source_tree(directory: Path) -> bool:
-    """Whether `directory` holds imagegen's own sources: a clone of its repository."""
+    """Return whether `directory` holds imagegen's own sources: a clone of its repository."""
     return (directory / "imagegen" / "core" / "data.py").is_file()
 
 

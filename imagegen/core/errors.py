@@ -225,7 +225,7 @@ class OutputLimitError(ContainerError):
 
 
 class ReproducibilityError(ImagegenError):
-    """What was built is not what the lock recorded."""
+    """The built image is not the one that the lock records."""
 
     exit_code = 74
     code = "not-reproducible"

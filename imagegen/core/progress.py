@@ -1,4 +1,4 @@
-"""What long work says while it runs: bars on a terminal, plain lines elsewhere; always on stderr."""
+"""Progress of long work: bars on a terminal, plain lines elsewhere; always on stderr."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _FORBIDDEN = ("new namespace", "uid map", "gid map", "unshare", "Operation not p
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a program may see and use. Paths in `read_only` and `writable` are those inside -> those on the host.
+    """The view of a sandboxed program. Paths in `read_only` and `writable` are those inside -> those on the host.
 
     `rootfs` is an unpacked file tree. Only /tmp and the `writable` directories can be written; as root, those
     directories are given to `nobody`. `memory` is in bytes: for each process, for /tmp, and, where control groups can
@@ -236,7 +236,7 @@ def _tail(stderr: bytes) -> str:
 
 
 def _tasks_of(user: int) -> int:
-    """How many processes and threads `user` has on this machine now."""
+    """Return how many processes and threads `user` has on this machine."""
     count = 0
     for process in Path("/proc").iterdir():
         with suppress(OSError):  # it may end while we look

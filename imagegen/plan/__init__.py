@@ -1,1 +1,1 @@
-"""What decides an image: the matrix, the compatibility rules, package metadata and the lock."""
+"""The inputs that decide an image: the matrix, the compatibility rules, package metadata and the lock."""

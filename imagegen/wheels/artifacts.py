@@ -36,7 +36,7 @@ _OWN = "dev.imagegen.wheel."
 
 
 def place(settings: Settings, named: str | None = None, option: str = "") -> Reference | None:
-    """Where the team's wheelhouse is: what the command's `option` named, else what the environment does; None: nowhere.
+    """Return the remote wheelhouse that the command's `option` named, else that of the environment; None without one.
 
     Raises UsageError for what is no repository's name.
     """
@@ -126,7 +126,7 @@ class Team:
         return wheel
 
     def has(self, key: str) -> bool:
-        """Whether something is under this key, as who may write there sees it. Raises PublishError."""
+        """Return whether something is under this key, as who may write there sees it. Raises PublishError."""
         return self._target.manifest(tag(key)) is not None
 
     def push(self, wheel: BuiltWheel, store: Store, progress: Progress) -> None:
@@ -197,7 +197,9 @@ class Team:
 
 
 def _called(filename: str, name: str, version: str) -> bool:
-    """Whether a wheel's file name is a plain one of this name (normalised) and version, as a lock will ask for it."""
+    """Return whether a wheel's file name is a plain one of this name (normalised) and version, as a lock will ask for
+    it.
+    """
     told = naming.read(filename)
     try:
         return told is not None and (told.package, parse_wheel_filename(filename)[1]) == (name, Version(version))

@@ -69,7 +69,7 @@ class Catalogue:
         return tuple(sorted(known, key=Version))
 
     def offers(self, need: Need) -> Sequence[Offer | Candidate]:
-        """What may serve a cell; releases that have nothing for it as candidates that say why not."""
+        """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
         wanted = (need.package, Version(need.version))
         computed = [_computed(each, need) for each in self.releases if (each.package, Version(each.version)) == wanted]
         return [*computed, *(each.offer for each in self.files if (each.package, Version(each.version)) == wanted)]
@@ -123,14 +123,14 @@ def _computed(release: Release, need: Need) -> Offer | Candidate:
 
 
 def _own_name(need: Need) -> str:
-    """What torch.__version__ says: builds for CUDA have a label, also where the index leaves it out, as PyPI does."""
+    """Return what torch.__version__ is: CUDA builds have a label, also where the index leaves it out, as PyPI does."""
     if need.torch is None or need.cuda is None or "+" in need.torch:
         return need.torch or ""
     return f"{need.torch}+cu{need.cuda.replace('.', '')}"
 
 
 def _outside(release: Release, need: Need, torch: str, cuda: str) -> str | None:
-    """What of the cell the release has no wheel for, in one clause."""
+    """Return what part of the cell the release has no wheel for, in one clause."""
     told = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:
         return "its wheels are for torch and CUDA, the cell has none"
@@ -176,7 +176,7 @@ class _FileEntry(Strict):
 
 
 class _Entry(Strict):
-    """Of one publisher and one package."""
+    """The wheels of one publisher and one package."""
 
     package: t.Distribution
     description: t.Text

@@ -49,7 +49,7 @@ def _nothing(_: Need) -> Sequence[Offer | Candidate]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where candidates come from, as callables, so that whoever asks decides what is read."""
+    """The sources of candidates, as callables, so that the caller decides what is read."""
 
     store: Store  # what is fetched goes there
     client: Client
@@ -109,7 +109,7 @@ class _Search:
         return Candidate(place, wheel.filename, where, fits=True, reason=reason, sha256=wheel.sha256, size=wheel.size)
 
     def _listed(self, place: Place, listing: Listing) -> Iterator[Candidate]:
-        """Of a find-links place the package's wheels of all versions, of an index those of the one that is needed."""
+        """Yield the package's wheels: of a find-links place all versions, of an index the requested one."""
         try:
             offers = listing.read()
         except (FetchError, OSError) as error:
@@ -191,7 +191,7 @@ class _Search:
         return store.path(f"sha256:{sha256}"), sha256, size
 
     def _remembered(self, url: str, size: int) -> str | None:
-        """What this address gave before, if it still has as many bytes and the store has them."""
+        """Return the digest that this address gave before, if it still has as many bytes and the store has them."""
         record = self.places.store.recall(_KIND, digest_of(url.encode()))
         if record and record["size"] == size and self.places.store.intact(f"sha256:{record['sha256']}", size):
             return str(record["sha256"])

@@ -1,4 +1,4 @@
-"""What finding a wheel works with. Nothing here reads a file."""
+"""The data of the wheel finder. Nothing here reads a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Place(StrEnum):
-    """Where a candidate comes from, in the order in which they are asked."""
+    """The source of a candidate; the finder asks them in this order."""
 
     WHEELHOUSE = "wheelhouse"  # built or pulled here, under its complete key
     TEAM = "team wheelhouse"  # a registry's, under the same key

@@ -1,4 +1,4 @@
-"""What a wheel's file name says of what it was built for, and whether that is what a cell has.
+"""Parse a wheel's file name for what it was built for, and match that with a cell.
 
 Projects that publish wheels for several torches say which in the local version label, each in its own way:
 "+cu12torch2.8cxx11abiTRUE" (flash-attn, causal-conv1d, mamba-ssm), "+cu130torch2.11" (flash-attention-prebuild-wheels),
@@ -30,7 +30,7 @@ _INTERPRETER = re.compile(r"(cp|py)([23])([0-9]*)")
 
 @dataclass(frozen=True)
 class Need:
-    """What a cell needs of a component."""
+    """A cell's requirement on the wheel of a component."""
 
     package: str  # normalised (PEP 503)
     version: str  # as the resolution chose it: "2.8.3"
@@ -46,7 +46,7 @@ class Need:
 
     @property
     def new_abi(self) -> bool | None:
-        """Whether torch has the new C++ ABI; None where there is no torch.
+        """Return whether torch has the new C++ ABI; None where there is no torch.
 
         Measured on PyPI's torch for x86-64: 2.6.0 has the old, 2.7 to 2.15 the new. PyTorch's own index has the new one
         in its 2.6.0 for CUDA 12.6 as well, as its release notes say.
@@ -72,12 +72,12 @@ class Told:
     other: str | None = None  # what it is for in place of CUDA: "ROCm"
 
     def rank(self, need: Need) -> int | None:
-        """That of its best tag for the cell; None when none fits."""
+        """Return the rank of its best tag for the cell; None when none fits."""
         return min((need.ranks[tag] for tag in self.tags if tag in need.ranks), default=None)
 
 
 def read(filename: str) -> Told | None:
-    """What a file name says; None for one that is no wheel's."""
+    """Parse a file name; None for one that is no wheel's."""
     if not _NAME.fullmatch(filename):
         return None
     name, _, rest = filename.partition("-")
@@ -119,7 +119,7 @@ def mismatch(told: Told, need: Need) -> str | None:
 
 
 def sayings(told: Told) -> str:
-    """What the name says, as a list: "torch 2.8, CUDA 12"; empty where it says nothing."""
+    """Return the parsed name as a list: "torch 2.8, CUDA 12"; "" where it states nothing."""
     parts = (told.torch and f"torch {told.torch}", told.cuda and f"CUDA {told.cuda}")
     return ", ".join(part for part in parts if part)
 

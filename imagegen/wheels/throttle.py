@@ -1,4 +1,4 @@
-"""How many jobs a build may run at once without taking more memory than there is. Pure: numbers in, a plan out.
+"""The memory planner: how many jobs a build may run at once. Pure: numbers in, a plan out.
 
 What counts is jobs times nvcc threads (here: slots). A plan fits twice: with all slots at the mean, and a few at their
 largest, it stays below what is left after the hold-back; with all slots at their largest at once it still stays below
@@ -28,7 +28,7 @@ BACKEND = 300_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it is compiled. Bytes; `limited`: by a control group, in which nothing lives but the build."""
+    """The machine that compiles. Bytes; `limited`: by a control group that holds nothing but the build."""
 
     cores: int
     memory: int  # that may be used at all
@@ -51,7 +51,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of one core; infinite where nobody knows."""
+        """Return the seconds on one core; infinite where they are unknown."""
         return self.price.units * self.price.seconds * self.architectures or math.inf
 
     @property
@@ -62,7 +62,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a build is told, and what is expected of it."""
+    """The job counts of a build, and its expected cost."""
 
     jobs: int
     threads: int
@@ -136,7 +136,7 @@ def share(works: Mapping[str, Work], machine: Machine, reserved: int = 0) -> dic
 
 
 def halved(plan: Plan) -> Plan | None:
-    """What to try after a build ran out of memory; None: there is nothing smaller.
+    """Return the plan to try after a build ran out of memory; None: there is nothing smaller.
 
     Jobs first: another number of nvcc's threads changes the commands, and ninja would compile everything again.
     """
@@ -176,7 +176,7 @@ def duration(seconds: float) -> str:
 
 
 class _Room:
-    """What the machine has for all builds together."""
+    """The memory and cores for all builds together."""
 
     def __init__(self, machine: Machine, reserved: int) -> None:
         self.cores = machine.cores

@@ -66,9 +66,8 @@ def test_what_waits_for_another_is_told_with_the_resolvers_reason(week: Week) ->
     proposal = week.propose(week.first(day(1)), day(3))
     (held,) = proposal.held
     assert (held.name, held.stays, held.newer) == ("torch", "2.1", "2.2")
-    assert held.reason == (
-        "torch==2.2, vllm==0.1 cannot all be met: every vllm that comes into question requires torch==2.1"
-    )
+    assert "torch==2.1" in held.reason
+    assert "the cell depends on vllm==0.1" in held.reason
 
 
 def test_what_is_no_component_is_held_back_too(week: Week) -> None:

@@ -10,6 +10,7 @@ import tarfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -302,22 +303,25 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     monkeypatch.setattr(module, "build", None)
     tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))
-    asked: list[registry.Layer] = []
+    asked: list[str] = []
 
-    def bring(layer: registry.Layer) -> registry.Layer:
-        """As gzip, where the document speaks of zstd."""
-        asked.append(layer)
-        blob = gzip.compress(tar, mtime=0)
-        return registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", store.write(blob), len(blob), "")
+    blob = gzip.compress(tar, mtime=0)
 
-    layer = registry.Layer("application/vnd.oci.image.layer.v1.tar+zstd", f"sha256:{'1' * 64}", 100, digest_of(tar))
-    made = module.Made((layer,), bring)
-    assert made.needed() > 100
+    class Source:
+        def download(self, digest: str, size: int, store: Store, meter: object) -> None:
+            asked.append(digest)
+            store.write(blob)
+
+    source = cast("registry.Repository", Source())
+    kind = "application/vnd.oci.image.layer.v1.tar+gzip"
+    layer = registry.Layer(kind, digest_of(blob), len(blob), digest_of(tar))
+    made = module.PrebuiltBase((layer,), source)
+    assert made.required_bytes() > len(blob)
     for _ in range(2):  # the second time it is there
         tree = module.rootfs(ONE, store, settings, Quiet(), made, program=PROGRAM)
         assert (tree / PROGRAM.lstrip("/")).read_bytes() == b"python"
-    assert asked == [layer]
+    assert asked == [layer.digest]
     other = replace(layer, diff_id=f"sha256:{'2' * 64}")
     with raises("base-layer-differs"):
-        module.rootfs(ONE, store, settings, Quiet(), module.Made((other,), bring))
+        module.rootfs(ONE, store, settings, Quiet(), module.PrebuiltBase((other,), source))
     assert [path.name for path in (store.root / "rootfs").iterdir()] == [layer.diff_id.removeprefix("sha256:")]

@@ -174,10 +174,10 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
     assert made.record
     digests = {1: made.record.digest, 0: "sha256:" + "9" * 64, None: None}
     publisher = SimpleNamespace(
-        wishes=SimpleNamespace(test=test),
+        options=SimpleNamespace(test=test),
         tags=lambda *_: SimpleNamespace(fixed="fixed", moving=("nightly",)),
         reference=lambda image: image,
-        place=lambda *_: SimpleNamespace(standing=lambda tag: digests[standing[tag]]),
+        repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )
     found = nightly_command._published(house.app, publisher, house.toys["a"].cell, made)  # type: ignore[arg-type]
     assert found is answer

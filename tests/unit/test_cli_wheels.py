@@ -72,7 +72,7 @@ def app_of(here: Machine, lock: Lock | None = None) -> App:
     def select(pattern: str) -> tuple[SimpleNamespace, ...]:
         return (cell,)
 
-    vars(app)["matrix"] = SimpleNamespace(cells=lambda: (cell,), select=select)
+    vars(app)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)
     vars(app)["find_lock"] = vars(app)["fresh_lock"] = lambda _: lock
     return app
 
@@ -157,7 +157,7 @@ def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine) -> None
     app = app_of(here, WITH_BUILD)
     code, out, said = here.run(wheels_build.command, "--cell", "tiny", app=app)
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
-    assert "all that it wants compiled is there" in said
+    assert "all compiled wheels are there" in said
     _, out, _ = here.run(wheels_build.command, "demo-ext", "--cell", "tiny", "--json", app=app)
     assert [each["filename"] for each in json.loads(out)] == [wheel.filename]
 
@@ -170,7 +170,7 @@ def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> No
     none = replace(WITH_BUILD, builds=())
     code, out, said = here.run(wheels_build.command, "--cell", "tiny", app=app_of(here, none))
     assert (code, out) == (0, "")
-    assert "nothing is to be compiled, since wheels fit" in said
+    assert "nothing has to be compiled, since wheels fit" in said
 
 
 def test_the_group_has_a_module_for_each_of_its_commands() -> None:
@@ -199,7 +199,7 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
     finally:
         registry.close()
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
-    assert f"{wheel.filename}: from the team's wheelhouse {place}" in said
+    assert f"{wheel.filename}: from the remote wheelhouse {place}" in said
     assert wheelhouse.known(taker.store, BUILD.key) == wheel
 
 
@@ -222,9 +222,8 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 
     engine = MagicMock()
     monkeypatch.setattr(Engine, "connect", lambda *_: engine)
-    monkeypatch.setattr(builds, "compile_all", compile_all)
+    monkeypatch.setattr("imagegen.wheels.builds.ensure.compile_all", compile_all)
     app = app_of(here, WITH_BUILD)
-    vars(app)["matrix"].gpus = {}
     cell = ("--cell", WITH_BUILD.cell) if command is wheels_build.command else (WITH_BUILD.cell,)
     with pytest.raises(BuildError, match="enough"):
         here.run(command, *cell, *arguments, app=app)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import pytest
 
 from imagegen.core.errors import MOST, MatrixError, MatrixErrors
-from imagegen.supply.trust.project import Exemption, Identity, Key, Project, load
+from imagegen.supply.trust.project import Identity, Key, Project, load
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -46,8 +45,6 @@ publish:
   identities:
     ci: {issuer: https://token.example, subject: https://github.com/acme/images/nightly.yml@refs/heads/main}
     own: {issuer: https://gitlab.example, subject: ci, trust_root: keys/sigstore.json}
-  exemptions:
-    - {advisory: CVE-2026-1, package: torch, because: the function is not called, until: "2026-12-31"}
 """
     found = load(write(tmp_path, text))
     assert found == Project(
@@ -58,7 +55,6 @@ publish:
             Identity("ci", "https://token.example", "https://github.com/acme/images/nightly.yml@refs/heads/main"),
             Identity("own", "https://gitlab.example", "ci", tmp_path / "keys/sigstore.json"),
         ),
-        (Exemption("CVE-2026-1", "torch", "the function is not called", date(2026, 12, 31)),),
     )
 
 
@@ -77,15 +73,14 @@ def test_faults_are_explained_up_to_a_number(tmp_path: Path) -> None:
 def test_every_fault_has_its_line(tmp_path: Path) -> None:
     text = """publish:
   sorce: https://github.com/acme/images
-  exemptions:
-    - {advisory: CVE-1, until: "2026-13-01"}
+  identities:
+    ci: {issuer: https://token.example}
 """
     with pytest.raises(MatrixErrors) as caught:
         load(write(tmp_path, text))
     said = str(caught.value)
-    for part in ('publish.yaml:2:3: unknown key "sorce"', 'did you mean "source"?', "publish.yaml:4:7: the key"):
+    for part in ('publish.yaml:2:3: unknown key "sorce"', 'did you mean "source"?', "publish.yaml:4:5: the key"):
         assert part in said, said
-    assert "publish.yaml:4:32: publish.exemptions.0.until" in said
 
 
 @pytest.mark.parametrize(
@@ -102,8 +97,6 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
         ),
         ("publish:\n  keys: a.pub\n", "2:9: publish.keys: must be a mapping (`name: ...` lines), and is 'a.pub'"),
         ("publish:\n  identities: {ci: x}\n", "and is 'x'\n  fix: known here: issuer, subject, trust_root"),
-        ("publish:\n  exemptions: [x]\n", "and is 'x'\n  fix: known here: advisory, package, because, until"),
-        ("publish:\n  exemptions: {a: b}\n", "must be a list (lines that begin with `- `), and is a mapping"),
     ],
 )
 def test_another_shape_is_told_in_words(tmp_path: Path, text: str, said: str) -> None:

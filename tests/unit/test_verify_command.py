@@ -127,13 +127,9 @@ def test_a_signature_can_be_required(verify: Verify, signed: World, tmp_path: Pa
     assert verify(digest, "--require-signature") == (1, {"signature"})
 
 
-@pytest.mark.parametrize(
-    "command", [["verify", "127.0.0.1:1/a/b:1"], ["publish", "cpu-grpo", "--dry-run"], ["cve", "cpu-grpo"]]
-)
+@pytest.mark.parametrize("command", [["verify", "127.0.0.1:1/a/b:1"], ["publish", "cpu-grpo", "--dry-run"]])
 def test_a_misspelt_publish_yaml_is_refused(command: list[str], run: Run, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "publish.yml").write_text("publish: {}")
-    if command[0] == "cve":
-        command += ["--advisories", str(tmp_path)]
     assert run("--project", str(tmp_path), *command).code == 65
 
 

@@ -1,4 +1,4 @@
-"""What moved in the locks and what did not, in plain words: `locks/CHANGES.md`, and the same as data.
+"""The changelog of updates, accepted and rejected: `locks/CHANGES.md`, and the same as data.
 
 A section is about one cell on one day. It says from which inputs to which it leads, so that another run of the day
 knows whether it tells the same step again, or a further one.

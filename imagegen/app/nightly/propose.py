@@ -124,7 +124,7 @@ class _Search:
         self.made: dict[object, Lock | Refusal] = {}
 
     def floor(self) -> Lock:
-        """What is locked, as it is where it still answers the cell."""
+        """Return the locked versions as a lock: the old lock where it still fits the cell."""
         previous = self.previous
         if previous and not lock.stale(previous, self.cell) and not lock.contradictions(previous, self.cell):
             return previous
@@ -145,7 +145,7 @@ class _Search:
         return best, tuple(sorted([*self._refused(best, answer.held), *untaken], key=_place))
 
     def _find_others(self) -> None:
-        """What is no component can be held as soon as it is known to be the matter."""
+        """Find the packages that are not components and must be excluded, since a rejection blames them."""
         components = self.asked.keys() | {each.component.package for each in self.cell.requirements}
         for _ in range(_STEPS):
             found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
@@ -175,7 +175,7 @@ class _Search:
         return release.lacks is None and self._in_range(name, release.version)
 
     def _may_stay(self, name: str) -> bool:
-        """Whether it is locked, and in a version that the matrix still asks for."""
+        """Return whether it is locked, and in a version that the matrix still asks for."""
         return name in self.locked and self._in_range(name, self.locked[name])
 
     def _bounds(self, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -258,7 +258,7 @@ class _Search:
         return self._made(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
 
     def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[Held]:
-        """Of those that are no components."""
+        """Yield the rejected updates of packages that are not components."""
         versions = {each.name: each.version for each in best.packages}
         for name, refusal in held.items():
             if name == _REST:

@@ -10,10 +10,11 @@ from packaging.utils import canonicalize_name
 from imagegen.app.nightly.search import Refusal
 from imagegen.core.errors import ErrorGroup, ImagegenError
 from imagegen.core.gpu import Gpu
+from imagegen.core.text import cut
 from imagegen.plan import rules as compat
 from imagegen.plan.matrix.rule import Rule
 
-_REASONS = 4  # of uv's, in one line
+_LONGEST = 600  # characters of an error in one line
 # A name with a version, or with bounds: that alone is about a package, and not a word of the sentence.
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
@@ -31,17 +32,11 @@ def by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) ->
 
 
 def by_error(error: ImagegenError, known: Collection[str]) -> Refusal:
-    """What the error says; of packages, it names those among the `known`."""
+    """Return the rejection that an error stands for; it blames those of the `known` packages that the error names."""
     parts = error.errors if isinstance(error, ErrorGroup) else [error]
     names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
     return Refusal("; ".join(_line(part) for part in parts), names & set(known))
 
 
 def _line(error: ImagegenError) -> str:
-    why = error.why or ""
-    if not why.startswith("error: "):  # as lock.unmet tells it
-        return ": ".join(filter(None, [error.what, " ".join(why.split())]))
-    asked = why.splitlines()[0].removeprefix("error: ")
-    reasons = re.findall(r"^  because: (.*)$", why, re.MULTILINE)
-    more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
-    return f"{asked} cannot all be met: {'; '.join([*reasons[:_REASONS], *more])}" if reasons else asked
+    return cut(": ".join(filter(None, [error.what, " ".join((error.why or "").split())])), _LONGEST)

@@ -1,4 +1,4 @@
-"""What an index has of a component that is newer than what a cell takes."""
+"""Releases of components in an index that are newer than the locked ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Shelf:
             list(pool.map(lambda each: self._project(each.index, each.component.package), asked))
 
     def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
-        """Of a commit none.
+        """Return the releases of a component, newest first; a git component has none.
 
         An index that does not answer is told, and has none: whether that is an error, the resolution knows.
         """

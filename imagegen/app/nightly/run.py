@@ -42,7 +42,7 @@ def _nobody(cell: Cell, made: Lock) -> NoReturn:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is done for a cell; each raises ImagegenErrors. To propose takes the first alone."""
+    """The steps for one cell; each raises ImagegenErrors. A proposal takes the first alone."""
 
     propose: Callable[[Cell], Proposal]
     published: Callable[[Cell, Lock], bool] = _nobody  # whether the registry has it, under all tags that are asked for
@@ -51,7 +51,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Desk:
-    """Where locks lie: `locks` are the project's, `candidates` those that are not proven."""
+    """The files of an update run: `locks` of the project, `candidates` that are not smoke-tested yet."""
 
     locks: Path
     candidates: Path
@@ -105,7 +105,7 @@ def _timed(cell: Cell, steps: Steps, desk: Desk, *, propose_only: bool, clock: C
 def _move(
     cell: Cell, proposal: Proposal, steps: Steps, desk: Desk, *, propose_only: bool
 ) -> tuple[Result, str | None, Proposal]:
-    """How far it came, the digest of the image that is in the registry, and the proposal as it was kept."""
+    """Return the result, the digest of the image in the registry, and the proposal as it was written."""
     made = proposal.after
     if propose_only:
         if proposal.changed:

@@ -98,7 +98,7 @@ class _Search(Generic[T]):
         self.held = {name: refusal for name, refusal in self.held.items() if name not in farthest}
 
     def _take_rest(self) -> bool:
-        """Whether all moved that nothing was said against yet."""
+        """Return whether all updates that no rejection blames were accepted together."""
         rest = {name: unit.moves[0] for name, unit in self.units.items() if name not in {*self.held, *self.taken}}
         wanted = {**self.taken, **rest}
         if not rest or isinstance(found := self.attempt(wanted), Refusal):

@@ -1,4 +1,4 @@
-"""What a night changed in a lock, in plain words."""
+"""Sentences about what an update changed in a lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING = Known()
 
 
 def sentences(before: Lock | None, after: Lock, known: Known = _NOTHING) -> list[str]:
-    """What `after` has otherwise than `before`; what of it is Debian's security; what the matrix says otherwise."""
+    """Return sentences about the differences of two locks, Debian security updates, and changes of the matrix."""
     if before is None:
         return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
     found = difference(of_lock("before", "lock", before), of_lock("after", "lock", after), known)

@@ -1,4 +1,4 @@
-"""What became of a lock over time: as the repository around the project has it, and as a night has told it."""
+"""The history of a lock: its commits in the project's repository, and the entries of the update changelog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report tells: what was gathered of each cell, before it becomes pages. Nothing here reads a file."""
+"""The data of a report, before it becomes pages. Nothing here reads a file."""
 
 from __future__ import annotations
 

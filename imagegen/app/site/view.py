@@ -68,7 +68,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Told:
-    """What a tool said of an image, in one sentence and then one by one."""
+    """The result of one tool about an image: a summary, then its items."""
 
     summary: str
     findings: tuple[Mapping[str, str], ...] = ()
@@ -107,7 +107,7 @@ class Index:
 
 
 def href(cell: str) -> str:
-    """Of a cell's page, from the index."""
+    """Return the address of a cell's page, relative to the index."""
     return f"cells/{cell}.html"
 
 

@@ -33,7 +33,7 @@ Read = Callable[[str], bytes]  # gives a blob by its name
 
 @dataclass(frozen=True)
 class Submodule(Part):
-    """The commit of another repository that must be at `path` of a commit's tree, and its own tree."""
+    """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
 
     path: PathBelow
     url: GitUrl
@@ -106,7 +106,7 @@ def archive(source: Source, folder: str, store: Store, settings: Settings, progr
 
 
 def is_pointer(data: bytes) -> bool:
-    """Whether a file is a Git LFS pointer rather than what it should be."""
+    """Return whether a file is a Git LFS pointer rather than what it should be."""
     return len(data) <= LARGEST_POINTER and data.startswith(_LFS)
 
 

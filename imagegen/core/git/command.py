@@ -33,7 +33,7 @@ _CONFIGURATION = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "cred
 
 
 class FailedError(Exception):
-    """What git said before it gave up, and its exit status."""
+    """A failed git command: its output and its exit status."""
 
     def __init__(self, said: str, status: int) -> None:
         super().__init__(said or f"exit status {status}")

@@ -146,7 +146,7 @@ def _reader(root: Path) -> Read:
 
 
 def _difference(old: str, new: str, store: Store) -> str:
-    """What changed, counted and named, where the store still has what the lock was made of."""
+    """Return what changed, counted and named, where the store still has the locked tree."""
     if not store.has(old):
         return f"its archive is {new}, the lock names {old}"
     before, after = _members(old, store), _members(new, store)

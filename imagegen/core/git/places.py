@@ -1,4 +1,4 @@
-"""Where a repository is asked for: at its own address, or where the user says that a copy of it is.
+"""The addresses of a repository: its own, or the mirrors that the user configures.
 
 A copy may be behind, or hostile: commit and tree decide what is built, wherever they come from. So what the user names
 may be a directory or speak plain http, which an address of the matrix may not.
@@ -34,7 +34,7 @@ class Place:
 
 
 def places(url: str, settings: Settings) -> list[Place]:
-    """Where to ask for the repository at `url`, in order; a mirror has it where the first one that knows it says.
+    """Return where to fetch the repository at `url`, in order; the first mirror that matches it.
 
     Raises FetchError for what is no address.
     """
@@ -53,7 +53,7 @@ def places(url: str, settings: Settings) -> list[Place]:
 
 
 def hint(url: str) -> str:
-    """What helps where a repository cannot be had from the place that was asked."""
+    """Return how to fix a repository that cannot be fetched."""
     host = parse(url).host
     return (
         f"set {GIT_VARIABLE}{mirror_name(host)} to an address or directory below which {host}'s repositories are "

@@ -170,7 +170,7 @@ def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
 def _from_one(
     url: str, wanted: str, ask: Callable[[Place, dict[str, str]], T], room: Path, store: Store, settings: Settings
 ) -> T:
-    """What the first place gives that has the repository. Raises FetchError."""
+    """Return what the first place gives that has the repository. Raises FetchError."""
     refused: list[NoRepositoryError] = []
     for place in places(url, settings):
         _reach(place, url, settings)

@@ -1,4 +1,4 @@
-"""What a tree may hold. It is hostile until proven otherwise: names that leave it, links out of it, bombs.
+"""Validation of a git tree. It may be hostile: names that leave it, links out of it, bombs.
 
 Source of the formats: git-ls-tree(1) with -l -z; gitformat-index(5) for modes.
 """

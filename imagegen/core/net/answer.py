@@ -1,4 +1,4 @@
-"""What an answer's status and headers mean: RFC 9110."""
+"""The meaning of an answer's status and headers: RFC 9110."""
 
 from __future__ import annotations
 
@@ -125,6 +125,6 @@ def size_of(header: str) -> int | None:
 
 
 def continues(response: requests.Response, start: int) -> bool:
-    """Whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
+    """Return whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
     content_range = response.headers.get("Content-Range", "")
     return response.status_code == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {start}-")

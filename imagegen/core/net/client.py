@@ -23,14 +23,14 @@ from imagegen.core.text import redact
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a file is asked for; `headers` are the source's own."""
+    """A source of a file; `headers` are the source's own."""
 
     url: str
     headers: Mapping[str, str]
 
 
 class Growing(Protocol):
-    """Where bytes go to that are not kept in the store; `size` is how many came."""
+    """A sink for bytes that are not written to the store; `size` is how many came."""
 
     size: int
 
@@ -78,7 +78,9 @@ class Client:
     def page(
         self, url: str, *, accept: str | None = None, authorization: str | None = None, limit: int = MAX_PAGE
     ) -> Page:
-        """As `get`, with the address after redirects and the headers. A file:// directory gives its index.html.
+        """Fetch a page as `get` does, with the address after redirects and the headers.
+
+        A file:// directory gives its index.html.
 
         `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
         `limit` is in bytes.

@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carries: `pieces` gives its `size` bytes from the first one on, each time that it is called."""
+    """The body of a request: `pieces` gives its `size` bytes from the first one on, each time that it is called."""
 
     size: int
     pieces: Callable[[], Iterator[bytes]]
@@ -166,7 +166,7 @@ class Exchange:
             yield chunk
 
     def alive(self, answer: Answer) -> None:
-        """Who was asked gave something just now."""
+        """Mark the origin as responsive."""
         self._alive[answer.origin] = time.monotonic()
 
     @contextmanager
@@ -260,7 +260,9 @@ def authorized(authorization: str | None) -> dict[str, str]:
 
 
 def _credentials(settings: Settings) -> dict[Origin, tuple[str, str]]:
-    """Those in the addresses of the settings, by origin: an index's pages link to files without repeating them."""
+    """Return the credentials in the addresses of the settings, by origin: an index's pages link to files without
+    them.
+    """
     urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
     addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
     return {address.origin: address.auth for address in addresses if address.auth}

@@ -1,4 +1,4 @@
-"""What a client takes from this machine: files by file://, and the bundle of certificates that it trusts."""
+"""Local inputs of a client: files by file://, and the CA bundle."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Missing:
 
 
 class MissingFiles(FetchError):
-    """What could not be had, all of it; those with the same reasons stand together."""
+    """All files that could not be fetched; those with the same reasons are grouped."""
 
     code = "fetch-files-missing"
 

@@ -64,7 +64,7 @@ class Partial:
 
 @contextmanager
 def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
-    """What there is of the download so far, locked; a part longer than `limit` bytes is begun anew.
+    """Yield what exists of the download, locked; a part longer than `limit` bytes is begun anew.
 
     Raises StoreError when the disk is full or read-only.
     """

@@ -50,7 +50,10 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
     ) -> Reply:
-        """As `once`, tried again where that may help: for what may arrive twice. Raises FetchError."""
+        """Send a request as `once`, and again where that may help: for requests that may arrive twice.
+
+        Raises FetchError.
+        """
         return self.retry(url, lambda: self.once(method, url, authorization=authorization, headers=headers, body=body))
 
     def once(

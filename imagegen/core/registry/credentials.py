@@ -42,7 +42,7 @@ class Credentials:
 
 
 def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
-    """What Docker's configuration has for the registry `host`, its helpers asked; None where it has nothing.
+    """Return the credentials of Docker's configuration and helpers for the registry `host`; None without any.
 
     Raises FetchError when the file or a helper's answer cannot be read, or holds what only a browser login can use.
     """
@@ -104,7 +104,7 @@ def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
 
 
 def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
-    """What the credential helper has for `key`. One that is absent or knows nothing has nothing."""
+    """Return what the credential helper has for `key`; None for a helper that is absent or has nothing."""
     if not _HELPER.fullmatch(helper):
         raise FetchError(
             "Docker's configuration names a credential helper that cannot be one",

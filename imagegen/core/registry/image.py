@@ -1,4 +1,4 @@
-"""What a registry's documents say: image indexes, manifests, configs. Pure: bytes in, dataclasses out, or a sentence.
+"""Parse a registry's documents: image indexes, manifests, configs. Pure: bytes in, dataclasses out, or an error.
 
 Sources: OCI image-spec v1.1 (image-index.md, manifest.md, config.md, descriptor.md) and Docker's image manifest version
 2, schema 2, which say the same under other media types.
@@ -82,7 +82,7 @@ class Layer:
 
     @property
     def compression(self) -> str:
-        """How the blob is compressed: gzip, zstd, or not at all."""
+        """Return how the blob is compressed: gzip, zstd, or not at all."""
         return LAYERS[self.media_type]
 
     @property
@@ -93,7 +93,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Config:
-    """The process that a container of the image starts with."""
+    """The configuration that a container of the image starts with."""
 
     env: tuple[Variable, ...] = ()
     entrypoint: tuple[Line, ...] = ()
@@ -188,7 +188,7 @@ def read_artifact(data: bytes, media_type: str, where: str) -> Artifact:
 
 
 def entries_of(index: bytes, where: str) -> list[Any]:
-    """What an index lists, unread. Raises FetchError for what is no index."""
+    """Return the entries of an index, unparsed. Raises FetchError for anything else."""
     document = _json(index, where)
 
     def read() -> list[Any]:

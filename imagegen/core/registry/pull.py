@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> Image:
-    """What the name stands for now, for one platform. Raises FetchError."""
+    """Return the image that the name stands for now, for one platform. Raises FetchError."""
     if reference.tag is None and reference.digest is None:
         raise FetchError(
             f"{reference} names no tag and no digest", code="fetch-no-tag", fix="say which image: its `latest` moves"
@@ -184,7 +184,7 @@ class Repository:
         return artifact
 
     def content(self, referrer: Referrer) -> Content:
-        """What the artifact carries, verified as `artifact` is. Raises FetchError."""
+        """Return the blob of an artifact, verified as `artifact` is. Raises FetchError."""
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
             where = f"{self._reference.name}@{referrer.digest}"
@@ -260,7 +260,7 @@ class Repository:
 
 
 def _is_list(page: Reply) -> bool:
-    """Whether it is a list of referrers. Raises FetchError for an answer that says neither yes nor no."""
+    """Return whether a page is a list of referrers. Raises FetchError for an unclear answer."""
     kind = page.headers.get("Content-Type", "").partition(";")[0].strip()
     if page.status == HTTPStatus.OK:
         return kind == INDEX_TYPE

@@ -55,7 +55,7 @@ Way = Literal["there", "mounted", "sent"]
 
 @dataclass(frozen=True)
 class Amount:
-    """How many blobs, and their bytes."""
+    """A number of blobs, and their bytes."""
 
     blobs: int = 0
     size: int = 0
@@ -63,7 +63,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of blobs: they were in the repository, were linked from another one, or had to be sent."""
+    """The blobs of a push: present in the repository, mounted from another one, or sent."""
 
     there: Amount
     mounted: Amount
@@ -111,7 +111,7 @@ class Target:
         self._cancel(reply)
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether the repository has the blob, as far as it says so. Raises PublishError."""
+        """Return whether the repository has the blob, as far as it says so. Raises PublishError."""
         with self._explained():
             return self._has(self._base, digest, size) is True
 
@@ -122,7 +122,7 @@ class Target:
         return frozenset(blob.digest for blob in asked if found[blob])
 
     def link(self, blob: Descriptor) -> bool:
-        """Whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
+        """Return whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
         if self.has(blob.digest, blob.size):
             return True
         found = self._mounts.find(lambda other: self._other_has(other, blob))
@@ -202,7 +202,7 @@ class Target:
         media_type: str,
         annotations: Mapping[str, str],
     ) -> str:
-        """As `refer`, of several documents by their titles, of which those are sent that are not there."""
+        """Attach several documents by their titles, as `refer`; only those are sent that the repository lacks."""
         named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
         contents = {named[title]: blob for title, blob in blobs.items()}
         self._send(EMPTY, NOTHING)
@@ -330,7 +330,7 @@ class Target:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What went wrong on the way, as what it means for whoever wanted to write."""
+        """Turn errors of the network into errors about writing."""
         name = self._reference.name
         try:
             yield

@@ -76,7 +76,7 @@ def parse(text: str) -> Reference:
 
 
 def is_tag(text: str) -> bool:
-    """Whether a manifest can have this tag."""
+    """Return whether a manifest can have this tag."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -105,7 +105,7 @@ def variable(registry: str) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a repository is asked for here. `host` is the key of its credentials in Docker's configuration."""
+    """The address of a repository. `host` is the key of its credentials in Docker's configuration."""
 
     base: str  # "https://registry-1.docker.io/v2/library/debian", with credentials where the mirror's address has some
     host: str

@@ -1,4 +1,4 @@
-"""What refers to an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
+"""Referrers of an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
 
 Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": a registry lists them itself, or
 whoever attaches one keeps the list, an index under a tag that is made of the subject's digest. OCI image-spec v1.1,
@@ -37,7 +37,7 @@ class Referrer:
 
 @dataclass(frozen=True)
 class Content:
-    """What a referrer carries, verified by digest: its one blob."""
+    """The one blob of a referrer, verified by digest."""
 
     artifact_type: str
     annotations: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Who we are to a registry: its challenge answered, with a token or a password, for reading as for writing.
+"""Authentication with a registry: its challenge answered with a token or a password, for reading and writing.
 
 Source: Docker Registry v2 authentication via central service: whoever is refused fetches a token from the realm that
 the refusal names, and asks again with it. A token ends after minutes; who is refused later gets a new one the same way.
@@ -45,7 +45,7 @@ class Session:
 
     @property
     def host(self) -> str:
-        """Whose credentials are used, as `docker login` calls it."""
+        """Return the host whose credentials are used, as `docker login` calls it."""
         return self._endpoint.host
 
     def told(self, denied: DeniedError, fix: str) -> dict[str, str]:

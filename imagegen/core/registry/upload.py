@@ -147,7 +147,7 @@ class Upload:
         return None
 
     def _end(self, authorization: str | None) -> Reply | None:
-        """What is left, and the digest that all of it must have."""
+        """Send the rest, and the digest that all of it must have."""
         reply = self._request("PUT", authorization, end=self._blob.size)
         if reply.status in _ENDED:
             told = reply.headers.get("Docker-Content-Digest", self._blob.digest)
@@ -255,7 +255,7 @@ class Upload:
 
 
 def arrived(told: str) -> int | None:
-    """How many bytes a registry has, by its Range header; None where it says nothing.
+    """Return how many bytes a registry has, by its Range header; None without one.
 
     Nothing and one byte look the same there: then it is nothing.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with the disk under the store: full, read-only, somebody else's."""
+"""Failures of the disk under the store: full, read-only, owned by another user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, 
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that there is no room left, on the disk or in the user's quota."""
+    """Return whether it says that there is no room left, on the disk or in the user's quota."""
     return error.errno in FULL
 
 

@@ -1,4 +1,4 @@
-"""What inputs once gave, where that is more than a record should hold: a blob, and a record that names it.
+"""Cache for results too large for a record: the record stores the digest of a blob.
 
 Records stay for good; such a blob goes with the others, when nothing wants it and nobody has used it for a day.
 """
@@ -14,7 +14,7 @@ def keep(store: Store, kind: str, key: str, data: bytes) -> None:
 
 
 def recall(store: Store, kind: str, key: str) -> bytes | None:
-    """What `keep` kept, verified; None where it is gone, or damaged: then it goes."""
+    """Return what `keep` stored, verified; None where it is gone, or damaged: then it is removed."""
     digest = blob(store, kind, key)
     try:
         return store.read(digest) if digest else None

@@ -41,7 +41,7 @@ def digest_of(data: bytes) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Whether `text` has the form of an OCI digest, as `digest_of` writes it."""
+    """Return whether `text` has the form of an OCI digest, as `digest_of` writes it."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -76,17 +76,17 @@ class Store:
 
     @property
     def scratch(self) -> Path:
-        """Where temporary files without a name may be made: on the store's disk."""
+        """Return the directory for temporary files without a name, on the store's disk."""
         return self.root / "tmp"
 
     def path(self, digest: str) -> Path:
-        """Where the blob lies or would lie."""
+        """Return the path of a blob, whether it exists or not."""
         if not is_digest(digest):
             raise StoreError(f"not a digest: {digest!r}", code="store-invalid-digest")
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Whether the blob is here, with the given size in bytes; says nothing of its content.
+        """Return whether the blob is here, with the given size in bytes; says nothing of its content.
 
         Whoever asks is going to use it: it counts as used now, and stays for a day.
         """
@@ -94,7 +94,7 @@ class Store:
         return found is not None and (size is None or found == size)
 
     def intact(self, digest: str, size: int | None) -> bool:
-        """As `has`, with every byte verified; what is damaged goes, so that it is made or fetched again."""
+        """Return whether the store has a blob, with every byte verified; a damaged one is removed."""
         if not self.has(digest, size):
             return False
         if digest in self._written:
@@ -188,7 +188,7 @@ class Store:
             yield path
 
     def recall(self, kind: str, key: str) -> dict[str, Any] | None:
-        """What `remember` kept under this kind and key ("sha256:..."), or None.
+        """Return what `remember` stored under this kind and key ("sha256:..."), or None.
 
         A record that is not what `remember` wrote, or was written under another key, counts as absent. Whoever may
         write to the store can forge one: what holds a build against that is the digest that its lock records.
@@ -273,7 +273,7 @@ class Store:
         return disk.explained(self.root, "the store", _REMEDY, self._needed)
 
     def _place(self, digest: str) -> Path:
-        """Where a blob that was just written goes."""
+        """Return where a blob that was just written goes."""
         self._written.add(digest)
         return self.path(digest)
 

@@ -1,4 +1,4 @@
-"""What is not finished yet: files and directories in the store's tmp/, each locked by its maker as long as that lives.
+"""Temporary files and directories in the store's tmp/, each locked by its maker as long as that lives.
 
 So a killed build's are told from a running one's by nothing but their lock, and go as soon as anybody opens the store.
 Downloads (`part-...`, imagegen/core/net/partial.py) stay: a later run goes on where they end.
@@ -48,7 +48,7 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def names(path: Path, handle: int) -> bool:
-    """Whether the path still leads to the open file."""
+    """Return whether the path still leads to the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

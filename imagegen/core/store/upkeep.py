@@ -1,4 +1,4 @@
-"""What keeps a store healthy: check every blob, collect what nothing needs, say how large it is."""
+"""Maintenance of a store: check every blob, collect what nothing needs, measure its size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
 
 
 def sizes(store: Store) -> Sizes:
-    """How much disk the store takes. A blob that is linked into another folder counts here all the same."""
+    """Return how much disk the store takes. A blob that is linked into another folder counts here all the same."""
     return Sizes(*(_tree(store.root / name) for name in ("blobs", "rootfs", "records", "tmp")))
 
 
@@ -104,7 +104,7 @@ def _remove(store: Store, path: Path, now: float) -> int:
 
 
 def _unused(path: Path, now: float) -> bool:
-    """Whether it is there and was not used for a day."""
+    """Return whether it is there and was not used for a day."""
     try:
         return now - path.lstat().st_mtime >= YOUNG
     except FileNotFoundError:

@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class System:
-    """What the apt of an image goes by beside its sources; by default there is no image yet."""
+    """The system that apt resolves for: what is installed there, beside its sources; empty without an image."""
 
     status: bytes = b""  # dpkg's
     trusted: Mapping[str, bytes] = field(default_factory=dict)  # keyrings for all archives, by file name

@@ -142,7 +142,9 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
 
 @contextmanager
 def _room(store: Store) -> Iterator[Path]:
-    """Where mmdebstrap works: in the store; as a user, who then becomes others, where all may enter."""
+    """Yield the directory in which mmdebstrap works: in the store; for a user with subordinate ids, one that all may
+    enter.
+    """
     if os.geteuid() == 0:
         with store.room("base") as work:
             yield work

@@ -1,4 +1,4 @@
-"""What an installation changed in a file tree, as one layer: a normalised tar that depends on nothing but the files.
+"""The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.
 
 Added and changed entries stand in it with their owners, modes and extended attributes, removed ones as whiteouts; state
 of this machine and caches (normalise.py), and what engines mount, are no part of it. Source: OCI image-spec v1.1,
@@ -26,7 +26,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(frozen=True)
 class Entry:
-    """What is at a path; `changed` are inode and time of the last change, which no program can set back."""
+    """The entry at a path; `changed` are inode and time of the last change, which no program can set back."""
 
     mode: int  # with the type
     uid: int
@@ -91,7 +91,7 @@ def _differs(path: str, now: Entry, before: Mapping[str, Entry], root: Path, ori
 
 
 def _has_parent(path: str, after: Mapping[str, Entry]) -> bool:
-    """Whether the directory above is still there: a directory that is gone takes along what lay in it."""
+    """Return whether the directory above is still there: a directory that is gone takes along what lay in it."""
     parent = path.rpartition("/")[0]
     return not parent or (parent in after and stat.S_ISDIR(after[parent].mode))
 

@@ -100,7 +100,7 @@ def listing(debs: Sequence[Deb]) -> str:
 def _not_mirrored(
     wanted: list[Deb], locked: Locked, client: Client, store: Store, settings: Settings, meter: Meter
 ) -> list[Deb]:
-    """What is still wanted after a look into one's own mirror. Only what is listed there as a package counts."""
+    """Return the packages that the user's own mirror lacks. Only what is listed there as a package counts."""
     mirror = Mirror.of(settings, client)
     listed = mirror.listed(listing(locked.debs)) if mirror else None
     if not mirror or listed is None or listed.kind != PACKAGES:

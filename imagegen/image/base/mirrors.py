@@ -1,4 +1,4 @@
-"""Where archives of Debian packages are on this machine: from the settings, else from the host's own apt.
+"""Mirrors of Debian's archives: from the settings, else from the host's own apt.
 
 A lock names archives by their official addresses, or by a name that stands for these; never this machine's mirrors.
 """

@@ -70,12 +70,15 @@ def verify(layer: Layer, store: Store) -> None:
 
 
 def verified(layer: Layer, store: Store) -> bool:
-    """Whether this store has once seen that the layer unpacks to what its image's config says."""
+    """Return whether this store has once seen that the layer unpacks to what its image's config says."""
     return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
 
 
 def inside(root: Path, path: str) -> Path:
-    """Where `path`, absolute in the tree, lies: links followed as inside it. BaseError where they run in circles."""
+    """Return where `path`, absolute in the tree, lies: links followed as inside it.
+
+    BaseError where links form a cycle.
+    """
     return Tree(root).place(path, follow_last=True)
 
 
@@ -176,7 +179,7 @@ class Tree:
         return path
 
     def _make_parents(self, path: Path) -> None:
-        """Of a path that `place` gave: what is there of its parents is no link."""
+        """Make the parents of a path that `place` gave: those that exist are no links."""
         missing = []
         parent = path.parent
         while not parent.is_dir():
@@ -187,7 +190,7 @@ class Tree:
             each.mkdir()
 
     def _mark(self, path: Path) -> None:
-        """As this layer's, with the directories that lead there."""
+        """Record the path as this layer's, with the directories that lead there."""
         while path not in self.written and path != self._root:
             self.written.add(path)
             path = path.parent
@@ -203,7 +206,7 @@ class Tree:
         self._remove_lower(path.with_name(hidden))
 
     def _remove_lower(self, path: Path) -> None:
-        """What lower layers have there; a directory that this layer writes into loses the rest."""
+        """Remove what lower layers have there; a directory that this layer writes into loses the rest."""
         if path not in self.written:
             _remove(path)
         elif path.is_dir() and not path.is_symlink():
@@ -243,7 +246,7 @@ class Tree:
             os.lchown(path, member.uid, member.gid)
 
     def _set_mode(self, path: Path, member: tarfile.TarInfo, least: int) -> None:
-        """Of a file or directory; `least` are the permissions that its owner has at least."""
+        """Set the mode of a file or directory; `least` are the minimum permissions of its owner."""
         if self._owners:
             os.chown(path, member.uid, member.gid)  # which takes set-user-id away
             path.chmod(stat.S_IMODE(member.mode))

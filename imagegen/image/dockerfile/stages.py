@@ -37,7 +37,7 @@ def cache_of(build: LockedBuild) -> str:
 
 
 def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
-    """What the worker is told: all that decides the wheel, and how to tell the build its jobs, which do not."""
+    """Return the worker's input: all that decides the wheel, and how to tell the build its jobs, which do not."""
     return {
         "format": _SPEC_FORMAT,
         "name": build.name,

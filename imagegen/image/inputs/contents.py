@@ -1,4 +1,6 @@
-"""What a lock is made of, by digest, in users' words: what the store's upkeep keeps for it, and calls damage by."""
+"""The blobs that a lock refers to, by digest, with names for people: what the store keeps for it, and names in
+errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies under a venv as sandboxes see it: the merged file tree, and the Python that builds sdists in it."""
+"""The file tree under a venv as sandboxes see it, and the Python that builds sdists in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a standalone interpreter says of itself, corrected for its place in an image and for the compiler there.
+"""Patch a standalone interpreter's records of itself for its place in an image and for the compiler there.
 
 python-build-standalone builds with prefix /install and a clang of its own; `sysconfig`, `python3-config`, pkg-config
 files and the Makefile in config-* repeat both, and builds of extension modules follow them. uv corrects the same after

@@ -51,7 +51,7 @@ def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Conte
 
 
 class _Archive:
-    """What was found in it, by the names that its own documents use."""
+    """The members of the archive, by the names that its own documents use."""
 
     def __init__(self, where: str, scratch: Path) -> None:
         self._where, self._scratch = where, scratch
@@ -100,7 +100,7 @@ class _Archive:
         return Contents(config, tuple(each for each in layers if each is not None))
 
     def _classic(self) -> tuple[Config, list[str]]:
-        """What manifest.json says, of the one image."""
+        """Return the config and layers of the one image in manifest.json."""
         try:
             (entry,) = json.loads(self._documents[_MANIFEST])
             settings = json.loads(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}

@@ -31,7 +31,7 @@ SYSTEM = "system"  # records of the store: what is known of a base
 
 
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
-    """What is audited of a cell. Raises FetchError, WheelError, BaseError, StoreError."""
+    """Return a cell as the subject of an audit. Raises FetchError, WheelError, BaseError, StoreError."""
     known = _packages(locked, store, settings, progress)
     declared = cell.declarations
     packages: list[Package] = []
@@ -64,7 +64,7 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
 
 
 def known_system(locked: Lock, store: Store) -> System | None:
-    """What is known of the cell's base, where the store has it."""
+    """Return the scan of the cell's base, where the store has it."""
     data = kept.recall(store, SYSTEM, system_key(locked))
     return None if data is None else facts.system(data)
 

@@ -152,7 +152,7 @@ class _Modules:
         return rows is not None
 
     def _add(self, path: str, node: Node | None) -> bool:
-        """Whether there is a file; `node` is what lies there, None where nobody looked yet."""
+        """Return whether there is a file; `node` is what lies there, None where nobody looked yet."""
         real = path if isinstance(node, Regular) else place(self._tree, path)
         held = node if isinstance(node, Regular) else self._tree.look(real) if real else None
         if real is None or not isinstance(held, Regular):
@@ -165,7 +165,7 @@ class _Modules:
 
 
 def _distribution(tree: Tree, path: str) -> _Distribution | None:
-    """What a name in a directory of modules says of a distribution; None where it is about none."""
+    """Return the distribution that a name in a directory of modules belongs to; None where it is about none."""
     stem, dot, kind = path.rpartition("/")[2].rpartition(".")
     if not dot or kind not in ("dist-info", "egg-info"):
         return None
@@ -277,7 +277,7 @@ def _package(distribution: _Distribution, file_at: Callable[[str], File | None],
 
 
 def _hashed(file: File, sha256: str) -> File:
-    """As `replace`, in half the time: environments have 60 000 files."""
+    """Return the file with its hash: as `replace`, in half the time, since environments have 60 000 files."""
     return File(file.size, sha256, file.executable, file.elf, file.code, file.unreadable)
 
 

@@ -1,4 +1,4 @@
-"""Which system a tree is, what dpkg says is installed in it, and the licences that packages' copyright files name.
+"""The system of a tree, its Debian packages, and the licences that their copyright files name.
 
 Sources: os-release(5); dpkg(1) and deb-control(5) for /var/lib/dpkg/status; Debian Policy 4.9, 12.5, for copyright
 files, and its "Machine-readable debian/copyright file" 1.0 (DEP-5) for those that programs can read.
@@ -23,7 +23,7 @@ _FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright
 
 
 def release(tree: Tree) -> Release | None:
-    """What os-release says; None where there is none, or it does not name the system."""
+    """Parse os-release; None where there is none, or it does not name the system."""
     told = {}
     for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
         name, _, value = line.partition("=")

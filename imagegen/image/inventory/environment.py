@@ -89,12 +89,12 @@ def all_sites(tree: Tree) -> list[str]:
 
 
 def is_site(tree: Tree, directory: str) -> bool:
-    """Whether distributions are installed in it."""
+    """Return whether distributions are installed in it."""
     return any(name.endswith(_METADATA) for name, _ in tree.entries(directory))
 
 
 def configuration(tree: Tree, prefix: str) -> dict[str, str] | None:
-    """What pyvenv.cfg says; None where there is none."""
+    """Parse pyvenv.cfg; None where there is none."""
     path = place(tree, join(prefix, "pyvenv.cfg"))
     text = tree.read(path, _MAX_CONFIGURATION) if path else None
     if text is None:
@@ -128,7 +128,10 @@ def _environment(
 
 
 def _system_sites(prefix: str, python: str | None) -> list[str]:
-    """Where a Python that is installed under `prefix` looks. The distribution's own leaves /usr/local to pip."""
+    """Return the site directories of a Python installed under `prefix`.
+
+    The distribution's own leaves /usr/local to pip.
+    """
     if prefix not in ("/usr", "/"):
         return _sites(prefix, python)
     return [*_sites("/usr/local", python), *_sites("/usr", python), "/usr/lib/python3/dist-packages"]

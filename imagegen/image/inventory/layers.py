@@ -57,14 +57,16 @@ class Hard:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a layer says of one path, which is as the tar has it."""
+    """One path of a layer, as the tar has it."""
 
     path: str
     what: Link | Directory | Leaf | Hard
 
 
 def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
-    """What a layer's uncompressed tar says, in its order. Raises FetchError for what is no tar, or what none holds.
+    """Return the entries of a layer's uncompressed tar, in its order.
+
+    Raises FetchError for a malformed or too large one.
 
     `scratch` is a directory on a disk with room for one large library.
     """

@@ -50,7 +50,7 @@ def subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> 
 
 
 def examined(path: Path, gpus: tuple[Gpu, ...], torch: str | None) -> tuple[Finding, ...]:
-    """What the audit finds in one wheel that is to run on these GPUs with this torch. Raises as `subject`."""
+    """Return the findings about one wheel on these GPUs with this torch. Raises as `subject`."""
     return audit(subject([path], gpus, torch)).findings
 
 

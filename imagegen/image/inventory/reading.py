@@ -28,7 +28,7 @@ _HEAD = 2 * HEAD  # bytes read at once: in a third of flashinfer's cubins they h
 
 
 def examined(told: Sequence[Told]) -> dict[str, File]:
-    """What an audit knows of files, by path. One that cannot be read says why; none raises."""
+    """Scan files, by path. A file that cannot be read has the reason; none raises."""
     found: dict[str, File] = {}
     waiting: list[Told] = []
     batches: list[Future[dict[str, File]]] = []

@@ -20,7 +20,7 @@ from imagegen.image.inventory.tree import Tree
 def subject(
     directory: Path, gpus: tuple[Gpu, ...], progress: Progress, *, variables: Mapping[str, str] | None = None
 ) -> Subject:
-    """What is installed in a directory of modules (site-packages, dist-packages).
+    """Return the packages in a directory of modules (site-packages, dist-packages) as the subject of an audit.
 
     Its system is that of the root that it lies in: this machine's, or a mounted image's. Where no Python is found that
     uses the directory, none is known. `variables` are the environment's in which this machine's Python runs. Raises

@@ -27,7 +27,9 @@ _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, 
 
 
 def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[Entry]:
-    """What the layer in `blob` says, however it is compressed. Reads the blob to its end; `scratch` as `read_layer`.
+    """Return the entries of the layer in `blob`, however it is compressed.
+
+    Reads the blob to its end; `scratch` as `read_layer`.
 
     Raises FetchError for one that has another digest, is damaged, or holds what no layer holds.
     """
@@ -83,7 +85,7 @@ class Plain:
 
     @property
     def digest(self) -> str:
-        """Of the blob, as far as it was read."""
+        """Return the digest of the blob, as far as it was read."""
         return self._packed.digest
 
     @property
@@ -203,7 +205,7 @@ class Pipe:
 
 @contextmanager
 def piped(fill: Callable[[Pipe], None], stop: Callable[[], None]) -> Iterator[Pipe]:
-    """What `fill` writes, in a thread of its own; `stop` makes it give up when the block fails."""
+    """Yield what `fill` writes in a thread of its own; `stop` makes it give up when the block fails."""
     pipe = Pipe()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What lies under the packages: a root's libraries, by the names under which the dynamic loader finds them.
+"""The base under the packages: a root's libraries, by the names under which the dynamic loader finds them.
 
 Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
 glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
@@ -30,7 +30,7 @@ _MAX_ROUNDS = 16  # of libraries that are found through others' RUNPATHs
 def from_directories(
     root: Path, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
 ) -> System:
-    """As `of`, in the directories of this machine below `root`; "/" is the machine's own."""
+    """Scan the directories of this machine below `root` as `of`; "/" is the machine's own."""
     return of(Disk(root), environment=environment, interpreter=interpreter)
 
 
@@ -62,7 +62,7 @@ def configured(tree: Tree) -> list[str]:
 
 
 def _said(tree: Tree, path: str) -> Iterator[tuple[str, bool]]:
-    """What a file of the configuration names: directories, and further files."""
+    """Yield what a file of the loader's configuration names: directories, and further files."""
     real = place(tree, path)
     text = tree.read(real, _MAX_CONFIGURATION) if real else None
     for line in (text or b"").decode(errors="replace").splitlines():
@@ -123,7 +123,7 @@ def _libraries(tree: Tree, directories: Iterable[str], machine: int | None) -> t
 
 
 def _loads(file: File, machine: int | None) -> bool:
-    """Whether the loader would not pass it over: scripts of the linker, and libraries of other processors."""
+    """Return whether the loader would not pass it over: scripts of the linker, and libraries of other processors."""
     if file.elf is None:
         return file.unreadable is not None
     return machine in (None, file.elf.machine)
@@ -171,7 +171,7 @@ def _expanded(directories: Iterable[str], path: str) -> list[str]:
 
 
 def _python(program: File | None, libraries: Mapping[str, File]) -> File | None:
-    """Who has Python's functions: the program, or the libpython that it is linked against."""
+    """Return the file that defines Python's functions: the program, or the libpython that it is linked against."""
     if program is None or program.elf is None or "Py_Initialize" in program.elf.exported:
         return program
     needed = (libraries.get(name) for name in program.elf.needed if name.startswith("libpython"))

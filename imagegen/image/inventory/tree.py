@@ -45,7 +45,7 @@ class Tree(Protocol):
     """
 
     def look(self, path: str) -> Node | None:
-        """What lies at a path; of a link, the link itself."""
+        """Return the node at a path; for a link, the link itself."""
 
     def entries(self, path: str) -> Iterable[tuple[str, Node]]:
         """Names and nodes in a directory, in no order."""
@@ -54,7 +54,7 @@ class Tree(Protocol):
         """A whole file of text; None where it is longer than `limit` bytes, or cannot be read."""
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        """What an audit knows of each of these files. One that is no ELF file has neither `elf` nor `unreadable`."""
+        """Scan each of these files. One that is no ELF file has neither `elf` nor `unreadable`."""
 
 
 def place(tree: Tree, path: str, *, follow_last: bool = True) -> str | None:

@@ -50,7 +50,7 @@ _Fields: TypeAlias = tuple[str, int, int, int, int, int, int, int]  # of an Entr
 
 
 class ArchiveError(Exception):
-    """What is wrong, in which member (None: the file as a whole), and why."""
+    """An invalid archive: the fault, the member (None: the file as a whole), and why."""
 
     def __init__(self, what: str, member: str | None = None, why: str | None = None) -> None:
         super().__init__(what)
@@ -197,7 +197,7 @@ class Archive:
         return start, size, count
 
     def _end64(self, position: int, locator: bytes) -> tuple[int, tuple[int, int, int]]:
-        """Where the zip64 end record lies, and its size and offset of the directory and count of members."""
+        """Return where the zip64 end record lies, and its size and offset of the directory and count of members."""
         _, disk, offset, disks = _LOCATOR.unpack(locator)
         if disk or disks > 1 or offset + _END64.size != position:
             raise ArchiveError("not a readable zip file", None, "its zip64 end record is not where it should be")
@@ -207,7 +207,7 @@ class Archive:
         return offset, (size, start, count)
 
     def _data(self, entry: Entry) -> int:
-        """Where the member's data begin, once its own header is found to agree with the directory."""
+        """Return where the member's data begin, once its own header is found to agree with the directory."""
         header = self._read(entry.offset, _LOCAL.size)
         magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack(header)
         if magic != b"PK\x03\x04":
@@ -229,7 +229,9 @@ class Archive:
         return start
 
     def _described(self, entry: Entry, position: int) -> bool:
-        """Whether what follows the data is their data descriptor, with or without its signature, narrow or wide."""
+        """Return whether what follows the data is their data descriptor, with or without its signature, narrow or
+        wide.
+        """
         length = entry.end - position
         if length not in (12, 16, 20, 24):
             return False
@@ -239,7 +241,7 @@ class Archive:
 
 
 def _fields(raw: bytes, position: int) -> tuple[_Fields, int]:
-    """What the directory says at a position, and the position of the next entry."""
+    """Parse the directory at a position; return its fields and the position of the next entry."""
     if len(raw) - position < _ENTRY.size or raw[position : position + 4] != b"PK\x01\x02":
         raise ArchiveError("not a readable zip file", None, "its directory is damaged")
     _, _, _, flags, method, _, _, crc, packed, size, *rest = _ENTRY.unpack_from(raw, position)
@@ -294,7 +296,7 @@ def _wide(extra: Mapping[int, bytes], *values: int) -> tuple[int, ...]:
 
 
 def _other_name(extra: Mapping[int, bytes], name: bytes) -> bool:
-    """Whether Info-ZIP's Unicode path, which some readers believe, differs from the name."""
+    """Return whether Info-ZIP's Unicode path, which some readers believe, differs from the name."""
     return extra.get(_UNICODE_PATH, b"\1\0\0\0\0" + name)[5:] != name
 
 

@@ -68,7 +68,7 @@ class ByteCode:
                 yield from self._take()
 
     def rest(self) -> Iterator[tuple[str, bytes]]:
-        """What is left when all sources were given. Those that do not compile have no pyc."""
+        """Yield the remaining byte-code when all sources were given. Sources that do not compile have no pyc."""
         if self._sources:
             self._submit()
         while self._ahead:

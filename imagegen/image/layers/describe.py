@@ -38,7 +38,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Described:
-    """What a LAYERS document says. Digests and keys are "sha256:...", `layers` from the bottom up."""
+    """A parsed LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
     inputs: str  # inputs hash of the lock
     lock: str  # digest of the lock as `lock.dumps` writes it: of the LOCK document
@@ -91,7 +91,7 @@ def dump(said: Described) -> bytes:
 
 
 def read(data: bytes) -> Described:
-    """What the document says. Raises TrustError for one that no imagegen has written."""
+    """Parse a LAYERS document. Raises TrustError for one that no imagegen has written."""
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"it has {len(data)} bytes, and at most {MAX_DOCUMENT} are read")
     try:

@@ -100,7 +100,7 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
 
 
 def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, bool]]:
-    """What the layer unpacks to, in blocks, and of each whether it is the last."""
+    """Yield the layer's uncompressed bytes in blocks, each with whether it is the last."""
     if not store.intact(layer.digest, layer.size):
         raise StoreError(
             f"layer {layer.name} was missing or damaged",

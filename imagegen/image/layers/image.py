@@ -54,7 +54,7 @@ def environment(lock: Lock) -> dict[str, str]:
 
 
 def base_environment(lock: Lock) -> dict[str, str]:
-    """What the image of a registry sets by itself."""
+    """Return the environment that the registry image sets."""
     pairs = (each.partition("=") for each in lock.base.content.config.env) if lock.base.content else ()
     return {name: value for name, _, value in pairs}
 
@@ -103,7 +103,7 @@ def base_image(lock: Lock, base: Sequence[Layer]) -> Image:
 
 
 def _of_base(lock: Lock) -> dict[str, Any]:
-    """What containers keep of a registry's image: who they run as, and through what."""
+    """Return the settings that containers keep of a registry's image: user and entry point."""
     config = lock.base.content.config if lock.base.content else None
     kept = {"User": config.user, "Entrypoint": list(config.entrypoint)} if config else {}
     return {name: value for name, value in kept.items() if value}

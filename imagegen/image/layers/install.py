@@ -1,4 +1,4 @@
-"""What a wheel becomes when it is installed: files at absolute paths in the image, sorted.
+"""The files of an installed wheel: at absolute paths in the image, sorted.
 
 Sources: "Binary distribution format" and "Entry points specification" of packaging.python.org; the layout is the venv
 scheme of sysconfig. The result equals what `uv pip install` puts there, install records and script texts aside.
@@ -52,7 +52,7 @@ class Installed:
 
 
 def site_packages(python: str) -> str:
-    """Where modules live for Python "3.11"."""
+    """Return the directory of modules for Python "3.11"."""
     return f"{PREFIX}/lib/python{python}/site-packages"
 
 
@@ -68,13 +68,13 @@ def skeleton(python: str) -> dict[str, str]:
 
 
 def pyc_path(path: str, python: str) -> str:
-    """Where the import system looks for the byte-code of a source (PEP 3147)."""
+    """Return where the import system looks for the byte-code of a source (PEP 3147)."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
 def compiles(file: Installed, python: str) -> bool:
-    """Whether a file gets byte-code: a source in site-packages for which a file system can hold it."""
+    """Return whether a file gets byte-code: a source in site-packages for which a file system can hold it."""
     name = pyc_path(file.path, python).rpartition("/")[2]
     is_source = file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
     return is_source and file.size <= MAX_SOURCE and len(name.encode()) <= MAX_PART
@@ -134,7 +134,7 @@ def _check_paths(wheel: Wheel, files: Sequence[Installed], python: str) -> None:
 
 
 def _is_foreign_metadata(wheel: Wheel, path: str, python: str) -> bool:
-    """Whether importlib.metadata, which ignores case, takes the path for metadata that are not the wheel's own.
+    """Return whether importlib.metadata, which ignores case, takes the path for metadata that are not the wheel's own.
 
     An .egg-info of the wheel's own distribution is left from its build and says nothing of others.
     """

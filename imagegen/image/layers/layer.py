@@ -86,7 +86,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
 
 
 def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
-    """What `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
+    """Make what `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
     home = lock.interpreter.path.rpartition("/")[0]
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
@@ -137,7 +137,7 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 
 def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
-    """What every image brings besides its stack: see `support`."""
+    """Make the layer of the files that every image has beside its stack: see `support`."""
 
     def fill(tar: TarWriter) -> None:
         files = support.files(lock)
@@ -196,7 +196,10 @@ def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: 
 
 
 def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:
-    """Whether an earlier wheel of this layer wrote the very same file. The whole image is checked by `ownership`."""
+    """Return whether an earlier wheel of this layer wrote the very same file.
+
+    The whole image is checked by `ownership`.
+    """
     before = written.setdefault(file.path, file)
     if before is file:
         return False

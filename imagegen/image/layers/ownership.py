@@ -32,7 +32,7 @@ class OwnershipErrors(ErrorGroup, WheelError):
 
 
 def left_out(lock: Lock, distribution: str, paths: Iterable[str]) -> frozenset[str]:
-    """Those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
+    """Return those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
     globs = [winner.paths for winner in lock.winners if distribution in winner.over]
     return frozenset(path for path in paths if any(fnmatchcase(path, glob) for glob in globs)) if globs else frozenset()
 
@@ -67,7 +67,7 @@ def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], pyth
 
 
 def table(store: Store, locked: LockedWheel, python: str) -> Contents:
-    """What the wheel installs, from memory or else from the wheel, which must then be in the store."""
+    """Return the files that the wheel installs, from the cache or from the wheel, which must then be in the store."""
     if (found := known(store, locked, python)) is not None:
         return found
     with open_locked(store, locked) as wheel:
@@ -75,7 +75,7 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
 
 
 def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
-    """What the wheel installs, where the store can tell without it: an audit's facts name all of its files too."""
+    """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
     found: dict[str, str] | None = store.recall("files", _key(locked, python))
     if found is None and (package := watch.recall(store, locked, python)) is not None:
         site = site_packages(python)

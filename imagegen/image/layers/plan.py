@@ -1,4 +1,4 @@
-"""Which wheels share a layer, in which order, under which key: a pure function of the lock.
+"""The plan of layers: which wheels share one, in which order, under which key. A pure function of the lock.
 
 Engines share unpacked layers along a common prefix only, so what many images have and what changes least comes first.
 Heavy wheels get a layer each; light ones share layers by a hash of their name, so that a bump rewrites one small layer

@@ -1,4 +1,4 @@
-"""What an image weighs, and which of its packages weigh most."""
+"""The sizes of an image, its layers and its packages."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True)
 class LayerSource:
-    """Where one layer comes from; `layer` is None for one to be built."""
+    """The origin of one layer; `layer` is None for one to be built."""
 
     plan: LayerPlan
     origin: Origin

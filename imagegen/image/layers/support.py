@@ -1,4 +1,4 @@
-"""What every image brings besides its stack: the greeting, constraints for pip and uv, a home for any user.
+"""The files of every image beside its stack: startup checks, constraints for pip and uv, a home for any user.
 
 It lies in the topmost layer: it is small, and it changes with every pin, since it names them all.
 """
@@ -87,7 +87,7 @@ def links(lock: Lock) -> dict[str, str]:
 
 
 def identity(lock: Lock) -> list[list[str]]:
-    """What decides the layer's bytes, for its key."""
+    """Return all that decides the layer's bytes, for its key."""
     names = [[path, "open"] for path in OPEN] + [[path, target] for path, target in links(lock).items()]
     return names + [
         [file.path, "x" if file.executable else "-", hashlib.sha256(file.content).hexdigest()] for file in files(lock)
@@ -95,7 +95,7 @@ def identity(lock: Lock) -> list[list[str]]:
 
 
 def image_facts(lock: Lock) -> ImageFacts:
-    """What the image's greeting and `imagegen doctor` need to know of it."""
+    """Return what the image's startup checks and `imagegen doctor` need to know about it."""
     return ImageFacts(
         cell=lock.cell,
         cuda=cuda_version(lock.axes.get("cuda", "")),

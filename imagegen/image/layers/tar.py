@@ -68,7 +68,7 @@ class TarWriter:
 
 
 def _ustar(name: str, kind: bytes, mode: int, size: int) -> bytes:
-    """What the standard library writes where no pax record is needed, in a tenth of the time (POSIX.1-2001, ustar).
+    """Return a tar header as the standard library writes it, in a tenth of the time (POSIX.1-2001, ustar).
 
     Stacks have tens of thousands of small files; a test holds this to the library's bytes.
     """

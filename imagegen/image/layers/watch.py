@@ -1,4 +1,4 @@
-"""What an audit needs of a wheel's files, seen in the one pass that makes the layer, and kept under the wheel's hash.
+"""Wheel scans: what an audit needs of a wheel's files, read while its layer is made, cached by the wheel's hash.
 
 Facts depend on the wheel and on where its files go, not on what else is in the stack: rules of the matrix that leave
 files out, for one, are applied by those who read the facts.
@@ -81,7 +81,7 @@ class Watch:
 
 
 def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
-    """What is known of the wheel; one that no layer of this store was made of is read, and must be in the store.
+    """Return the scan of a wheel; one without a layer in this store is read, and must be in the store.
 
     Raises WheelError, StoreError.
     """
@@ -105,7 +105,7 @@ def blob(store: Store, locked: LockedWheel, python: str) -> str | None:
 
 
 def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
-    """What the file is. As little of it is read as will do, and once more where the collector has left out too much.
+    """Scan a file. As little of it is read as will do, and once more where the collector has left out too much.
 
     `scratch` and `whole` are as for Collector.
     """

@@ -1,4 +1,4 @@
-"""What an index says about a package -> its releases, each with the metadata of one of its wheels."""
+"""Read a package's releases from an index, each with the metadata of one of its wheels."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _release(asked: Package, version: str, found: _Found, metadata: Callable[[Li
 
 
 def _split(extras: Iterable[str], texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """What a plain install needs on Linux, and what each of the extras adds."""
+    """Return the requirements of a plain install on Linux, and those that each of the extras adds."""
     if len(texts) > _MOST:
         raise ValueError(f"it has {len(texts)} requirements")
     parsed = {_canonical(text): parse_requirement(text).marker for text in texts}

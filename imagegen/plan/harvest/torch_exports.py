@@ -38,7 +38,7 @@ _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class Added:
-    """What became of a release: its names in the index, and whether that is new."""
+    """The result for a release: its names in the index, and whether that is new."""
 
     release: str
     path: Path
@@ -118,7 +118,7 @@ def _is_of(link: Link, release: str) -> bool:
 
 
 def _exports(wheel: Path) -> Iterator[frozenset[str]]:
-    """What each library in torch/lib exports. Raises WheelError."""
+    """Yield the exports of each library in torch/lib. Raises WheelError."""
     try:
         with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryFile() as room:
             libraries = [info for info in archive.infolist() if _LIBRARY.fullmatch(info.filename)]
@@ -142,7 +142,7 @@ def _exports(wheel: Path) -> Iterator[frozenset[str]]:
 
 
 def _exported(member: IO[bytes], room: IO[bytes]) -> frozenset[str]:
-    """Of one library, which is written to `room`. Raises OSError and ValueError."""
+    """Return the exports of one library, which is written to `room`. Raises OSError and ValueError."""
     room.seek(0)
     room.truncate()
     shutil.copyfileobj(member, room, 1 << 20)

@@ -25,7 +25,7 @@ _AHEAD = 64 << 10  # bytes that a request asks for at least
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is read of it, as it is written there."""
+    """The fields that are read, as they are written in the wheel."""
 
     requires: tuple[str, ...]
     python: str

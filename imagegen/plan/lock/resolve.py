@@ -29,9 +29,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.text import redact
 from imagegen.plan.lock import guard
-from imagegen.plan.lock import unmet as unmet_requirements
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
 from imagegen.plan.matrix.model import Component
 
 _PROJECT = "cell"
@@ -39,6 +39,10 @@ _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where noth
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
 # Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
+# The headline, which the error has already, and advice about an option that imagegen sets itself.
+_OMITTED = re.compile(
+    r"No solution found when resolving dependencies:?|\s+Consider\s+using\s+`exclude-newer-package`[^.]*\."
+)
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
     r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
@@ -218,20 +222,19 @@ def _explained(stderr: str, question: Question) -> LockError | FetchError:
             why=guard.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
-    if undated := unmet_requirements.undated(text):
+    if undated := packages_without_upload_time(text):
         return _no_upload_time(undated, question)
-    if unmet := unmet_requirements.told(redact(stderr), _PROJECT):
-        return LockError("the requirements cannot all be met", code="lock-unresolvable", why=str(unmet))
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("warning:")]
-    lines = [re.sub(r"^(error: |\s*cause: |\s+)", "", line) for line in lines]
+    lines = [line.rstrip() for line in _OMITTED.sub("", text).splitlines() if not line.startswith("warning:")]
+    lines = [line for line in (re.sub(r"^(error:)?(\s*cause:)?\s*", "", line) for line in lines) if line]
     if len(lines) > _EXPLANATION:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]
     why = "\n       ".join(lines) or "uv said nothing"
     if _INDEX_FAILED.search(text):
         fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
         return FetchError("an index does not answer as one", code="fetch-index-invalid", why=why, fix=fix)
-    what = "the requirements cannot all be met" if "No solution found" in text else "uv could not resolve the cell"
-    return LockError(what, why=why)
+    what = "the requirements cannot all be met" if "unsatisfiable" in text else "uv could not resolve the cell"
+    as_of = "a later --as-of admits what was uploaded since" if is_limited_by_cutoff(text) else None
+    return LockError(what, code="lock-unresolvable", why=why, fix=as_of)
 
 
 def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:

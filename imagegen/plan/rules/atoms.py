@@ -1,4 +1,4 @@
-"""What a name can stand for, as a short list of atoms, so that a set of possibilities is one integer.
+"""Finite domains as bitsets: the values that a name can have, as atoms, so that a set of them is one integer.
 
 A package is absent, one of its known releases, or, where no releases are known, one of the pieces into which the
 specifiers in play cut the line of versions: within a piece, all of them agree. Bit i of a mask stands for atom i.
@@ -49,7 +49,7 @@ class Atom:
         return self.range.is_subset(inside) is not literal.negated
 
     def agrees_with(self, other: Atom) -> bool:
-        """Whether both can be of one public version, labels aside, or the other one is not installed."""
+        """Return whether both can be of one public version, labels aside, or the other one is not installed."""
         if other.absent:
             return True
         if self.version is not None and other.version is not None:

@@ -22,7 +22,9 @@ _ABSENT = 0b1  # of packages, the first atom
 
 @dataclass(frozen=True)
 class Clash:
-    """Where `given`, the rules together leave nothing of `about`, and none of them does so alone."""
+    """A contradiction: where `given` holds, the rules together leave nothing of `about`, and none of them alone
+    does.
+    """
 
     given: str  # "torch >=2.9"
     about: str
@@ -80,7 +82,9 @@ def _lost(state: State, broken: Clause | None, given: str) -> Iterator[tuple[str
 
 
 def _prescribed(problem: Problem, name: str, blamed: Iterable[str]) -> bool:
-    """Whether one of the rules says which versions go; if all only start from the package, it merely does not fit."""
+    """Return whether one of the rules says which versions go; if all only start from the package, it merely does not
+    fit.
+    """
     rules = [problem.rules[each] for each in blamed]
     return any(name.rstrip("+") in {*rule.then, *rule.conflict, *rule.same} for rule in rules)
 

@@ -1,4 +1,4 @@
-"""What the rules tell a resolver: the version bounds that packages' own metadata lacks."""
+"""Version bounds from rules for the resolver, where packages' own metadata lacks them."""
 
 from __future__ import annotations
 

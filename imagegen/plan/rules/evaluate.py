@@ -51,7 +51,7 @@ def of_packages(name: str) -> bool:
 
 
 def forced(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = of_packages) -> list[Literal]:
-    """What the rules leave no choice about, as they say it, of names that are wanted; partial where they contradict
+    """Return the literals that the rules leave no choice about, of the required names; partial where they contradict
     the facts.
     """
     problem = Problem(rules, facts)

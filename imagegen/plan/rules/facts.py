@@ -1,4 +1,4 @@
-"""What is known about a combination: packages with exact versions or ranges, and the surroundings they run in."""
+"""The known facts of a combination: packages with exact versions or ranges, and the environment they run in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Fact:
 
     @classmethod
     def asked(cls, specifier: str, local: str | None = None) -> Fact:
-        """As `within`, but a pin's local label is known, and stands apart from the version."""
+        """Return a fact as `within` does, with a pin's local label apart from the version."""
         found = re.fullmatch(r"==\s*([^,*]+)", specifier)
         if not found:
             return cls.within(specifier, local)
@@ -65,7 +65,7 @@ class Facts:
 
 
 def facts_of_cell(cell: Cell) -> Facts:
-    """What is known before resolution: ranges, and labels that the cell's indexes will give."""
+    """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
     packages = {each.component.package: _required(each) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
@@ -126,7 +126,7 @@ class _Variable(Protocol):
 
 
 class LockLike(Protocol):
-    """What imagegen.plan.lock's Lock has; compat stands below lock and does not import it."""
+    """The parts of plan.lock's Lock that rules need; rules stand below lock and do not import it."""
 
     @property
     def axes(self) -> Mapping[str, str]: ...
@@ -141,7 +141,7 @@ class LockLike(Protocol):
 
 
 def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
-    """What is known after resolution: every package's exact version, and glibc's.
+    """Return the facts after resolution: every package's exact version, and glibc's.
 
     That is of the base's own libc6; `glibc` is for bases that do not list their packages.
     """

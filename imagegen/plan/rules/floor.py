@@ -1,4 +1,4 @@
-"""What the rules leave of a surrounding that nobody has named yet: the oldest driver that a stack works with."""
+"""The minimum version of an open fact that the rules allow: the oldest driver that a stack works with."""
 
 from __future__ import annotations
 

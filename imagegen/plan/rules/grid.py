@@ -28,7 +28,7 @@ Ban = tuple[tuple[str, int], ...]  # (name, mask of its atoms): not all of these
 
 @dataclass(frozen=True)
 class Fits:
-    """Of all choices of known versions of `names`, how many obey what binds; and the versions of each that do."""
+    """The number of choices of known versions of `names` that obey all bounds; and the versions of each that occur."""
 
     names: tuple[str, ...]
     count: int
@@ -37,7 +37,7 @@ class Fits:
 
     @property
     def engine(self) -> str | None:
-        """What generates, or else trains; None where neither has known versions."""
+        """The rollout engine, else torch; None where neither has known versions."""
         return next((name for name in (*ENGINES, "torch") if name in self.names), None)
 
 
@@ -148,7 +148,7 @@ class World:
         return self._classes[names].fits(list(every))
 
     def _all_bans(self) -> list[Ban]:
-        """What clauses and chains of clauses forbid among main components and surroundings."""
+        """Return what clauses and chains of clauses forbid among main components and environment."""
         if self._bans is None:
             strict = [*self.clauses, *self.doubts, *self.problem.known_clauses({})]
             state = State.of(self.problem.domains, strict)
@@ -267,7 +267,7 @@ class _Combinations:
 
 
 def _count(good: int, weights: Sequence[Sequence[int]], memory: dict[tuple[int, int], int]) -> int:
-    """How many combinations the bits stand for; the first component's digit is the highest."""
+    """Return how many combinations the bits stand for; the first component's digit is the highest."""
     if not good:
         return 0
     if not weights:

@@ -25,7 +25,7 @@ _COST = {"cuda": 2, "python": 2, "base": 2}  # a component costs 1; GPUs and dri
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a question's surroundings may be changed to, in their natural order."""
+    """The values that a question's environment may be changed to, in their natural order."""
 
     cuda: tuple[str, ...] = ()  # versions
     python: tuple[str, ...] = ()  # minor versions
@@ -100,7 +100,7 @@ class _Search:
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
     def _on(self, facts: Facts) -> State:
-        """What holds whatever changes: rules, statements, and that on this GPU."""
+        """Return the state that holds whatever changes: rules, statements, and those of this GPU."""
         lasting = [clause for clause in self.problem.clauses if not clause.origin.startswith(("fact ", "known "))]
         lasting += self.problem.known_clauses({})
         if "gpu" in facts.versions:
@@ -137,7 +137,7 @@ class _Search:
                     yield names
 
     def _unknown(self, name: str) -> bool:
-        """Whether a version is asked for that is not known: then it has to change."""
+        """Return whether a version is asked for that is not known: then it has to change."""
         mask = self.told.get(name, 0)
         return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
 
@@ -186,7 +186,7 @@ class _Search:
                 state.undo(mark)
 
     def _choices(self, name: str) -> Iterator[_Choice]:
-        """What a name may be changed to: never what was asked."""
+        """Yield the values that a name may be changed to, without the asked one."""
         facts, problem = self.question.facts, self.problem
         if name == "cuda":
             yield from self._points(name, self.surroundings.cuda, facts.versions[name])
@@ -259,7 +259,7 @@ def _away(place: int, inside: Sequence[int], most: int) -> int:
 
 
 def _among(versions: Sequence[str], fact: Fact) -> int:
-    """Where an exact version would stand among the others; at the end where it is a range."""
+    """Return where an exact version would stand among the others; the end for a range."""
     return sum(Version(each) in Fact.within(_older(fact)).range for each in versions)
 
 

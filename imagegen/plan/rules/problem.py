@@ -30,7 +30,7 @@ _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class Scope:
-    """What a problem is to cover besides its facts: names whose facts may be changed, and to what.
+    """The scope of a problem besides its facts: names whose facts may be changed, and to what.
 
     `candidates` maps a surrounding to versions or names that it may be changed to.
     """
@@ -125,7 +125,7 @@ class Problem:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def _collect(self, library: Library) -> None:
-        """What is stated by the releases in question, and by whatever these require."""
+        """Collect the statements of the releases in question, and of all that these require."""
         pending = list(self.facts.packages)
         seen = set(pending)
         while pending:
@@ -240,7 +240,7 @@ class Problem:
 
     @property
     def _without_cuda(self) -> tuple[Atom, ...]:
-        """Who asks about a GPU means to use it."""
+        """Return the atoms without CUDA; none for a query that names a GPU, which implies that CUDA is required."""
         on_gpu = "gpu" in self.facts.versions or bool(self.scope.candidates.get("gpu"))
         return () if on_gpu and NO_CUDA not in self.facts.names.values() else atoms.values([NO_CUDA])
 

@@ -1,4 +1,4 @@
-"""What people ask about a combination -> facts: `torch==2.9.1 vllm==0.11.0 cu128 gpu==sm_120`, or a cell, changed."""
+"""Parse a query about a combination: `torch==2.9.1 vllm==0.11.0 cu128 gpu==sm_120`, or a cell, changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Question:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing is asked about but unknown names."""
+        """Return whether nothing is asked about but unknown names."""
         facts = self.facts
         known = facts.packages or facts.versions or facts.env or self.gpus or self.asked.keys() & facts.names.keys()
         return not known

@@ -55,7 +55,7 @@ class _Step:
 
 @dataclass
 class State:
-    """What is still possible, and how it came to be so."""
+    """The remaining domains, and the steps that led to them."""
 
     domains: dict[str, int]
     watch: Mapping[str, Sequence[Clause]]
@@ -113,7 +113,7 @@ class State:
             self.domains[step.name] |= step.removed
 
     def explain(self, literals: Iterable[tuple[str, int]], origin: str | None = None) -> Contradiction:
-        """What made all of the literals false: origins of clauses, and positions of decisions."""
+        """Return what made all of the literals false: origins of clauses, and positions of decisions."""
         positions: dict[str, list[int]] = {}
         for position, step in enumerate(self.steps):
             positions.setdefault(step.name, []).append(position)
@@ -183,7 +183,7 @@ def _search(state: State, names: Sequence[str], place: int) -> Contradiction | N
 
 
 def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], found: frozenset[str]) -> frozenset[str]:
-    """Of origins that contradict each other, a set of which none can be left out, the smaller of two tries."""
+    """Return a minimal unsatisfiable subset of the contradicting origins, the smaller one of two tries."""
     kept = [clause for clause in clauses if clause.origin in found]
     tries = [_shrunk(domains, kept, order) for order in (sorted(found), sorted(found, reverse=True))]
     return min(tries, key=lambda each: (len(each), sorted(each)))

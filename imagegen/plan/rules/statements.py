@@ -1,4 +1,4 @@
-"""What releases state about themselves in package metadata: requirements, Pythons, and what their wheels are for."""
+"""The statements of releases in package metadata: requirements, Pythons, and what their wheels are for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Said = tuple[str, tuple[str, ...], str, Marker | None, str]
 
 @dataclass(frozen=True)
 class Statement:
-    """Of some releases (a mask, the oldest release is bit 0): while `marker` holds, `name` fits one of `choices`.
+    """A statement of some releases (a mask, the oldest is bit 0): while `marker` holds, `name` fits one of `choices`.
 
     `needs` says it to people: "requires torch==2.8.0". `name` must be installed for it unless it is a surrounding.
     """
@@ -45,12 +45,12 @@ class Statement:
 
     @property
     def of_wheels(self) -> bool:
-        """Whether it says what wheels there are: with others, built from sources, it would be otherwise."""
+        """Return whether it says what wheels there are: with others, built from sources, it would be otherwise."""
         return self.needs.startswith("has ")
 
     @property
     def wanted(self) -> str:
-        """What would fit, in words."""
+        """The versions that would fit, in words."""
         if self.name in {"python", "glibc"}:
             return f"another {self.name.capitalize() if self.name == 'python' else 'base'}"
         return f"{self.name}{self.choices[0]}"
@@ -82,7 +82,7 @@ class Releases:
         return self._fitting[specifier]
 
     def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
-        """What the releases in the mask state, the same said by several of them once."""
+        """Return the statements of the releases in the mask; one that several of them share, once."""
         key = (among, machine, extras | _ALWAYS.get(self.package.name, frozenset()))
         if key not in self._said:
             self._said[key] = tuple(self._statements(*key))

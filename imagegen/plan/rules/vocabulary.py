@@ -1,4 +1,4 @@
-"""What people call things: components by their names and aliases, GPUs by architecture or card, systems, versions."""
+"""Names that users type: components by their names and aliases, GPUs by architecture or card, systems, versions."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class _Case:
         return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST]
 
     def _breaks(self, clause: Clause) -> bool:
-        """Whether the facts alone contradict what a release states."""
+        """Return whether the facts alone contradict what a release states."""
         stated = clause.origin.startswith(("stated ", "wheels "))
         return stated and not any(self.known.get(name, mask) & mask for name, mask in clause.literals)
 

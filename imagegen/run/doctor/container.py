@@ -47,7 +47,7 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
 
 
 def ending(visit: Visit) -> list[Finding]:
-    """What its exit code says. A run that ends well and has said nothing has proven nothing."""
+    """Return findings about the exit code. A run that ended well without output is not verified."""
     if visit.running:
         return []
     killed = signal_name(visit.exit_code)

@@ -1,4 +1,4 @@
-"""What the doctor says: checks that were asked, and what they found."""
+"""The diagnosis of the doctor: the checks that ran, and their findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST = "this host"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Of one host or container; `cell` is what was to run there, or runs."""
+    """The findings about one host or container; `cell` is what was to run there, or runs."""
 
     where: str  # HOST, or "container NAME"
     cell: str | None
@@ -26,7 +26,7 @@ class Diagnosis:
 
     @property
     def well(self) -> bool:
-        """Whether nothing stands in the way: warnings and notes do not."""
+        """Return whether nothing stands in the way: warnings and notes do not."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def text(self) -> str:

@@ -1,4 +1,5 @@
-"""How GPUs of this host reach each other and those of other hosts: predicted from the host, measured in a container.
+"""The transports between GPUs of this host and of other hosts: predicted from the host, measured in a
+container.
 
 Sources: NCCL 2.28.9, src/graph/paths.cc (P2P within NVLink and PCIe switches, PATH_PXB, else shared memory); legend of
 `nvidia-smi topo -m`; sysfs of the kernel's RDMA subsystem (Documentation/ABI/stable/sysfs-class-infiniband).

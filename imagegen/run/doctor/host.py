@@ -32,7 +32,7 @@ _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-c
 
 
 def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
-    """What the cell's image asks of a host, also where its lock is stale, or where there is none."""
+    """Return the requirements of the cell's image, also where its lock is stale or missing."""
     facts = compat.facts_of_lock(lock, cell.base.glibc) if lock else compat.facts_of_cell(cell)
     driver = compat.floor(rules, facts, "driver", cell.gpus) if cell.cuda_version else None
     packages = {each.name: each.version for each in lock.packages} if lock else {}
@@ -85,7 +85,7 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
 
 
 def room(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
-    """Of the store and of the engine's directory, where that is on this machine: path, device, bytes free."""
+    """Return path, device and free bytes of the store and of the engine's directory, where that is on this machine."""
     root = (info or {}).get("DockerRootDir")
     there = [(store, next(each for each in (store, *store.parents) if os.path.isdir(each)))]  # Path.is_dir may raise
     there += [(Path(root), Path(root))] if root and os.path.isdir(root) else []
@@ -93,7 +93,9 @@ def room(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
 
 
 def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
-    """What an image of that many bytes of wheels takes, added up where both directories are on one disk."""
+    """Yield findings about the disk space for an image of that many bytes of wheels, added up for directories on one
+    disk.
+    """
     wanted: dict[int, float] = {}
     for (_, device, _), factor in zip(places, (_IN_STORE, _IN_ENGINE), strict=False):
         wanted[device] = wanted.get(device, 0) + factor * wheels
@@ -106,7 +108,7 @@ def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
 
 
 def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
-    """What the engine says of itself, or why there is none."""
+    """Return what the engine reports about itself, or why there is none."""
     try:
         with Engine.connect(settings) as engine:
             return engine.info(), []

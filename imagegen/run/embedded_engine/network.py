@@ -21,7 +21,9 @@ _CANDIDATES = [ipaddress.IPv4Network((f"10.{second}.0.0", 16)) for second in ran
 
 @dataclass(frozen=True)
 class Network:
-    """What was set up. `forwarding` is whether the machine forwarded packets before any private engine was up."""
+    """The network that was set up. `forwarding` is whether the machine forwarded packets before any private engine was
+    up.
+    """
 
     bridge: str
     subnet: str
@@ -39,7 +41,7 @@ class Network:
 
     @property
     def pool(self) -> str:
-        """Where networks that users make take their addresses: the upper half of the subnet."""
+        """Return where networks that users make take their addresses: the upper half of the subnet."""
         return str(list(ipaddress.ip_network(self.subnet).subnets())[1])
 
     def rules(self) -> tuple[tuple[str, ...], ...]:
@@ -75,7 +77,7 @@ class Network:
         return ()
 
     def traces(self) -> tuple[str, ...]:
-        """What of it is there now; empty when it is down."""
+        """Return which parts of it exist; none when it is down."""
         found = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
         for table, chain, *rest in self.rules():
             if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
@@ -84,7 +86,7 @@ class Network:
 
 
 def forwards() -> bool:
-    """Whether this machine forwards packets now."""
+    """Return whether this machine forwards packets now."""
     return _FORWARDING.read_text().strip() == "1"
 
 

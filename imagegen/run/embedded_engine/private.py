@@ -55,7 +55,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the engine of one cache directory keeps its things. `name` tells two such engines on a machine apart."""
+    """The paths of the engine of one cache directory. `name` tells two such engines on a machine apart."""
 
     home: Path
 
@@ -91,7 +91,9 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Record:
-    """What `up` changes on the machine: the network, and the directories that were absent before any private engine."""
+    """The changes of `up` on the machine: the network, and the directories that were absent before any private
+    engine.
+    """
 
     network: Network
     made: tuple[str, ...]

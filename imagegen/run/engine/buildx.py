@@ -20,7 +20,7 @@ _LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
 
 @dataclass(frozen=True)
 class Buildx:
-    """How to call it: the first words of the command, and the whole environment."""
+    """A way to call buildx: the first words of the command, and the whole environment."""
 
     command: tuple[str, ...]
     env: Mapping[str, str]

@@ -121,7 +121,7 @@ class Engine:
         return f"your Docker {version} ({self._settings.env.get('DOCKER_HOST') or self.client.api.base_url})"
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself and its host (API: /info)."""
+        """Return what the engine reports about itself and its host (API: /info)."""
         with explained("asking the engine what it is"):
             found: dict[str, Any] = self.client.info()
         return found
@@ -200,7 +200,7 @@ class Engine:
         return visit(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
-        """What a program prints in somebody's container, which is left alone.
+        """Return what a program prints in a container of the user's, which is not changed.
 
         Raises ContainerError when the container has ended, EngineError when the engine fails or the program does not
         end.

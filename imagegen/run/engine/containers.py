@@ -39,7 +39,7 @@ _GRACE = 30  # seconds for a killed container to be gone
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program in a container ended. Signals are reported the way runtimes do: 128 plus the signal's number."""
+    """The end of a program in a container. Signals are reported the way runtimes do: 128 plus the signal's number."""
 
     exit_code: int
     stdout: bytes
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def signal_name(exit_code: int) -> str | None:
-    """What `exit_code` says by convention: "SIGSEGV" for 139; None for an ordinary exit code."""
+    """Return the signal that `exit_code` means by convention: "SIGSEGV" for 139; None for an ordinary exit code."""
     try:
         return signal.Signals(exit_code - 128).name if exit_code > 128 else None
     except ValueError:

@@ -18,7 +18,7 @@ from imagegen.run.engine.containers import explained
 
 @dataclass(frozen=True)
 class Export:
-    """What `docker save` writes, in `pieces`; `architecture` is the image's, as Docker names it."""
+    """The output of `docker save` in `pieces`; `architecture` is the image's, as Docker names it."""
 
     pieces: Iterable[bytes]
     architecture: str

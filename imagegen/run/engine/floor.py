@@ -1,4 +1,6 @@
-"""Which engines will do, and why another will not: the one place that names the floor and where to get an engine."""
+"""The minimum versions of engines, and why another engine will not do: one module names them and where to get an
+engine.
+"""
 
 from __future__ import annotations
 

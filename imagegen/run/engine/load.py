@@ -35,7 +35,7 @@ _LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image w
 
 @dataclass(frozen=True)
 class Loadable:
-    """What is to be loaded: a manifest, its config and layers, each blob once."""
+    """An image to be loaded: a manifest, its config and layers, each blob once."""
 
     store: Store
     manifest: Descriptor

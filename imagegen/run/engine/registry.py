@@ -37,7 +37,7 @@ class Descriptor:
 
 @dataclass
 class Registry:
-    """Where the image can be pulled from, and whether anybody came for it."""
+    """The loopback registry that serves the image, and whether an engine has connected."""
 
     repository: str  # host:port/path, to be followed by @digest
     reached: threading.Event = field(default_factory=threading.Event)

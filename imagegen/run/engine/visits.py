@@ -56,7 +56,7 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
 
 
 def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, patience: float = 60) -> bytes:
-    """What a program that ends by itself prints on stdout in a container that runs.
+    """Return the stdout of a program that ends by itself, run in a running container.
 
     Raises ContainerError when the container has ended, EngineError when the engine fails, and when the program, which
     is the container's own and not trusted, goes on for more than `patience` seconds or prints more than a report has.

@@ -1,4 +1,4 @@
-"""What the smoke checks said, as data, JSON and JUnit XML."""
+"""The results of the smoke checks as data, JSON and JUnit XML."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Result:
 
     @property
     def note(self) -> str:
-        """What a check that passed did without, or did not try; "" if nothing."""
+        """The limits of a check that passed: what it did without, or did not try; "" if nothing."""
         said = self.details.get("note")
         return said if isinstance(said, str) else ""
 
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed and at least one passed: a report of skips alone verifies nothing."""
+        """Return whether no check failed and at least one passed: a report of skips alone verifies nothing."""
         return not any(r.failed for r in self.results) and any(r.status == "pass" for r in self.results)
 
     def require_passed(self, *, fix: str) -> None:

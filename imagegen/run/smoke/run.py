@@ -25,7 +25,7 @@ GRACE = 60  # seconds beyond a check's own limit, after which the runner itself 
 
 
 class Outcome(Protocol):
-    """How a program in a container ended."""
+    """The end of a program in a container."""
 
     @property
     def exit_code(self) -> int: ...
@@ -36,7 +36,7 @@ class Outcome(Protocol):
 
 
 class Container(Protocol):
-    """What the checks need of imagegen.run.engine.Container."""
+    """The parts of imagegen.run.engine.Container that the checks need."""
 
     def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
         """Run a program and wait.
@@ -47,7 +47,7 @@ class Container(Protocol):
 
 
 class Engine(Protocol):
-    """What the checks need of imagegen.run.engine.Engine."""
+    """The parts of imagegen.run.engine.Engine that the checks need."""
 
     def container(
         self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int

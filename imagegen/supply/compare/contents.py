@@ -94,7 +94,7 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
 
 
 def _others(index: bytes, chosen: str, where: str) -> list[Step]:
-    """What is wrong with an index: a machine may get another image of it than the one that is looked at."""
+    """Return the faults of an index: a machine may get another image of it than the one that is examined."""
     others = []
     for entry in entries_of(index, where):
         platform = entry.get("platform") if isinstance(entry, dict) else None
@@ -109,7 +109,7 @@ def _others(index: bytes, chosen: str, where: str) -> list[Step]:
 
 
 def _names(config: bytes, count: int) -> tuple[str, ...]:
-    """Of layers that imagegen made, as its history has them; of others, their numbers."""
+    """Return the names of layers that imagegen made, from the image's history; the numbers of others."""
     history = json.loads(config).get("history")
     entries = history if isinstance(history, list) else []
     told = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]

@@ -1,4 +1,4 @@
-"""What is different between two images, locks or cells: a pure function of both, and of what is known besides.
+"""The difference of two images, locks or cells: a pure function of both, and of further known data.
 
 Sizes are bytes. `before` is what somebody has, `after` what would take its place.
 """
@@ -28,7 +28,7 @@ Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 50
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides: of each release what it requires, of each build what it takes and whether it is kept."""
+    """Further known data: the requirements of each release, the cost of each build and whether its wheel is kept."""
 
     requires: Requires = lambda *_: None
     work: Callable[[LockedBuild], Work | None] = lambda _: None
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """What must be compiled. `seconds` are of a machine with CORES; None: nobody has measured it."""
+    """A wheel that must be compiled. `seconds` are of a machine with CORES; None: not measured."""
 
     name: str
     version: str
@@ -95,14 +95,14 @@ class Difference:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing differs, as far as both sides say."""
+        """Return whether nothing differs, as far as both sides say."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
         single = (self.base, self.interpreter, self.capabilities, self.driver)
         return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
 def difference(before: Side, after: Side, known: Known = Known()) -> Difference:
-    """What `after` has otherwise than `before`."""
+    """Return the difference of `after` from `before`."""
     components, packages = _packages(before, after, known.requires)
     had, has = before.lock, after.lock
     return Difference(
@@ -123,7 +123,7 @@ def difference(before: Side, after: Side, known: Known = Known()) -> Difference:
 
 
 def goes_back(before: str, after: str) -> bool:
-    """Whether `after` is older; of what is no version nobody can say, so it is not."""
+    """Return whether `after` is older; of what is no version nobody can say, so it is not."""
     try:
         return Version(after) < Version(before)
     except ValueError:
@@ -217,7 +217,9 @@ def _forces(
     lock: Lock,
     requires: Requires,
 ) -> bool:
-    """Whether the old version would not do for who asks; where nobody knows what it requires, it is taken for so."""
+    """Return whether the old version would not do for who asks; where nobody knows what it requires, it is taken for
+    so.
+    """
     stated = asker.requires if isinstance(asker, LockedBuild) else requires(asker.name, asker.version)
     if old is None or stated is None:
         return True
@@ -261,7 +263,7 @@ def estimate(work: Work) -> float | None:
 
 
 def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
-    """What makes it another build than before, in words."""
+    """Return in words why the build is another one than before."""
     had = {each.name: each for each in before.packages}
     has = {each.name: each for each in after.packages}
     old = had.get(build.name)

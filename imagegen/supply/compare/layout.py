@@ -33,7 +33,7 @@ class Layout:
         self._root, self._name = root, name
 
     def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]:
-        """As `Repository.manifest`; under "" of the one image that is there."""
+        """Return a manifest as `Repository.manifest`; for "" that of the only image."""
         digest = asked if is_digest(asked) else self._chosen(asked)
         body = self._blob(digest)
         if digest_of(body) != digest:
@@ -50,7 +50,7 @@ class Layout:
         return digest, body, str(_object(body).get("mediaType", MANIFEST_TYPE))
 
     def document(self, blob: Descriptor) -> bytes:
-        """As `Repository.document`."""
+        """Read a document as `Repository.document`."""
         body = self._blob(blob.digest)
         if digest_of(body) != blob.digest:
             raise FetchError(
@@ -62,7 +62,7 @@ class Layout:
         return body
 
     def stream(self, digest: str, size: int, into: Growing) -> None:
-        """As `Repository.stream`."""
+        """Read a blob as `Repository.stream`."""
         try:
             # A pipe of that name must not block.
             with open(os.open(self._path(digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as blob:
@@ -80,7 +80,7 @@ class Layout:
             )
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
-        """As `Repository.referrers`: every manifest here whose subject is the one with this digest."""
+        """List every manifest whose subject is the one with this digest, as `Repository.referrers`."""
         found: dict[str, Referrer] = {}
         for each in self._manifests(fallback_tag(digest)):
             try:
@@ -97,7 +97,7 @@ class Layout:
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
     def artifact(self, referrer: Referrer) -> Artifact:
-        """As `Repository.artifact`."""
+        """Read an artifact as `Repository.artifact`."""
         where = f"{self._name}@{referrer.digest}"
         _, data, kind = self.manifest(referrer.digest, referrer.size)
         artifact = read_artifact(data, kind, where)
@@ -106,7 +106,7 @@ class Layout:
         return artifact
 
     def content(self, referrer: Referrer) -> Content:
-        """As `Repository.content`."""
+        """Read an artifact's blob as `Repository.content`."""
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
             raise FetchError(f"{self._name}@{referrer.digest} is no single document", code="fetch-artifact-invalid")
@@ -114,7 +114,7 @@ class Layout:
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob))
 
     def _manifests(self, fallback: str) -> Iterator[str]:
-        """What the index names, and what it lists under the fallback tag."""
+        """Yield the manifests that the index names, and those that it lists under the fallback tag."""
         for entry in self._entries():
             yield str(entry["digest"])
             if _name(entry) == fallback:

@@ -1,4 +1,4 @@
-"""How far the numerical results of two images are apart, and which libraries can be the cause. Pure."""
+"""Compare the numerical results of two images, and list the libraries that can be the cause. Pure."""
 
 from __future__ import annotations
 

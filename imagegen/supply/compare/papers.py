@@ -1,4 +1,4 @@
-"""What is attached to an image, each document held to the image and to its lock. Pure.
+"""Check each document attached to an image against the image and its lock. Pure.
 
 Sources: CycloneDX 1.6; SLSA provenance v1 (resolvedDependencies); in-toto test-result v0.1.
 """
@@ -25,11 +25,11 @@ _OF_WHEEL = ("imagegen:size", "imagegen:index")
 
 
 class _Wrong(Exception):
-    """What a document says otherwise than the image or its lock."""
+    """A contradiction between a document and the image or its lock."""
 
 
 def step(title: str, document: Document, found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
-    """Whether the document is about this image and says what it should; `locks` are digests of attached locks."""
+    """Check that the document is about this image and correct; `locks` are digests of attached locks."""
     try:
         told = json.loads(document.content)
         return _READERS[document.kind.name](title, told, found, lock, locks)
@@ -66,7 +66,7 @@ def _sbom(title: str, told: dict[str, Any], found: Found, lock: Lock | None, _: 
 
 
 def _comparable(document: dict[str, Any], compiled: set[str], *, whole: bool) -> dict[str, Any]:
-    """What a lock decides of a bill of materials: without licences, and without the hashes of what was compiled."""
+    """Return the parts of a bill of materials that a lock decides: no licences, and no hashes of compiled wheels."""
     components = {}
     for each in document["components"]:
         if not whole and str(each.get("purl", "")).startswith("pkg:deb/"):

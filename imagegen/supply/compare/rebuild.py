@@ -32,7 +32,7 @@ Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by diges
 
 
 class Level(Enum):
-    """How much is equal, most first."""
+    """The degree of equality; the most first."""
 
     MANIFEST = "the same manifest"
     CONTENTS = "the same contents"  # equal diff_ids: compressed otherwise, or under another config
@@ -107,7 +107,7 @@ def _all(blob: Stream) -> list[Entry]:
 
 
 def _of_layer(name: str, theirs: list[Entry], ours: list[Entry], lock: Lock, digest: str) -> Comparison:
-    """What differs in a layer: first what is not the time alone."""
+    """Compare a layer: first what differs in more than the time."""
     pair, level = first_difference(theirs, ours, times=False), Level.DIFFERENT
     if pair is None:
         pair, level = first_difference(theirs, ours), Level.FILES
@@ -134,7 +134,7 @@ def _beside_contents(found: Found, lock: Lock, made: layers.Image) -> str:
 
 
 def _first_key(one: Any, other: Any, path: str = "") -> str:
-    """Where two configs differ first, as a path of keys."""
+    """Return the first difference of two configs, as a path of keys."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted(one.keys() | other.keys()):
             if one.get(key) != other.get(key):

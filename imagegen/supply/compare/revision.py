@@ -34,7 +34,7 @@ def commits(project: Path, path: str, most: int, env: Mapping[str, str]) -> list
 
 
 def shallow(project: Path, env: Mapping[str, str]) -> bool:
-    """Whether the repository around `project` was cloned without all of its history."""
+    """Return whether the repository around `project` was cloned without all of its history."""
     return (_run(project, ["rev-parse", "--is-shallow-repository"], env) or "").strip() == "true"
 
 

@@ -102,7 +102,7 @@ def _of_image(image: registry.Image, lock: Lock | None) -> tuple[Part, ...]:
 
 
 def _of_lock(lock: Lock) -> tuple[Part, ...]:
-    """What it records, else what would be made of it: a layer weighs about what its wheels weigh."""
+    """Return the recorded layers, else those that a build would make: a layer weighs about what its wheels weigh."""
     if lock.record:
         return tuple(Part(each.name, each.key, each.digest, each.size) for each in lock.record.layers)
     bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in base_layers.from_image(lock)]

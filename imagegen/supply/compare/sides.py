@@ -1,4 +1,4 @@
-"""What the user means by one side of a comparison, read: a cell, a lock, a lock of a commit, an image.
+"""Resolve an operand of a comparison: a cell, a lock, a lock of a commit, an image.
 
 Of an image the lock that is attached to it tells most; without one, the project's lock where the image's inputs are
 its; else the manifest and its labels have to do.
@@ -41,7 +41,7 @@ _LINUX = Platform("linux", "amd64")
 
 
 class Source(Protocol):
-    """Where an image is: a repository of a registry, or a layout."""
+    """The location of an image: a repository of a registry, or a layout."""
 
     def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
     def document(self, blob: Descriptor) -> bytes: ...
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Where sides are looked for.
+    """The places in which operands are looked up.
 
     `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in,
     `names` those of all images and cells; `attached` the lock that is attached to an image, and `fingerprints` its
@@ -69,7 +69,7 @@ class Places:
 
 
 def read(text: str, places: Places) -> Side:
-    """What `text` names. Raises UsageError, LockError, FetchError, TrustError."""
+    """Resolve the operand that `text` names. Raises UsageError, LockError, FetchError, TrustError."""
     if text.startswith(PREFIX) or is_digest(text):
         return _image(text, *located(text, places.store, places.client, places.settings), places)
     if text.endswith(".toml") and Path(text).exists():
@@ -117,7 +117,9 @@ def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
 
 
 def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:
-    """Where the image is that `text` names, and under which tag or digest there ("" for a layout's only one)."""
+    """Return the location of the image that `text` names, and its tag or digest there ("" for a layout's only
+    image).
+    """
     if is_digest(text):
         return Layout(store.root, "the store"), text
     if text.startswith(PREFIX):
@@ -135,7 +137,7 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
 
 
 def platform_of(config: bytes) -> Platform:
-    """What an image's config says that it is for."""
+    """Return the platform in an image's config."""
     with suppress(ValueError, RecursionError, AttributeError):
         told = json.loads(config)
         if isinstance(told.get("os"), str) and isinstance(told.get("architecture"), str):

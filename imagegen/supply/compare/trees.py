@@ -40,7 +40,7 @@ class Entry:
     head: bytes = b""
 
     def timeless(self) -> Entry:
-        """As it is but for its times."""
+        """Return the entry without its times."""
         pax = tuple(pair for pair in self.pax if pair[0] not in ("mtime", "atime", "ctime"))
         return replace(self, mtime=0, pax=pax)
 
@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What of the entry differs."""
+        """The fields of the entry that differ."""
         if self.there is None or self.here is None:
             return ()
         names = ("kind", "mode", "uid", "gid", "names", "mtime", "size", "target", "pax", "sha256")
@@ -64,7 +64,7 @@ class Pair:
 
 
 def entries(tar: Stream) -> Iterator[Entry]:
-    """What an uncompressed layer says, in its order. Raises FetchError for what is no tar."""
+    """Yield the entries of an uncompressed layer, in its order. Raises FetchError for a malformed tar."""
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             for number, member in enumerate(members(archive)):

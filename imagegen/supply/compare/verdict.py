@@ -1,4 +1,4 @@
-"""What a check of an image found, step by step."""
+"""The verdict about an image, step by step."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class Said:
-    """What a registry has about an image: the artifacts that it lists, and what they say."""
+    """The referrers of an image in its registry: the artifacts that it lists, and their verification."""
 
     referrers: Sequence[Referrer]
     artifact: Callable[[Referrer], Artifact]  # its manifest
@@ -68,7 +68,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Demands:
-    """What the user asks of an image besides that it is what its lock says.
+    """The user's requirements on an image, besides that it is the one of its lock.
 
     `cell` is the id of the cell that it must be. Without it, `contradiction` says why the image's name is not one of
     the lock's cell (None: it is, or a layout has no name). `signature`: an unsigned image fails even where no signer is
@@ -138,7 +138,7 @@ def _attached(found: Found, said: Said, demands: Demands) -> tuple[Lock | None, 
 
 
 def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
-    """Whether the layers' list and what keeps the facts that it names agree on their digests. None of them is read."""
+    """Yield whether the layers' list and the list of wheel scans agree on digests. No scan is read."""
     named: dict[str, str] = {}
     for each in layers:
         if each.signer or not said.demanded:
@@ -175,7 +175,7 @@ def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referr
 
 
 def _rank(name: str) -> int:
-    """Where a step stands in a verdict, an attestation's with what it attests."""
+    """Return the position of a step in a verdict: an attestation's with what it attests."""
     steps = ["lock", "name", "image", "signature", *(_TITLES[kind] for kind in _ORDER), "facts"]
     about = name.removeprefix(_ATTESTATION)
     return steps.index(about) if about in steps else len(steps)
@@ -208,7 +208,7 @@ def _attested(step: Step, attached: Attached, said: Said) -> Step:
 
 
 def _name(lock: Lock, demands: Demands) -> Iterator[Step]:
-    """Whether the image is of the cell that is demanded, or else of one that may have its name."""
+    """Yield whether the image is of the requested cell, or else of one that may have its name."""
     if demands.cell is not None:
         verdict = passed if demands.cell == lock.cell else failed
         yield verdict("name", f"the image is of {lock.cell}, and --cell demands {demands.cell!r}")

@@ -15,7 +15,7 @@ _NAMED = 3  # of what people do not choose, before the rest is counted
 
 
 def sentences(difference: Difference) -> list[str]:
-    """What changes and why, what must be compiled, what a host needs, and what there is to pull."""
+    """Return sentences: what changes and why, what must be compiled, what a host needs, and what there is to pull."""
     if difference.empty:
         digests = (difference.before.digest, difference.after.digest)
         same = None in digests or digests[0] == digests[1]
@@ -57,7 +57,7 @@ def amount(size: int) -> str:
 
 
 def _packages(difference: Difference) -> Iterator[str]:
-    """What changes by itself, and what that brings; of what nobody chose, the number."""
+    """Yield the changes of chosen packages with their consequences, and the number of the other changes."""
     rebuilt = {each.name for each in difference.rebuilds}
     changes = {
         each.name: each
@@ -81,7 +81,7 @@ def _packages(difference: Difference) -> Iterator[str]:
 
 
 def _root(name: str, changes: dict[str, Change]) -> str:
-    """Who began: of all whom it follows, one that follows nobody, or that is in a circle which follows nobody."""
+    """Return the root cause: an ancestor with no cause of its own, or a member of a root cycle."""
     before = _followed(name, changes)
     first = [each for each in before if all(each in _followed(other, changes) for other in _followed(each, changes))]
     return min(first, key=rank)

@@ -33,7 +33,7 @@ _WHAT, _REMEDY = "the mirror", "name a directory on a larger disk"
 
 @dataclass(frozen=True)
 class Filled:
-    """What the mirror holds of the listings, and how much of it was new there."""
+    """The result of a mirror run: what it holds of the listings, and how much of it is new."""
 
     files: int
     size: int  # bytes

@@ -1,4 +1,4 @@
-"""What is said of an image beside its bytes: which documents there are, and which of them are news."""
+"""The documents to attach to an image, and which of them are new."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool
 
 
 def origin_of(source: Source | None) -> dict[str, str]:
-    """Of the attached lock: where it comes from. Names: OCI image-spec v1.1, annotations.md."""
+    """Return the annotations of the attached lock: its repository and commit.
+
+    Names: OCI image-spec v1.1, annotations.md.
+    """
     if source is None or source.dirty:  # then the commit does not hold it
         return {}
     named = {"org.opencontainers.image.source": source.url, "org.opencontainers.image.revision": source.commit}

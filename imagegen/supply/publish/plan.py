@@ -1,4 +1,4 @@
-"""What a publish would do, and what cannot be known before: pure, and rendered for `--dry-run`.
+"""The plan of a publish, and what cannot be known before: pure, and rendered for `--dry-run`.
 
 A recorded lock says what its image is made of, so nothing has to be built to know; a lock without a record tells of its
 layers, and not what they weigh or which digest the image gets.
@@ -29,7 +29,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a registry was found to have: layers there, layers beside it, and what each tag stands for."""
+    """The state of a registry: layers there, layers in sibling repositories, and the digest of each tag."""
 
     blobs: frozenset[str] = frozenset()
     beside: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ def plan(
     unknown: Sequence[str] = (),
     anew: str | None = None,
 ) -> Plan:
-    """What a publish would do. `held` are the digests of layers that the store has.
+    """Return the plan of a publish. `held` are the digests of layers that the store has.
 
     `anew` is a sentence where the layers are made anew, whatever the lock records.
     """

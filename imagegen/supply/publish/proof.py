@@ -26,7 +26,7 @@ _KIND = "smoke"  # records of the store
 
 @dataclass(frozen=True)
 class Wanted:
-    """What must be proven: of which image, by which programs, and whether on a GPU."""
+    """A required smoke test: of which image, by which programs, and whether on a GPU."""
 
     image: str
     suite: str
@@ -57,7 +57,7 @@ def suite(lock: Lock, declared: Declarations) -> str:
 
 
 def of(report: smoke.Report, wanted: Wanted, lock: Lock) -> Proof:
-    """What a report that passed proves."""
+    """Return the test attestation of a report that passed."""
     checks = _gpu_checks(lock)
     ran = {result.check for result in report.results if result.status == "pass"}
     return Proof(wanted.image, wanted.suite, bool(checks) and checks <= ran, report.as_dict())
@@ -68,7 +68,7 @@ def remember(store: Store, proof: Proof) -> None:
 
 
 def recall(store: Store, wanted: Wanted) -> Proof | None:
-    """What this store remembers; a report with a GPU before one without."""
+    """Return a passed smoke test that this store remembers; one with a GPU before one without."""
     for gpu in (True,) if wanted.gpu else (True, False):
         if found := store.recall(_KIND, _key(wanted.image, wanted.suite, gpu)):
             return Proof(wanted.image, wanted.suite, gpu, found["report"])
@@ -91,7 +91,7 @@ def document(proof: Proof) -> Document:
 
 
 def attested(documents: Iterable[Attached], wanted: Wanted) -> tuple[Proof, str] | None:
-    """Of what is attached to the image, a report that somebody trusted attests and that proves what is wanted.
+    """Return an attached report that a trusted signer attests and that satisfies `wanted`.
 
     And who attests it. A document that is none of ours proves nothing.
     """

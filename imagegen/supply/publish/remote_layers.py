@@ -29,7 +29,7 @@ _MAX_SCAN = 64 << 20  # bytes of a wheel scan, whose size its name does not tell
 
 
 class AttachmentReader:
-    """What is attached to images, verified; read once for each image, since later additions are the run's own."""
+    """The verified attachments of images; read once for each image, since later additions are the run's own."""
 
     def __init__(self, trust: Trust, progress: Progress) -> None:
         self._trust, self._progress = trust, progress

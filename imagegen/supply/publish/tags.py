@@ -32,7 +32,7 @@ _OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name
 
 @dataclass(frozen=True)
 class Subject:
-    """What taggers know of an image. `defaults` are the axes of the image's default cell."""
+    """The input of taggers. `defaults` are the axes of the image's default cell."""
 
     cell: str
     rest: str  # the cell's id without the image's name: "cu130-py311"
@@ -71,7 +71,10 @@ Tagger = Callable[[Subject], str | None]
 
 
 def fixed(subject: Subject) -> str:
-    """As 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d. What is too long loses the end of its title."""
+    """Return the immutable tag: 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d.
+
+    A long title is cut at its end.
+    """
     others = sorted(subject.differs - {"cuda", "python"})  # the title says these two
     date = subject.as_of.partition("T")[0].replace("-", ".")
     named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
@@ -80,7 +83,9 @@ def fixed(subject: Subject) -> str:
 
 
 def akin(name: str, tags: Iterable[str]) -> str | None:
-    """Of the other tags that never move, the one whose title begins most as that of `name` does; the newest of them."""
+    """Return the immutable tag most similar to `name`: the longest common beginning of the title; of those the
+    newest.
+    """
     others = [tag for tag in tags if tag != name and _FIXED.fullmatch(tag)]
     return max(others, key=lambda tag: (_common(_title(name), _title(tag)), tag), default=None)
 
@@ -100,7 +105,7 @@ def _latest(subject: Subject) -> str | None:
 
 
 def _cuda(subject: Subject) -> str | None:
-    """Of the cells with this CUDA, the one that is nearest to the default; so no two cells share it."""
+    """Return the tag of the CUDA version for the one cell with it that is nearest to the default; None for others."""
     return subject.axes["cuda"] if subject.channel == "latest" and subject.differs <= {"cuda"} else None
 
 

@@ -1,1 +1,1 @@
-"""What is said of an image, who says it, and whether they are believed."""
+"""Attestations and signatures of images, and the signers that a project trusts."""

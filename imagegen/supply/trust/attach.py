@@ -31,7 +31,7 @@ _MOST_BYTES = 256 << 20  # of all of them: they are in memory together
 
 
 class Lists(Protocol):
-    """Who knows what refers to an image: a Repository, or a layout on the disk."""
+    """A source of an image's referrers: a Repository, or a layout on the disk."""
 
     def referrers(self, digest: str) -> Sequence[Referrer]: ...
     def content(self, referrer: Referrer) -> Content: ...
@@ -39,7 +39,7 @@ class Lists(Protocol):
 
 @dataclass(frozen=True)
 class Testimony:
-    """What is said of an image in its registry.
+    """The verification result of an image's attachments.
 
     `documents` are all, signed or not; `signers` are who signed the image itself; `faults` name each artifact that is
     not what it pretends to be, and why; `strangers` counts signatures of nobody whom the project names.
@@ -53,7 +53,7 @@ class Testimony:
 
 @dataclass(frozen=True)
 class _Stated:
-    """What a trusted signer states of the image, and the digest of the artifact that holds it."""
+    """A statement of a trusted signer about the image, and the digest of the artifact that holds it."""
 
     signer: str
     statement: Statement
@@ -119,7 +119,7 @@ def attached(repository: Lists, digest: str, trust: Trust) -> tuple[Attached, ..
 
 
 def signed(repository: Lists, digest: str, trust: Trust) -> str | None:
-    """Who of the project signed the image itself; None: nobody. Raises FetchError."""
+    """Return the trusted signer of the image, or None. Raises FetchError."""
     return next(iter(gather(repository, digest, trust).signers), None)
 
 
@@ -183,7 +183,7 @@ def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found)
 
 
 def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
-    """Who attests the very document: its content, or its digest in what covers it."""
+    """Return who attests the document itself: its content, or its digest in a statement that covers it."""
     kind = document.kind
     for each in stated:
         type_, predicate = each.statement.predicate_type, each.statement.predicate
@@ -198,7 +198,7 @@ def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
 def _bundles(
     image: str, documents: Sequence[Document], signer: Signer, trust: Trust, there: _Found
 ) -> list[tuple[str, bytes]]:
-    """What is still to be signed, by predicate type. Raises TrustError."""
+    """Return the bundles that are still to be attached, by predicate type. Raises TrustError."""
     unsaid = [each for each in documents if each.kind.predicate and _signer(each, there.stated) is None]
     said = [(str(each.kind.predicate), each.content) for each in unsaid]
     if not any(each.statement.predicate_type == SIGNATURE for each in there.stated):

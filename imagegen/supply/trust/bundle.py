@@ -44,7 +44,9 @@ class Bundle:
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """What is signed of a payload: its type, too, and both lengths, so that neither passes for a part of the other."""
+    """Return the bytes that are signed of a payload: its type, too, and both lengths, so that neither passes for the
+    other.
+    """
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
@@ -57,7 +59,7 @@ def write(payload: bytes, signature: bytes, material: Mapping[str, Any]) -> byte
 
 
 def read(data: bytes) -> Bundle:
-    """What a bundle consists of. Raises TrustError when it is not one of this version, strictly spelled."""
+    """Parse a bundle. Raises TrustError when it is not one of this version, strictly spelled."""
     try:
         return _read(parse(data))
     except UnreadableError as error:

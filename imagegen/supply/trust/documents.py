@@ -1,4 +1,4 @@
-"""What is said of an image beside its bytes: documents that a registry keeps as referrers of the image's manifest.
+"""The documents about an image that a registry keeps as referrers of the image's manifest.
 
 Sources: OCI image-spec v1.1, manifest.md (subject, artifactType); in-toto attestation framework, Statement v1 and the
 predicate types named below; CycloneDX 1.6. A document is attached plainly, so that anybody's tools find it; where there

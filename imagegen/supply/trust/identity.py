@@ -1,4 +1,4 @@
-"""Whose certificate signed a bundle, and whether the project takes that word: offline, from the bundle alone.
+"""Verify keyless signatures: the certificate's identity, offline, from the bundle alone.
 
 Sigstore's specifications: client-spec ("Verification"), Fulcio's oid-info.md (1.3.6.1.4.1.57264.1.1 is the issuer),
 protobuf-specs (Bundle v0.3, ClientTrustConfig). The checking is the `sigstore` library's: certificate chain and its
@@ -38,7 +38,9 @@ _WORDS = {
 
 
 class Identities:
-    """Those who may sign without a key. `trust_root` of each is read once; None is Sigstore's public-good instance."""
+    """The identities that may sign without a key. `trust_root` of each is read once; None is Sigstore's public
+    instance.
+    """
 
     def __init__(self, identities: Sequence[Identity]) -> None:
         self._identities = identities
@@ -125,7 +127,7 @@ def trust_config(path: Path | None, *, offline: bool) -> Any:
 
 
 def _lacking(error: Exception) -> str:
-    """What a file lacks that the library read."""
+    """Return what a file lacks that the library read."""
     if not isinstance(error, ValidationError):
         return str(error)
     details = error.errors(include_url=False)[:3]
@@ -210,7 +212,7 @@ def _text(der: bytes) -> str:
 
 
 def _untimely(parsed: Any) -> str | None:
-    """How the time of signing misses the certificate's minutes, if that is what is wrong with a refused bundle."""
+    """Return how the time of signing misses the certificate's validity, if that is why a bundle was rejected."""
     begin, end = parsed.signing_certificate.not_valid_before_utc, parsed.signing_certificate.not_valid_after_utc
     times: list[datetime] = []
     with suppress(Exception):  # a time that cannot be read is another fault
@@ -233,7 +235,7 @@ def _seconds(span: timedelta) -> str:
 
 
 def _times(parsed: Any) -> list[datetime]:
-    """When logs and time stamps say that it was signed; nobody has checked them here."""
+    """Return the times of signing in logs and time stamps; they are not verified here."""
     material = json.loads(parsed.to_json())["verificationMaterial"]
     logged = (int(entry.get("integratedTime") or 0) for entry in material["tlogEntries"])
     times = [datetime.fromtimestamp(seconds, UTC) for seconds in logged if 0 < seconds < 1 << 34]

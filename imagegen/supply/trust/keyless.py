@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Run:
-    """Who GitHub says that this run is."""
+    """The identity that GitHub gives this run."""
 
     token: str
     issuer: str
@@ -161,7 +161,7 @@ def keyless(
 
 
 def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -> Callable[[], _Run]:
-    """What asks GitHub for a token of identity, each time anew."""
+    """Return a function that asks GitHub for an identity token, each time anew."""
 
     def ask() -> _Run:
         try:
@@ -200,7 +200,7 @@ def _checked(answer: bytes, now: datetime) -> _Run:
 
 
 def _identity(project: Project, run: _Run) -> Identity:
-    """As whom the project knows this run. Raises TrustError where it does not."""
+    """Return the project's identity of this run. Raises TrustError where it names none."""
     for each in project.identities:
         if each.issuer == run.issuer and each.subject.endswith(f"/{run.workflow}"):
             return each
@@ -224,7 +224,10 @@ def _exact(statement: bytes) -> Any:
 
 
 def _within(seconds: float, asked: Callable[[], T]) -> T:
-    """What `asked` gives; the library sets no limit of time. Raises what it raises, and TimeoutError."""
+    """Return what `asked` returns; the library has no time limit of its own.
+
+    Raises what it raises, and TimeoutError.
+    """
     given: list[T] = []
     raised: list[BaseException] = []
 
@@ -245,7 +248,7 @@ def _within(seconds: float, asked: Callable[[], T]) -> T:
 
 
 def _said(error: BaseException) -> tuple[str, bool]:
-    """What went wrong, and whether it may pass."""
+    """Return what went wrong, and whether a later try may succeed."""
     for each in _causes(error):
         response = each.response if isinstance(each, requests.RequestException) else None
         if response is not None:
@@ -263,7 +266,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _message(response: requests.Response) -> str:
-    """What the services say in JSON beside the status."""
+    """Return the message of a service's JSON answer, beside the status."""
     try:
         return f": {response.json()['message']}"
     except (ValueError, KeyError, TypeError):

@@ -66,7 +66,7 @@ class PublicKey:
     key: EllipticCurvePublicKey
 
     def signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether the signature of these bytes is this key's."""
+        """Return whether the signature of these bytes is this key's."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -241,7 +241,7 @@ def _unopened(path: Path, why: str) -> TrustError:
 
 
 def _kind(found: Any) -> str:
-    """What a key is instead of one on P-256."""
+    """Return the kind of a key that is not on P-256."""
     curve = getattr(getattr(found, "curve", None), "name", None)
     kind = f"on the curve {curve}" if curve else type(found).__name__.strip("_").removesuffix("Key")
     return f"it is a key {kind}, not one on P-256" if curve else f"it is of the kind {kind}, not ECDSA on P-256"

@@ -1,4 +1,4 @@
-"""What is known of the licences of all that a lock names: seen when layers were made or an audit looked.
+"""Look up the licences of all packages of a lock: from scans of layers and audits, else from the index.
 
 Of a wheel that this store has never read, the index may say it without the wheel (PEP 658, or ranges of the archive).
 That is the index's word alone, so only what an index says of the very file that the lock pins is taken.
@@ -30,7 +30,7 @@ _THREADS = 8
 
 
 def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Known:
-    """What the store knows, and what indexes say of the rest; what neither knows is missing. No wheel is fetched."""
+    """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
     found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, store))}
     missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
     if missing:

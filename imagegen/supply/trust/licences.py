@@ -38,7 +38,7 @@ class Restriction:
 
 
 def restricted(lock: Lock, known: Known) -> tuple[Restriction, ...]:
-    """What is in the image under terms that restrict redistribution; empty where nothing is known to be."""
+    """Return the packages under terms that restrict redistribution; empty where none is known."""
     found = []
     for entry in data("restricted")["licences"]:
         covers = [f"{each.name} {each.version}" for each in lock.packages if _covers(entry, each)]

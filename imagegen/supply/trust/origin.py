@@ -1,4 +1,4 @@
-"""Where a project's files come from: the repository, the commit, and whether something was changed since.
+"""The origin of a project's files: the repository, the commit, and whether something was changed since.
 
 Nothing that the repository names is run. Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs of pip's
 and SPDX's form "git+https://...".

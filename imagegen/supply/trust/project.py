@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +33,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
+    """An identity that may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
 
     `trust_root` is a Sigstore ClientTrustConfig (JSON) that names the services and their keys; None: the public ones.
     """
@@ -46,24 +45,13 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Exemption:
-    """A known vulnerability that is accepted until a day, and why."""
-
-    advisory: str  # "GHSA-...", "CVE-...", or what else the advisory is called
-    package: str | None  # of this one alone
-    because: str
-    until: Annotated[date, Field(strict=False)]  # YAML has it as text  # the last day
-
-
-@dataclass(frozen=True)
 class Project:
-    """What publish.yaml says; without the file, nothing and nobody."""
+    """The contents of publish.yaml; empty without the file."""
 
     to: str | None = None  # "ghcr.io/acme/rl": images go to repositories below it
     source: str | None = None  # address of the repository that holds the locks
     keys: tuple[Key, ...] = ()
     identities: tuple[Identity, ...] = ()
-    exemptions: tuple[Exemption, ...] = ()
 
 
 def load(directory: Path) -> Project:
@@ -107,7 +95,6 @@ def load(directory: Path) -> Project:
             Identity(name, each.issuer, each.subject, directory / each.trust_root if each.trust_root else None)
             for name, each in read.publish.identities.items()
         ),
-        tuple(Exemption(each.advisory, each.package, each.because, each.until) for each in read.publish.exemptions),
     )
 
 
@@ -117,19 +104,11 @@ class _Identity(Strict):
     trust_root: _Text | None = None  # file, from the project's directory
 
 
-class _Exemption(Strict):
-    advisory: _Text
-    package: _Text | None = None
-    because: _Text
-    until: Annotated[date, Field(strict=False)]  # YAML has it as text
-
-
 class _Publish(Strict):
     to: _Text | None = None
     source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = None
     keys: dict[_Text, _Text] = Field(default_factory=dict)  # name -> file, from the project's directory
     identities: dict[_Text, _Identity] = Field(default_factory=dict)
-    exemptions: list[_Exemption] = Field(default_factory=list)
 
 
 class _File(Strict):

@@ -1,4 +1,4 @@
-"""How an image came to be: SLSA provenance, the predicate of an in-toto statement about its manifest.
+"""The build record of an image: SLSA provenance, the predicate of an in-toto statement about its manifest.
 
 A pure function of the lock, of where it comes from, and of who builds. Sources: SLSA provenance v1
 (https://slsa.dev/spec/v1.0/provenance), in-toto attestation framework v1, ResourceDescriptor; GitHub Actions, "Default
@@ -28,7 +28,7 @@ _GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_WORKFLOW_REF", "GIT
 
 @dataclass(frozen=True)
 class Builder:
-    """Who builds: `id` is the platform that is trusted to say so, `run` the address of this run, where it has one."""
+    """The builder: `id` is the platform that is trusted to name it, `run` the address of this run, where it has one."""
 
     id: str
     run: str | None = None

@@ -14,7 +14,7 @@ _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
 
 
 def pypi(name: str, version: str, file: File | None) -> str:
-    """Of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
+    """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
     return _purl("pypi", name, version, {"file_name": file.filename if file else None})
 
 
@@ -25,7 +25,7 @@ def deb(package: Deb, suite: str | None) -> str:
 
 
 def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:
-    """Of a package that dpkg has somewhere; whose it is, the system's release says."""
+    """Return the purl of a package that dpkg lists; the system's release names the distribution."""
     vendor, codename = (release.id, release.codename) if release else ("debian", "")
     return _purl(
         f"deb/{quote(vendor, _PLAIN)}", name, package.version, {"arch": package.architecture, "distro": codename}
@@ -33,14 +33,16 @@ def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:
 
 
 def oci(repository: str, digest: str, platform: str) -> str:
-    """Of an image by its digest; `repository` is its name with registry and path, or its last part alone."""
+    """Return the purl of an image by its digest; `repository` is its name with registry and path, or its last part
+    alone.
+    """
     place, _, name = repository.rpartition("/")
     architecture = platform.rpartition("/")[2]
     return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if place else None})
 
 
 def git(name: str, version: str, url: str, commit: str) -> str:
-    """Of a commit's tree."""
+    """Return the purl of a commit's tree."""
     return _purl("generic", name, version, {"vcs_url": f"git+{url}@{commit}"})
 
 

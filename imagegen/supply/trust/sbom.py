@@ -32,7 +32,7 @@ Component = dict[str, Any]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of packages beside the lock; whatever is missing is said to be unknown."""
+    """The known licences of packages, beside the lock; a missing one is stated as unknown."""
 
     wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
@@ -227,7 +227,7 @@ def _pedigree(
     submodules: Iterable[Submodule] = (),
     patches: Iterable[LockedPatch] = (),
 ) -> Component:
-    """Of what it was made: an sdist or a commit with its submodules, and the patches on top."""
+    """Return the sources of a package: an sdist or a commit with its submodules, and the patches on top."""
     if git:
         own = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
     else:

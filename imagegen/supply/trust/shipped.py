@@ -1,4 +1,4 @@
-"""What is known of licences and releases beforehand: data/*.yaml, with sources and dates."""
+"""Data about licences and releases: data/*.yaml, with sources and dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who signs, and whose signature is believed."""
+"""Signers, and which signatures a project trusts."""
 
 from __future__ import annotations
 

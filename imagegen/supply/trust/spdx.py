@@ -44,7 +44,7 @@ class Terms:
 
 
 def of_wheel(stated: Licence) -> Terms:
-    """What METADATA says, the newest way of saying it first."""
+    """Return the licence terms of METADATA, by its newest field that has them."""
     if stated.expression:
         valid = _canonical(stated.expression)
         return Terms(valid, () if valid else (stated.expression[:_LONGEST_NAME],), declared=True)
@@ -102,7 +102,7 @@ def _quoted(text: str) -> str | None:
 
 
 def _place(text: str, words: str) -> int:
-    """Where words begin, however they are broken into lines."""
+    """Return where words begin, however they are broken into lines."""
     match = re.search(r"\s+".join(map(re.escape, words.split())), text, re.IGNORECASE)
     return match.start() if match else 0
 
@@ -118,7 +118,7 @@ def _only(classifiers: tuple[str, ...]) -> str | None:
 
 
 def _fits(expression: str, classifier: str) -> bool:
-    """Whether a classifier says nothing that the expression does not."""
+    """Return whether a classifier says nothing that the expression does not."""
     ids = [word for word in re.findall(r"[\w.+-]+", expression) if word not in _OPERATORS]
     patterns = data("spdx")["classifiers"].get(classifier, ())
     return any(fnmatchcase(each, pattern) for each in ids for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What a signature is about: an in-toto statement says of an image, by its digest, what a document says. Pure.
+"""In-toto statements: what a signed document says about an image, by its digest. Pure.
 
 Sources: in-toto attestation framework, Statement v1 (and v0.1, which `cosign attest` writes); what cosign 3.1.1 signs.
 """
@@ -50,7 +50,7 @@ def write(subject: str, predicate_type: str, predicate: bytes = b"{}") -> bytes:
 
 
 def read(data: bytes) -> Statement:
-    """What a statement says. Raises TrustError: malformed, or of a type that is not known."""
+    """Parse a statement. Raises TrustError for a malformed one or an unknown type."""
     try:
         document = parse(data)
         _require(document.get("_type") in _READ, f"its _type is {_short(document.get('_type'))}")
@@ -66,7 +66,7 @@ def read(data: bytes) -> Statement:
 
 
 def same(document: bytes, predicate: bytes) -> bool:
-    """Whether a document says what a statement's predicate says, however each is spelled."""
+    """Return whether a document says what a statement's predicate says, however each is spelled."""
     try:
         return canonical(parse(document)) == predicate
     except UnreadableError:

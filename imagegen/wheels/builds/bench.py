@@ -1,4 +1,4 @@
-"""Where builds are run: the engine or a builder of the user's, with the store beside it."""
+"""The environment of builds: the engine or a buildx builder, with the store beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bench:
 
     @property
     def place(self) -> str:
-        """What tells this machine from another that builds run on: memory is shared by those that agree in it."""
+        """The machine that builds run on: builds with an equal value share its memory."""
         return f"builder {self.builder}" if self.builder else str(self.engine.info().get("ID", "engine"))
 
     def layout(self, image: Image) -> str:

@@ -1,4 +1,4 @@
-"""Whether what a compiler made is what was asked for: nothing else gets into the wheelhouse."""
+"""Check a compiled wheel before it enters the wheelhouse."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _module(path: str) -> str:
 
 
 def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> None:
-    """What it asks for must be among what the resolution counted on, and there in a version that it takes."""
+    """Raise BuildError for a requirement of the wheel that the lock does not satisfy."""
     counted_on = {_parsed(each, build).name for each in build.requires}
     versions = {each.name: each.version for each in lock.packages}
     for needed in _needed(package, build, lock):

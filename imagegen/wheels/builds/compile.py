@@ -55,7 +55,7 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
 
 @contextmanager
 def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, LockedBuild]]:
-    """Those that nobody else has made, or is making, by name."""
+    """Claim the builds that no other process has made or is making; yield them by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
             told = f"{build.name} {build.version}: another imagegen compiles it; this one waits and takes what it makes"
@@ -65,7 +65,7 @@ def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, Loc
 
 @dataclass(frozen=True)
 class _Job:
-    """What every build of a lock needs, and what each starts from, by name."""
+    """The common input of a lock's builds, and the stage of each, by name."""
 
     lock: Lock
     stages: Mapping[str, Stage]
@@ -94,7 +94,7 @@ class _Job:
 
 
 def _spared(wheel: Path, bench: Bench) -> Path:
-    """Where a refused wheel is put: hours may have gone into it, and its error may be the recipe's."""
+    """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
     place = bench.settings.store.parent / "refused" / wheel.name
     with bench.store.explained():
         place.parent.mkdir(parents=True, exist_ok=True)

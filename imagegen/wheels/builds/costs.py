@@ -1,4 +1,4 @@
-"""What compiling a component takes: measured here, else as its recipe says, else as nobody knows."""
+"""The cost of compiling a component: measured here, else as its recipe states, else unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What buildx says of a build: the worker's own lines, the log, and running out of memory in all its disguises.
+"""Parse buildx plain progress: worker events, log lines, and every known form of an out-of-memory failure.
 
 Source of the format: plain progress of buildx 0.13 and 0.29: `#12 34.5 text` is a line of step 12 after 34.5 seconds,
 and `#12 ERROR: ...` its end. BuildKit repeats the log's end behind `------`.
@@ -99,11 +99,11 @@ class Ear:
 
     @property
     def log(self) -> str:
-        """What the programs of the build said."""
+        """The output of the build's programs."""
         return "".join(f"{line}\n" for line in self._log)
 
     def starved(self) -> str | None:
-        """What shows that the memory was not enough, of a build that failed; None: it failed for another reason."""
+        """The evidence that a failed build ran out of memory; None where it failed for another reason."""
         if self.failure and self.failure.cause:
             return (self.failure.what or "out of memory") if self.failure.cause == "memory" else None
         return disguise(list(self._log)[-_END:])
@@ -115,7 +115,7 @@ class Ear:
 
 
 def disguise(lines: Iterable[str]) -> str | None:
-    """What says in these lines that memory ran out; None: nothing does."""
+    """Return the first of these lines that shows an out-of-memory failure; None without one."""
     every = list(lines)
     if any("context canceled" in line for line in every):  # whoever stops a build has its programs killed too
         return None

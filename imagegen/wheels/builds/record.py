@@ -1,4 +1,4 @@
-"""What is kept of a wheel that was built: the file, and how it was made."""
+"""The record of a compiled wheel: the file, and how it was made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kept(
 
 
 def sentence(wheel: BuiltWheel, plan: Plan) -> str:
-    """What it took, beside what was expected."""
+    """Return the measured cost in words, beside the expected one."""
     record = wheel.record
     expected = f" ({duration(plan.seconds)} planned)" if plan.seconds is not None else ""
     return (

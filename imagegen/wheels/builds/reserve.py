@@ -40,13 +40,13 @@ def reserved(store: Store, place: str, memory: int, cores: int) -> Iterator[None
 
 
 def taken(store: Store, place: str) -> Taken:
-    """What builds on `place` hold now."""
+    """Return the memory and jobs that running builds on `place` hold."""
     held = [_held(path, place) for path in store.scratch.glob(f"{_PREFIX}*")]
     return Taken(sum(each.memory for each in held), sum(each.cores for each in held))
 
 
 def _held(path: Path, place: str) -> Taken:
-    """What a reservation holds; nothing for another place's, and for one whose maker is gone."""
+    """Return what a reservation holds; nothing for another place's, and for one whose process has ended."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(handle) as file:

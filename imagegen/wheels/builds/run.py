@@ -31,7 +31,7 @@ _FIXES = {
 
 @dataclass(frozen=True)
 class Stage:
-    """What a build starts from. The image is in the store."""
+    """The input of a build. The image is in the store."""
 
     lock: Lock  # with this build alone
     recipes: Mapping[str, Recipe]  # by package

@@ -1,4 +1,4 @@
-"""What can be known of a build's sources before a toolchain is fetched: whether they are what the recipe says."""
+"""Check a build's sources before its toolchain is fetched: are they what the recipe says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def require_sources(build: LockedBuild, store: Store) -> None:
 
 
 def _require_release(build: LockedBuild, pyproject: Path) -> None:
-    """Of sources that state their version in pyproject.toml, where no backend may change it (PEP 621)."""
+    """Raise BuildError where pyproject.toml states another version (PEP 621: no backend may change it)."""
     stated = _stated(pyproject)
     if stated is None:
         return

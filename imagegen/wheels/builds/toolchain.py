@@ -1,4 +1,4 @@
-"""What a build starts from: the layers that the cell has anyway, of the wheels that it is compiled against."""
+"""The image that a build starts from: the cell's own layers with the wheels that it is compiled against."""
 
 from __future__ import annotations
 

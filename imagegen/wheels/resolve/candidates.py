@@ -1,4 +1,4 @@
-"""Where the wheels of a component that needs a compiler are looked for on this machine."""
+"""The places on this machine where wheels of compiled components are looked for."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def places(
 
 
 def index(alias: str, package: str, settings: Settings, client: Client) -> Listing | None:
-    """What the alias's index has of a package today, whatever a lock's as-of time; None where it has no address."""
+    """Return what the alias's index lists of a package today, whatever a lock's cutoff; None where it has no
+    address.
+    """
     url = indexes.url_of(alias, settings)
     return Listing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
 
@@ -76,7 +78,7 @@ def version_of(component: Component, specifier: str, recipe: Recipe | None, cata
 
 
 def need_of(component: Component, version: str, cell: Cell, locked: Lock | None, recipe: Recipe | None) -> Need:
-    """What a cell needs of a component, from its lock where it has one, else from what the matrix pins.
+    """Return a cell's requirement on a component, from its lock where it has one, else from the matrix's pin.
 
     Raises LockError where only a lock can tell which torch it has.
     """

@@ -1,4 +1,4 @@
-"""Where the wheel of a compiled component comes from: the places of this machine, and what a lock holds of one."""
+"""Choose the wheel of a compiled component from the places of this machine, and lock it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Places:
         return chosen
 
     def _tell(self, need: Need, found: Sequence[Candidate], chosen: Candidate | None) -> None:
-        """What was chosen; where that is none's wheel, what the best candidate of each place lacks."""
+        """Report the choice; for a source build, what the best candidate of each place lacks."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
         self.progress.say(f"{need.package} {need.version}: {answer}")
         if chosen is None or chosen.place is Place.SOURCE:
@@ -70,7 +70,7 @@ class Places:
 
 
 def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:
-    """What stands in the lock for a wheel that was found."""
+    """Return the locked form of a wheel that was found."""
     assert found.sha256 and found.size is not None  # noqa: S101 - its file was examined
     index = {Place.CATALOGUE: URL, Place.LINKS: LINKS}.get(found.place, each.requirement.index)
     file = File(

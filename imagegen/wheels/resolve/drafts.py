@@ -83,7 +83,7 @@ class Drafter:
         return replace(draft, choice=f"{found.place}: {found.reason}")
 
     def _still_fits(self, wheel: LockedWheel, each: Compiled) -> bool:
-        """Whether it is of the release, and for this base: another one may have an older glibc."""
+        """Return whether it is of the release, and for this base: another one may have an older glibc."""
         tagged = self.target.best([(wheel.file.filename, wheel)])
         return tagged is not None and Version(wheel.version).public == each.version
 

@@ -228,7 +228,7 @@ def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
 
 
 def _settled(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
-    """What of the compiled may stay, by package: a wheel that was chosen does as long as it is for the same torch.
+    """Return the compiled packages that may stay, by package: a chosen wheel stays as long as it is for the same torch.
 
     So a place that cannot be reached today turns no wheel into a build.
     """
@@ -375,7 +375,7 @@ class _Maker:
         return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
 
     def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
-        """What a build backend needs, complete and exact: no part of the image."""
+        """Return the build requirements of a backend, complete and exact; they are no part of the image."""
         if not pins:
             return ()
         question = Question(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))

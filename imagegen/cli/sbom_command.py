@@ -1,0 +1,52 @@
+"""imagegen sbom: the bill of materials of a locked cell, as publishing attaches it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import click
+
+from imagegen.app.publisher import expected_digest
+from imagegen.cli.app import App, pass_app
+from imagegen.core import data
+from imagegen.core.errors import LockError, UsageError
+from imagegen.supply.trust import known
+from imagegen.supply.trust.sbom import sbom
+from imagegen.wheels import builds
+
+
+@click.command("sbom")
+@click.argument("cell")
+@click.option(
+    "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE, not stdout."
+)
+@pass_app
+def command(app: App, *, cell: str, output: Path | None) -> None:
+    """Print the CycloneDX document about CELL's image: packages, sources, hashes and licences.
+
+    The document names the image by its digest, which comes from the lock's record or from an earlier build. Licences of
+    wheels that were never read here are read from the index; nothing is built or published.
+    """
+    (chosen, *others) = app.matrix.select(cell)
+    if others:
+        raise UsageError(f"{cell} matches several cells", code="usage-several-cells", fix="name one of them")
+    lock, _ = builds.with_local_wheels(app.fresh_lock(chosen), app.store)
+    digest = expected_digest(lock, app.store, "zstd")
+    if digest is None:
+        raise LockError(
+            f"the digest of {chosen.id} is not known",
+            code="lock-no-record",
+            where=str(app.lock_path(chosen)),
+            why="the lock has no record, and the image was not built here",
+            fix=f"`imagegen lock {chosen.id} --record` or `imagegen build {chosen.id}`",
+        )
+    document = sbom(lock, digest, known.known(lock, app.store, app.sources(chosen), app.progress))
+    if output is None:
+        click.echo(document, nl=False)
+        return
+    try:
+        data.write(output, document)
+    except OSError as error:
+        why = error.strerror or errno.errorcode.get(error.errno or 0)
+        raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
