@@ -296,8 +296,8 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("pattern", "new", "part"),
     [
-        (r'sha256 = "[0-9a-f]{64}"', f'sha256 = "{"0" * 63}"', "uv.sha256"),
-        (r'sha256 = "[0-9a-f]{64}"', 'sha256 = "../../../etc/passwd"', "uv.sha256"),
+        (r'sha256 = "[0-9a-f]{64}"', f'sha256 = "{"0" * 63}"', "base.debs[1].sha256"),
+        (r'sha256 = "[0-9a-f]{64}"', 'sha256 = "../../../etc/passwd"', "base.debs[1].sha256"),
         (r"size = \d+", "size = -5", "greater than or equal to 0"),
         (r"size = \d+", f"size = {'9' * 400}", "less than"),
         (r"size = \d+", f"size = {'9' * 5000}", "digits"),
@@ -305,7 +305,7 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
         (r'kind = "debian"', 'kind = "alpine"', "'debian'"),
         (r'name = "adduser"', 'name = "adduser-"', "base.debs[1].name"),
         (r'name = "adduser"', 'name = "--evil"', "base.debs[1].name"),
-        (r'archive = "debian"', 'archive = "evil"', "archives name an unknown archive: evil"),
+        (r'archive = "debian"', 'archive = "evil"', "debs name an unknown archive: evil"),
         (r'"debian/bookworm" = ', '"evil/bookworm" = ', "evil"),
         (r'path = "pool', 'path = "../pool', "base.debs[1].path"),
         (r'path = "pool', 'path = "/pool', "base.debs[1].path"),

@@ -160,6 +160,7 @@ TORCH_PATH = 'path = "packages/a/torch-2.13.0+cpu-py3-none-any.whl"'
         ('version = "0.13.8"', "version = 1", "version = 1", "valid string"),
         ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "as-of"),
         ("size = 1000", "size = -1", "size = -1", "greater than or equal"),
+        ("size = 1000", '".file" = {}\nsize = 1000', "[[wheel]]", "unknown key '.file'"),
         ("size = 1000", "size = true", "size = true", "valid integer"),
         ('name = "libc6", version = "1:2.3', 'name = "libc6", version = "$(x)', "$(x)", "base.debs[2].version"),
         ('name = "libc6"', 'name = "aaa"', None, "debs are not sorted"),

@@ -38,6 +38,8 @@ def inline(*, required: bool = False, **parts: tuple[str, ...]) -> Callable[[Any
     def nest(table: Any) -> Any:
         if not isinstance(table, dict):
             return table
+        if hidden := [key for key in table if str(key).startswith(".")]:
+            raise ValueError(f"unknown key {hidden[0]!r}")
         moved = {f".{name}": {key: table[key] for key in keys if key in table} for name, keys in parts.items()}
         inlined = {key for keys in parts.values() for key in keys}
         return {key: value for key, value in table.items() if key not in inlined} | {
