@@ -60,7 +60,7 @@ def in_store(store: Store, path: Path) -> LockedWheel:
     digest = hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
     os.link(path, store.path(f"sha256:{digest}"))
     name, version, _, _ = parse_wheel_filename(path.name)
-    return LockedWheel(name, str(version), File(path.name, digest, path.stat().st_size, "pypi"), ())
+    return LockedWheel(name, str(version), File(path.name, path.stat().st_size, digest, "pypi"), via=())
 
 
 def main() -> None:

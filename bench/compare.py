@@ -210,7 +210,7 @@ def _repinned(locked: Lock) -> Lock:
     ]
     version, package = max((pair for pair in earlier if not pair[0].is_prerelease), key=lambda pair: pair[0])
     size = _size(package.url)
-    file = File(package.filename, package.digests["sha256"], size, old.file.index)
+    file = File(package.filename, size, package.digests["sha256"], old.file.index)
     fresh = replace(old, version=str(version), file=file)
     return replace(locked, wheels=tuple(fresh if wheel is old else wheel for wheel in locked.wheels), record=None)
 

@@ -10,4 +10,4 @@ LOCKED = LockedInterpreter("debian12-3.11", "3.11.2", "/usr/bin/python3.11")
 
 _NAME = "cpython-3.12.14+20260814-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
 ARCHIVE = InterpreterArchive(_NAME, "c" * 64, f"https://downloads.example.org/20260814/{_NAME.replace('+', '%2B')}")
-STANDALONE = LockedInterpreter("standalone-3.12", "3.12.14", "/opt/python/3.12/bin/python3.12", ARCHIVE, "20260814")
+STANDALONE = LockedInterpreter("standalone-3.12", "3.12.14", "/opt/python/3.12/bin/python3.12", "20260814", ARCHIVE)

@@ -66,7 +66,18 @@ class Week:
 
     def first(self, as_of: str) -> Lock:
         """The lock of a time, made without any search."""
-        empty = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, as_of, BASE, LOCKED, (), ())
+        empty = Lock(
+            cell=self.cell.id,
+            image="x",
+            axes=self.cell.axes,
+            inputs=self.cell.inputs,
+            uv=UV,
+            as_of=as_of,
+            base=BASE,
+            interpreter=LOCKED,
+            wheels=(),
+            env=(),
+        )
         return self.resolve(as_of, empty, (), {})
 
     def propose(self, before: Lock | None, as_of: str) -> Proposal:

@@ -27,7 +27,7 @@ components:
 images:
   demo: {description: Small., purpose: Tests., base: debian12, components: {demo: {because: Tests.}}}
 """
-PYTHON = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/main/p/python3.11.deb")
+PYTHON = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
 BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-11-20T00:00:00Z"}, (PYTHON,))
 
 
@@ -59,16 +59,16 @@ class Project:
         }
         cell = _cell()
         version = importlib.metadata.version("uv")  # a lock keeps the uv that runs here: no index is asked for it
-        uv = LockedWheel("uv", version, File(f"uv-{version}-py3-none-any.whl", "0" * 64, 1, "pypi"), via=())
+        uv = LockedWheel("uv", version, File(f"uv-{version}-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         start = Lock(
-            CELL,
-            "demo",
-            dict(cell.axes),
-            dict(cell.inputs),
-            uv,
-            "2026-11-20T00:00:00Z",
-            self.base,
-            LOCKED,
+            cell=CELL,
+            image="demo",
+            axes=dict(cell.axes),
+            inputs=dict(cell.inputs),
+            uv=uv,
+            as_of="2026-11-20T00:00:00Z",
+            base=self.base,
+            interpreter=LOCKED,
             wheels=(),
             env=(),
         )

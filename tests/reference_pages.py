@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+from imagegen.plan.lock.schema import LockFile
 
 from imagegen.cli.commands import cli
 from imagegen.core import errors
-from imagegen.plan.lock.schema import LockFile
 from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
 

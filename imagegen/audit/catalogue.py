@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean, unprintable
+from imagegen.core.types import Name, Strict
 
 _FOLDER = Path(__file__).parent / "data" / "findings"
 
@@ -28,22 +29,19 @@ def _line(text: str) -> str:
 
 
 _Text = Annotated[str, AfterValidator(_line)]
-_Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
-class Entry(BaseModel):
+class Entry(Strict):
     """The explanation of one finding id. Each text is one line."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    severity: Severity  # the usual one; a finding says its own
+    severity: Annotated[Severity, Field(strict=False)]  # text in YAML; the usual one; a finding says its own
     title: _Text  # a few words, without a full stop
     meaning: _Text
     fix: _Text
     source: _Text  # where it is known from, with a date where that is a page
 
 
-_FILE = TypeAdapter(dict[_Id, Entry])
+_FILE = TypeAdapter(dict[Name, Entry])
 
 
 def explain(name: str) -> Entry:

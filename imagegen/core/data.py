@@ -6,7 +6,9 @@ import errno
 import os
 import stat
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
@@ -71,3 +73,12 @@ def write(path: Path, content: bytes) -> None:
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as json's `object_pairs_hook`. Raises ValueError for a name that it has twice."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f'"{twice}" is given twice')
+    return table

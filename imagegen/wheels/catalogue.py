@@ -15,13 +15,14 @@ from typing import Annotated
 from urllib.parse import quote, unquote, urlsplit
 
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from imagegen.audit.torch_exports import minor
 from imagegen.core import data
+from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
+from imagegen.core.types import Strict
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix import fields as f
 from imagegen.plan.matrix.faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
@@ -155,44 +156,38 @@ def _placeholders(text: str) -> str:
     return text
 
 
-# Plain HTTP is for a server on this machine, as in locks.
-_HOST = r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?"
-_Url = Annotated[str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300, meaning=f.HTTPS)]
+_Url = Annotated[str, t.string(t.HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300, meaning=t.HTTPS)]
 _Pattern = Annotated[
-    str, f.string(_HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300, meaning=f.HTTPS), AfterValidator(_placeholders)
+    str, t.string(t.HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300, meaning=t.HTTPS), AfterValidator(_placeholders)
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _ReleaseEntry(_Strict):
+class _ReleaseEntry(Strict):
     url: _Pattern
-    torch: list[f.Minor] = []
-    cuda: list[Annotated[str, f.string(r"[1-9][0-9]")]] = []
-    python: list[f.Minor] = []
+    torch: list[t.Minor] = []
+    cuda: list[Annotated[str, t.string(r"[1-9][0-9]")]] = []
+    python: list[t.Minor] = []
 
 
-class _FileEntry(_Strict):
+class _FileEntry(Strict):
     url: _Url
-    sha256: Annotated[str, f.string(r"[0-9a-f]{64}")]
-    size: Annotated[str, f.string(r"[1-9][0-9]{0,11}")]
+    sha256: t.Sha256
+    size: Annotated[str, t.string(r"[1-9][0-9]{0,11}")]
 
 
-class _Entry(_Strict):
+class _Entry(Strict):
     """The wheels of one publisher and one package."""
 
-    package: f.Distribution
-    description: f.Text
-    source: f.Text
-    date: f.Date
-    releases: dict[f.VersionText, _ReleaseEntry] = {}
+    package: t.Distribution
+    description: t.Text
+    source: t.Text
+    date: t.Date
+    releases: dict[t.PackageVersion, _ReleaseEntry] = {}
     files: list[_FileEntry] = []
 
 
-class _File(_Strict):
-    catalogue: dict[f.Name, _Entry] = Field(default={})
+class _File(Strict):
+    catalogue: dict[t.Name, _Entry] = Field(default={})
 
 
 def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.Document, _File]:

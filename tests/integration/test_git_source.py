@@ -63,9 +63,9 @@ def build(
     settings = Settings.from_environment({"HOME": "/nonexistent", "PATH": os.environ["PATH"]})
     url = f"{server.url}/demo.git"
     archive = git.archive(git.Source(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
-    file = File("demo-1.0.tar", archive.digest.removeprefix("sha256:"), archive.size, GIT)
+    file = File("demo-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), GIT)
     workshop = Workshop(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
-    made = sdist.build("demo", "1.0", LockedSdist(file, (), LockedGit("main", url, commit, tree, folder)), workshop)
+    made = sdist.build("demo", "1.0", LockedSdist(file, (), git=LockedGit("main", url, commit, tree, folder)), workshop)
     assert made.index == GIT
     with zipfile.ZipFile(io.BytesIO(debian.store.read(made.digest))) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist()}

@@ -37,7 +37,7 @@ def build(debian: Debian, backend: str, *members: tarfile.TarInfo) -> File:
             archive.addfile(member)
     data = gzip.compress(packed.getvalue(), mtime=0)
     debian.store.write(data)
-    source = File("demo-1.0.tar.gz", hashlib.sha256(data).hexdigest(), len(data), "pypi")
+    source = File("demo-1.0.tar.gz", len(data), hashlib.sha256(data).hexdigest(), "pypi")
     workshop = Workshop(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     return sdist.build("demo", "1.0", LockedSdist(source, ()), workshop)
 

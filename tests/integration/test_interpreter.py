@@ -80,7 +80,7 @@ def small(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Small:
     pack(debian.rootfs, room / "links" / NAME)
     sha256 = hashlib.sha256((room / "links" / NAME).read_bytes()).hexdigest()
     file = InterpreterArchive(NAME, sha256, f"http://127.0.0.1:9/20260814/{NAME}")
-    python = LockedInterpreter("standalone-3.11", "3.11.2", f"{HOME}/bin/python3.11", file, "20260814")
+    python = LockedInterpreter("standalone-3.11", "3.11.2", f"{HOME}/bin/python3.11", "20260814", file)
     env = {**os.environ, "PIP_FIND_LINKS": str(room / "links")}
     return Small(replace(made, interpreter=python), Settings.from_environment(env))
 

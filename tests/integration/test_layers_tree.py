@@ -69,21 +69,21 @@ def lock_of(wheels: list[Path], store: Store) -> Lock:
         data = path.read_bytes()
         store.write(data)
         name, version = path.name.split("-")[:2]
-        file = File(path.name, digest_of(data).removeprefix("sha256:"), len(data), "pypi")
-        locked.append(LockedWheel(name.lower().replace("_", "-"), version, file, ()))
+        file = File(path.name, len(data), digest_of(data).removeprefix("sha256:"), "pypi")
+        locked.append(LockedWheel(name.lower().replace("_", "-"), version, file, via=()))
     base = LockedBase("test", "debian", "test", {}, ())
     axes = {"python": "3.11", "platform": "linux/amd64"}
     return Lock(
-        "test",
-        "test",
-        axes,
-        {},
-        locked[0],
-        "2026-01-01T00:00:00Z",
-        base,
-        LockedInterpreter("test", "3.11", interpreter()),
-        tuple(locked),
-        (),
+        cell="test",
+        image="test",
+        axes=axes,
+        inputs={},
+        uv=locked[0],
+        as_of="2026-01-01T00:00:00Z",
+        base=base,
+        interpreter=LockedInterpreter("test", "3.11", interpreter()),
+        wheels=tuple(locked),
+        env=(),
     )
 
 

@@ -50,9 +50,18 @@ def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:
     settings = with_indexes(replace(settings, store=debian.store.root), cell.indexes)
-    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     based = Lock(
-        cell.id, cell.image, cell.axes, cell.inputs, old_uv, "2026-11-20T00:00:00Z", debian.locked, LOCKED, (), ()
+        cell=cell.id,
+        image=cell.image,
+        axes=cell.axes,
+        inputs=cell.inputs,
+        uv=old_uv,
+        as_of="2026-11-20T00:00:00Z",
+        base=debian.locked,
+        interpreter=LOCKED,
+        wheels=(),
+        env=(),
     )
     lock = relock(cell, based, settings, debian.store)
     assert lock.uv.version == importlib.metadata.version("uv")

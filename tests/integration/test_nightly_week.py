@@ -15,7 +15,7 @@ from tests.nightly_week import Week, day, rule, versions
 
 pytestmark = pytest.mark.integration
 
-RECORD = Record(1, "zstd", (), "sha256:" + "0" * 64)
+RECORD = Record(1, "zstd", "sha256:" + "0" * 64, ())
 
 
 def moved(proposal: Proposal) -> dict[str, tuple[str | None, str | None]]:

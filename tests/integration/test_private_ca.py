@@ -16,7 +16,7 @@ import zstandard
 
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import File, Lock, LockedEnv, LockedWheel
+from imagegen.plan.lock.model import File, Lock, LockedWheel
 from tests.integration.places import Built, Place
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 from tests.wheels import make_wheel
@@ -96,19 +96,19 @@ def place(
     (tmp_path / "matrices" / "mine.yaml").write_text(MINE.replace("PACKAGE", getattr(request, "param", "demo")))
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
     theirs = sb3_maskable.lock
-    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
-    env_of_cell = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    env_of_cell = cell.env
     based = Lock(
-        cell.id,
-        cell.image,
-        cell.axes,
-        cell.inputs,
-        old_uv,
-        theirs.as_of,
-        theirs.base,
-        theirs.interpreter,
-        (),
-        env_of_cell,
+        cell=cell.id,
+        image=cell.image,
+        axes=cell.axes,
+        inputs=cell.inputs,
+        uv=old_uv,
+        as_of=theirs.as_of,
+        base=theirs.base,
+        interpreter=theirs.interpreter,
+        wheels=(),
+        env=env_of_cell,
     )
     lock.write(based, tmp_path / "locks" / f"{cell.id}.toml")
     return Place(tmp_path, None, env=env)

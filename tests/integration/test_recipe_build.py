@@ -28,7 +28,8 @@ from imagegen.image.layers import environment, support
 from imagegen.image.layers.image import labels
 from imagegen.image.layers.install import parents, pyc_path
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock, LockedEnv
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from tests.integration.places import Built, Place, docker_command, relocked
@@ -174,8 +175,8 @@ def paths_of(layout: Path) -> set[str]:
 
 
 def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list[str], tmp_path: Path) -> None:
-    env = tuple(LockedEnv(f"X{n:02}", f" a{piece} b\\", piece) for n, piece in enumerate(VISIBLE))
-    env += (LockedEnv("Y", "$HOME is \"$(pwd)\" or '`id`' in C:\\new\\", "It ends as a line goes on. \\"),)
+    env = tuple(EnvVar(f"X{n:02}", f" a{piece} b\\", piece) for n, piece in enumerate(VISIBLE))
+    env += (EnvVar("Y", "$HOME is \"$(pwd)\" or '`id`' in C:\\new\\", "It ends as a line goes on. \\"),)
     wheels = tuple(replace(LOCK.wheels[0], name=f"x{n}", because=f"{piece}\\") for n, piece in enumerate(VISIBLE))
     locked = replace(LOCK, env=env, wheels=wheels)
     rendered = recipe.render(locked, f"imagegen-test-{secrets.token_hex(4)}:1")

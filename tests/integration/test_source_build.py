@@ -103,7 +103,7 @@ def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: P
     store.path(debian.layer.diff_id).hardlink_to(debian.store.path(debian.layer.diff_id))
     blobs = ((debian.layer.diff_id, debian.layer.size), (top, size))
     layers = tuple(registry.Layer(_LAYER, digest, size, digest) for digest, size in blobs)
-    content = registry.Image(top, top, layers, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""))
+    content = registry.Image(top, top, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""), layers)
     return LockedBase("compilers", "registry", None, {}, (), "a.invalid/base:1", content)
 
 
@@ -117,7 +117,7 @@ def locked_on(below: LockedBase, store: Store) -> Lock:
         because="Tests.",
         via=(),
         choice="no index has it",
-        source=File("tiny_ext-1.0.tar.gz", sha256, len(source), "pypi"),
+        source=File("tiny_ext-1.0.tar.gz", len(source), sha256, "pypi"),
         git=None,
         submodules=(),
         patches=(),
@@ -131,7 +131,18 @@ def locked_on(below: LockedBase, store: Store) -> Lock:
     )
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     uv = committed("sb3-maskable-cpu-py311").uv
-    made = Lock("tiny-cpu-py311", "tiny", axes, {}, uv, "2026-11-20T00:00:00Z", below, LOCKED, wheels=(), env=())
+    made = Lock(
+        cell="tiny-cpu-py311",
+        image="tiny",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-11-20T00:00:00Z",
+        base=below,
+        interpreter=LOCKED,
+        wheels=(),
+        env=(),
+    )
     return replace(made, builds=(keyed(build, made),))
 
 

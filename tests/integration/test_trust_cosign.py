@@ -193,7 +193,7 @@ def tampered(image: str, good: Bundle, ours: Signer, theirs: Signer) -> dict[str
         "altered": (bundle.write(said, good.signature, good.material), "the signature is wrong"),
         "stranger": (theirs.sign(said), ""),
         "retyped": (json.dumps(retyped).encode(), "its payloadType is"),
-        "twice": (f'{twice},"payloadType":"application/json"}}}}'.encode(), "stands twice in one object"),
+        "twice": (f'{twice},"payloadType":"application/json"}}}}'.encode(), "is given twice"),
         "malformed": (b"{", "it is not JSON"),
     }
 

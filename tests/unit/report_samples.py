@@ -22,10 +22,10 @@ from tests.unit.test_recipe import LOCK
 
 GPU = Gpu("sm_120", "12.0", "blackwell", ("RTX 5090", "RTX PRO 6000"))
 _LAYERS = (
-    RecordedLayer("base", "sha256:k0", "sha256:i0", "sha256:d0", 44_000_000),
-    RecordedLayer("torch", "sha256:k1", "sha256:i1", "sha256:d1", 213_000_000),
+    RecordedLayer("base", 44_000_000, "sha256:d0", "sha256:i0", "sha256:k0"),
+    RecordedLayer("torch", 213_000_000, "sha256:d1", "sha256:i1", "sha256:k1"),
 )
-RECORD = Record(1, "zstd", _LAYERS, "sha256:" + "e" * 64)
+RECORD = Record(1, "zstd", "sha256:" + "e" * 64, _LAYERS)
 AUDIT = AuditReport(
     "tiny-gpu",
     (

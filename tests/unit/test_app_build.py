@@ -74,11 +74,22 @@ class Machine:
     def lock(self, content: bytes) -> Lock:
         data = make_wheel(self.root, {"demo.py": content}).read_bytes()
         digest = self.store.write(data).removeprefix("sha256:")
-        wheel = LockedWheel("demo", "1.0", File("demo-1.0-py3-none-any.whl", digest, len(data), "pypi"), ())
-        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+        wheel = LockedWheel("demo", "1.0", File("demo-1.0-py3-none-any.whl", len(data), digest, "pypi"), via=())
+        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         base = LockedBase("debian12", "debian", "bookworm", {}, ())
         axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-        return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, (wheel,), ())
+        return Lock(
+            cell="demo-cpu-py311",
+            image="demo",
+            axes=axes,
+            inputs={},
+            uv=uv,
+            as_of="2026-01-01T00:00:00Z",
+            base=base,
+            interpreter=LOCKED,
+            wheels=(wheel,),
+            env=(),
+        )
 
     def record(self, lock: Lock) -> Record:
         return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))

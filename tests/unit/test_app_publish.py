@@ -46,12 +46,23 @@ EMPTY = b"{}"
 
 def lock_of(version: str) -> Lock:
     wheel = LockedWheel(
-        "demo", version, File(f"demo-{version}-py3-none-any.whl", digest_of(version.encode())[7:], 9, "pypi"), ()
+        "demo", version, File(f"demo-{version}-py3-none-any.whl", 9, digest_of(version.encode())[7:], "pypi"), via=()
     )
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-11-20T00:00:00Z", base, LOCKED, (wheel,), ())
+    return Lock(
+        cell="demo-cpu-py311",
+        image="demo",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-11-20T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=(wheel,),
+        env=(),
+    )
 
 
 class World:

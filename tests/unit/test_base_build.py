@@ -39,7 +39,7 @@ DATES = {
 
 def deb(name: str, data: bytes, archive: str = "debian") -> Deb:
     path = f"pool/{name}_1~2+b1.deb"
-    return Deb(name, "1:1~2+b1", "amd64", hashlib.sha256(data).hexdigest(), len(data), archive, path)
+    return Deb(name, "1:1~2+b1", "amd64", len(data), hashlib.sha256(data).hexdigest(), archive, path)
 
 
 def locked(*debs: Deb) -> LockedBase:

@@ -44,7 +44,7 @@ def packages(draw: st.DrawFn) -> list[Deb]:
         digest = draw(st.text("0123456789abcdef", min_size=64, max_size=64))
         archive = draw(st.sampled_from(sorted(ROOTS)))
         path = f"pool/main/{name}/{name}_{version.removeprefix('1:')}_amd64.deb"
-        debs.append(Deb(name, version, "amd64", digest, draw(st.integers(0, 10**9)), archive, path))
+        debs.append(Deb(name, version, "amd64", draw(st.integers(0, 10**9)), digest, archive, path))
     return debs
 
 

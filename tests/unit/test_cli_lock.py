@@ -29,7 +29,7 @@ def here(tmp_path: Path) -> Machine:
 def locked_directory(here: Machine, folder: Path) -> Lock:
     """A lock with a build from `folder`, as it is now."""
     archive = git.pack(folder, "demo-ext-1.0", here.store)
-    source = File("demo_ext-1.0.tar", archive.digest.removeprefix("sha256:"), archive.size, LOCAL)
+    source = File("demo_ext-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), LOCAL)
     return replace(WITH_BUILD, builds=(replace(BUILD, source=source),))
 
 

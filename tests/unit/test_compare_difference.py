@@ -15,7 +15,8 @@ from imagegen.core.data import shipped
 from imagegen.core.registry import Config, Image, Layer
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedEnv, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import words
 from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
@@ -54,8 +55,8 @@ def recorded(locked: Lock) -> Lock:
     """With a record as a build would give: a layer's digest follows from its key, and it weighs what its wheels do."""
     layers = [("base", "sha256:" + "b" * 64, 44_000_000)]
     layers += [(part.name, part.key, sum(each.file.size for each in part.wheels) or 300) for part in plan(locked)]
-    rows = tuple(RecordedLayer(name, key, key, key, size) for name, key, size in layers)
-    return replace(locked, record=Record(2, "zstd", rows, "sha256:" + hashed("image", str(rows))))
+    rows = tuple(RecordedLayer(name, size, key, key, key) for name, key, size in layers)
+    return replace(locked, record=Record(2, "zstd", "sha256:" + hashed("image", str(rows)), rows))
 
 
 def flash(torch: str) -> LockedBuild:
@@ -103,7 +104,7 @@ def test_the_sentence_of_a_changelog() -> None:
 
 def variants() -> dict[str, tuple[Lock, Lock, Known]]:
     """Name -> before, after, what is known: one for each kind of sentence."""
-    debs = tuple(Deb(f"lib{n}", "1.0", "amd64", hashed("lib", str(n)), 10, "debian", "x") for n in range(5))
+    debs = tuple(Deb(f"lib{n}", "1.0", "amd64", 10, hashed("lib", str(n)), "debian", "x") for n in range(5))
     newer = (*(replace(deb, version="1.1") for deb in debs[:4]), replace(debs[4], version="1.0~rc1"))
     many = [pinned(f"light{n}", "1.0") for n in range(6)]
     moved = [*(pinned(f"light{n}", "2.0") for n in range(4)), pinned("light4", "0.9"), pinned("light6", "1.0")]
@@ -139,7 +140,7 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
         ),
         "surroundings": (
             recorded(stack(*many)),
-            recorded(stack(*many, gpu=gpu, env=(LockedEnv("A", "1", "."), LockedEnv("B", "2", ".")))),
+            recorded(stack(*many, gpu=gpu, env=(EnvVar("A", "1", "."), EnvVar("B", "2", ".")))),
             WORKS,
         ),
         "another Python": (recorded(stack(*many)), recorded(_python(stack(*many))), WORKS),
@@ -234,7 +235,7 @@ def test_an_image_without_a_lock_tells_its_main_versions() -> None:
     labels = {"dev.imagegen.version.torch": "2.12.0", "dev.imagegen.gpu.driver": "570.1", "else": "x"}
     config = Config(("PATH=/bin",), (), (), "", "", labels)
     layers = (Layer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),)
-    bare = of_image("x:1", "labels", Image("sha256:" + "3" * 64, "sha256:" + "4" * 64, layers, config))
+    bare = of_image("x:1", "labels", Image("sha256:" + "3" * 64, "sha256:" + "4" * 64, config, layers))
     found = difference(bare, side(recorded(AFTER)))
     assert [(each.name, each.before, each.after) for each in found.components] == [
         ("torch", "2.12.0", "2.14.0"),

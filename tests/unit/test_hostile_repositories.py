@@ -49,7 +49,7 @@ recipes:
 def compiling(root: Path) -> Project:
     """A project whose image has a component that is compiled from the project's directory `kernels`."""
     compiler, headers = (
-        Deb(name, "1", "amd64", "a" * 64, 1, "debian", f"pool/{name}.deb") for name in ("g++", "python3.11-dev")
+        Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in ("g++", "python3.11-dev")
     )
     project = Project(root, base=replace(BASE, debs=(compiler, *BASE.debs, headers)))
     demo = project.root / "matrices/demo.yaml"

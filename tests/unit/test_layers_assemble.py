@@ -69,15 +69,26 @@ def locked(
     filename, info = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
     data = make_wheel(tmp_path, files, filename=filename, info=info, metadata=metadata).read_bytes()
     digest = store.write(data).removeprefix("sha256:")
-    return LockedWheel(name, "1.0", File(filename, digest, len(data), "pypi"), ())
+    return LockedWheel(name, "1.0", File(filename, len(data), digest, "pypi"), via=())
 
 
 def lock_of(*wheels: LockedWheel) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     wheels = tuple(sorted(wheels, key=lambda wheel: wheel.name))
-    return Lock("demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, wheels, ())
+    return Lock(
+        cell="demo-cpu-py311",
+        image="demo",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-01-01T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=wheels,
+        env=(),
+    )
 
 
 @pytest.fixture

@@ -35,11 +35,22 @@ def lock_of(*names: str, winners: tuple[Winner, ...] = ()) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     uv, *wheels = (
-        LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+        LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         for name in ("uv", *sorted(names))
     )
     return Lock(
-        "demo-cpu-py311", "demo", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, tuple(wheels), (), None, winners
+        cell="demo-cpu-py311",
+        image="demo",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-01-01T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=tuple(wheels),
+        env=(),
+        record=None,
+        winners=winners,
     )
 
 
@@ -182,7 +193,7 @@ def test_a_winner_written_by_hand_is_checked(before: str, after: str) -> None:
     [
         ("over: [full]", "over: [headless]", "cannot win over itself"),
         ("over: [full]", "over: []", "at least 1"),
-        ("over: [full]", "over: [Full]", "must match"),
+        ("over: [full]", "over: [Full]", "normalised package name"),
         ('"*/site', '"site', "must match"),
         ('"*/site', '"*/si\\nte', "must match"),
         ("source: s", "from: s", "unknown key"),

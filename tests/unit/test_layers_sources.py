@@ -210,7 +210,7 @@ def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
         registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
         for n in "12"
     )
-    content = registry.Image(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", layers, registry.Config((), (), (), "", ""))
+    content = registry.Image(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", registry.Config((), (), (), "", ""), layers)
     lock = lock_of(*wheels)
     return replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
 

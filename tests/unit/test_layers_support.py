@@ -27,7 +27,8 @@ from imagegen.image.layers.plan import plan
 from imagegen.incontainer.preflight import image as reader
 from imagegen.plan import matrix
 from imagegen.plan import rules as compat
-from imagegen.plan.lock.model import Lock, LockedEnv, LockedGit, LockedGpus, LockedSdist
+from imagegen.plan.lock.model import Lock, LockedGit, LockedGpus, LockedSdist
+from imagegen.plan.matrix.model import EnvVar
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_recipe import LOCK
 
@@ -123,7 +124,7 @@ def test_the_labels_name_the_main_versions_and_the_title_is_fit_for_a_tag() -> N
 
 
 def test_a_lock_may_choose_another_home() -> None:
-    lock = replace(LOCK, env=(LockedEnv("HOME", "/data", "It is mounted there."),))
+    lock = replace(LOCK, env=(EnvVar("HOME", "/data", "It is mounted there."),))
     assert "HOME=/data" in json.loads(image(lock, ()).config)["config"]["Env"]
 
 
@@ -181,7 +182,7 @@ def test_a_commit_is_told_from_the_release_of_its_version() -> None:
     core = replace(wheel, name="megatron-core", version="0.18.0")
     release = replace(wheel, name="mbridge", version="0.15.1", sdist=None)
     commit = LockedGit("641a5a0", "https://github.com/ISEEKYAN/mbridge", "6" * 40, "c" * 40)
-    built = replace(release, sdist=LockedSdist(wheel.file, (), commit))
+    built = replace(release, sdist=LockedSdist(wheel.file, (), git=commit))
     for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
         facts = compat.facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
         assert compat.judge([rule], facts).answer == answer

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "imagegen"
 # The entry of a module is the longest one that is a prefix of its name.
 ORDER = [
     "core.text",
+    "core.types",
     "core.errors",
     "core.data",
     "core.epoch",

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
+from imagegen.core.git import Submodule
 from imagegen.image.inputs import contents
 from imagegen.plan import rules as compat
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
@@ -27,7 +28,6 @@ from imagegen.plan.lock.model import (
     LockedBuild,
     LockedGit,
     LockedPatch,
-    LockedSubmodule,
     LockedWheel,
 )
 from tests.interpreters import ARCHIVE, LOCKED
@@ -35,9 +35,9 @@ from tests.support.errors import raises
 from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
-SOURCE = File("fast-1.0.tar.gz", C, 5, "pypi")
+SOURCE = File("fast-1.0.tar.gz", 5, C, "pypi")
 COMMIT = LockedGit("release/v1", "https://github.com/x/fast", "1" * 40, "2" * 40)
-SUBMODULE = LockedSubmodule("third/cutlass", "https://github.com/x/cutlass", "3" * 40, "4" * 40)
+SUBMODULE = Submodule("third/cutlass", "https://github.com/x/cutlass", "3" * 40, "4" * 40)
 BUILD = LockedBuild(
     name="fast",
     version="1.0",
@@ -78,11 +78,11 @@ def test_a_build_is_written_and_read() -> None:
     assert text == dumps(loads(text))
     assert '[build.env]\nFAST_ARCHS = "90;120"\n' in text
     from_commit = with_build(
-        PLAIN, source=File("fast-1.0.tar", C, 5, GIT), git=COMMIT, submodules=(SUBMODULE,), because=None
+        PLAIN, source=File("fast-1.0.tar", 5, C, GIT), git=COMMIT, submodules=(SUBMODULE,), because=None
     )
     local = [
         with_build(PLAIN, source=replace(SOURCE, index=LOCAL)),
-        with_build(PLAIN, source=File("fast-1.0.tar", C, 5, LOCAL)),
+        with_build(PLAIN, source=File("fast-1.0.tar", 5, C, LOCAL)),
     ]
     bare = with_build(PLAIN, via=(), patches=(), env={}, architectures=(), requires=(), build_requires=(), against=())
     for lock in (from_commit, *local, bare):
@@ -95,7 +95,7 @@ def test_a_lock_without_builds_is_as_it_was() -> None:
 
 
 def test_a_wheel_that_was_chosen_keeps_its_address_and_the_reason() -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", A, 9, URL, url=ADDRESS)
+    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
     fast = replace(wheel("fast", "1.0+cu130"), file=file, choice="catalogue: its name says CUDA 13")
     links = replace(wheel("fast"), file=replace(wheel("fast").file, index=LINKS, path=None), choice="find-links: fits")
     for chosen in (fast, links):
@@ -115,14 +115,14 @@ addresses = [
 
 @pytest.mark.parametrize("address", addresses)
 def test_addresses_of_another_kind_are_refused(address: str) -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", A, 9, URL, url=address)
+    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=address)
     lock = replace(LOCK, wheels=(replace(wheel("fast", "1.0+cu130"), file=file, choice="x"), *LOCK.wheels[1:]))
     with pytest.raises(LockErrors, match="url"):
         dumps(lock)
 
 
 def test_this_machine_may_serve_files_without_https() -> None:
-    file = File("fast-1.0-py3-none-any.whl", A, 9, URL, url="http://127.0.0.1:8000/fast-1.0-py3-none-any.whl")
+    file = File("fast-1.0-py3-none-any.whl", 9, A, URL, url="http://127.0.0.1:8000/fast-1.0-py3-none-any.whl")
     lock = replace(LOCK, wheels=(replace(wheel("fast"), file=file, choice="x"), *LOCK.wheels[1:]))
     assert loads(dumps(lock)) == lock
 
@@ -137,7 +137,7 @@ def test_this_machine_may_serve_files_without_https() -> None:
     ],
 )
 def test_what_an_index_does_not_have_says_where_it_is(old: str, new: str, why: str) -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", A, 9, URL, url=ADDRESS)
+    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
     lock = replace(LOCK, wheels=(replace(wheel("fast", "1.0+cu130"), file=file, choice="x"), *LOCK.wheels[1:]))
     text = dumps(lock)
     assert old in text
@@ -148,18 +148,18 @@ def test_what_an_index_does_not_have_says_where_it_is(old: str, new: str, why: s
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('FORCE = "TRUE"', 'PATH = "/evil"', "is no variable that a build may set"),
-        ('FORCE = "TRUE"', 'MAX_JOBS = "64"', "is no variable that a build may set"),
+        ('FORCE = "TRUE"', 'PATH = "/evil"', "env.PATH"),
+        ('FORCE = "TRUE"', 'MAX_JOBS = "64"', "env.MAX_JOBS"),
         ('FORCE = "TRUE"', 'FORCE = "a\\nRUN evil"', "control character"),
-        ('modules = ["fast_cuda"', 'modules = ["fast;cuda"', "is no name of a module"),
-        ('requires = ["torch"', 'requires = ["torch @ https://x/y.whl"', "by address"),
+        ('modules = ["fast_cuda"', 'modules = ["fast;cuda"', "modules"),
+        ('requires = ["torch"', 'requires = ["torch @ https://x/y.whl"', "by URL"),
         ('against = ["nvidia-cuda-nvcc"', 'against = ["cutlass"', "of which the lock has no wheel"),
         ('against = ["nvidia-cuda-nvcc", "torch"]', 'against = ["torch", "nvidia-cuda-nvcc"]', "not sorted"),
         ('file = "fast-1.0.tar.gz"', 'file = "fast-1.1.tar.gz"', "is not a file of fast"),
-        ('file = "fast-1.0.tar.gz"', 'file = "fast-1.0-py3-none-any.whl"', "is no source"),
+        ('file = "fast-1.0.tar.gz"', 'file = "fast-1.0-py3-none-any.whl"', "is not a source"),
         ('index = "pypi"\narchitectures', 'index = "git"\narchitectures', "is of a commit"),
-        ('index = "pypi"\narchitectures', 'index = "find-links"\narchitectures', "is no source"),
-        ('filename = "arch.patch"', 'filename = "../../x"', "no plain relative path"),
+        ('index = "pypi"\narchitectures', 'index = "find-links"\narchitectures', "is not a source"),
+        ('filename = "arch.patch"', 'filename = "../../x"', "filename"),
         # They lie in one folder when it is compiled, linked to the store: one must not be written through another.
         ('filename = "arch.patch"', 'filename = "spec.json"', "no file name of its own"),
         ('filename = "arch.patch"', 'filename = "fast-1.0.tar.gz"', "no file name of its own"),
@@ -299,7 +299,7 @@ builds = st.builds(
         version=version,
         because=because,
         choice=choice,
-        source=File(f"{name}-{version}.tar", sha256, size, GIT if commit else LOCAL),
+        source=File(f"{name}-{version}.tar", size, sha256, GIT if commit else LOCAL),
         git=COMMIT if commit else None,
         submodules=(SUBMODULE,) if commit else (),
         patches=tuple(LockedPatch(f"{each}.patch", sha256) for each in patches),

@@ -14,6 +14,7 @@ import pytest
 from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
+from imagegen.core.git import Submodule
 from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
@@ -21,7 +22,7 @@ from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Deb, LockedBase, LockedGit
 from imagegen.plan.lock.recipes import Compiled, against, environment, released, require_tools
 from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement
-from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile, Submodule
+from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels.catalogue import Catalogue, KnownFile, Release
 from imagegen.wheels.model import Candidate, Offer, Place
@@ -65,7 +66,7 @@ class Works(House):
         self.shelf.wheel("einops", "0.8")
         self.shelf.wheel("nvidia-cuda-nvcc", "13.0.88")
         self.shelf.wheel("backend", "1.0")
-        debs = tuple(Deb(name, "1", "amd64", "a" * 64, 1, "debian", f"pool/{name}.deb") for name in TOOLS)
+        debs = tuple(Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in TOOLS)
         self.first = replace(self.first, base=replace(self.first.base, debs=(debs[0], *self.first.base.debs, debs[1])))
         nvcc = Requirement(Component("nvcc", "nvidia-cuda-nvcc", "", ()), "", "it compiles", "pypi")
         wanted = tuple(replace(each, index="pypi") for each in self.cell.requirements)
@@ -310,7 +311,7 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
 
 
 def image(name: str, *env: str) -> LockedBase:
-    content = registry.Image("sha256:" + SHA, "sha256:" + SHA, (), registry.Config(env, (), (), "", ""))
+    content = registry.Image("sha256:" + SHA, "sha256:" + SHA, registry.Config(env, (), (), "", ""), ())
     return LockedBase("cuda", "registry", None, {}, (), image=name, content=content)
 
 

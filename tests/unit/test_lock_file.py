@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
 from imagegen.plan.lock.file import LockErrors, loads
@@ -19,28 +20,28 @@ from imagegen.plan.lock.model import (
     File,
     Lock,
     LockedBase,
-    LockedEnv,
     LockedGpus,
     LockedSdist,
     LockedWheel,
     Record,
     RecordedLayer,
 )
-from imagegen.plan.matrix.model import Base, Cell
+from imagegen.plan.matrix.model import Base, Cell, EnvVar
 from tests.interpreters import DEBIAN, LOCKED
 from tests.support.errors import raises
+from tests.unit.shipped_locks import NAMES, shipped_lock
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
 def wheel(name: str, version: str = "1.0", **more: object) -> LockedWheel:
     filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    file = File(filename, A, 1000, "pypi", f"packages/a/{filename}")
+    file = File(filename, 1000, A, "pypi", f"packages/a/{filename}")
     return replace(LockedWheel(name, version, file, via=()), **more)  # type: ignore[arg-type]
 
 
 def deb(name: str) -> Deb:
-    return Deb(name, "1:2.3+dfsg-4~deb12u1", "amd64", B, 10, "debian", f"pool/main/x/{name}_2.3_amd64.deb")
+    return Deb(name, "1:2.3+dfsg-4~deb12u1", "amd64", 10, B, "debian", f"pool/main/x/{name}_2.3_amd64.deb")
 
 
 LOCK = Lock(
@@ -62,16 +63,16 @@ LOCK = Lock(
         wheel(
             "antlr4-python3-runtime",
             sdist=LockedSdist(
-                File("antlr4-python3-runtime-1.0.tar.gz", C, 5, "pypi", "packages/b/antlr4-python3-runtime-1.0.tar.gz"),
+                File("antlr4-python3-runtime-1.0.tar.gz", 5, C, "pypi", "packages/b/antlr4-python3-runtime-1.0.tar.gz"),
                 (wheel("setuptools"), wheel("wheel", via=("setuptools",))),
             ),
         ),
         wheel("torch", "2.13.0+cpu", because='it says "torch" \\ é', via=("peft", "trl")),
     ),
-    env=(LockedEnv("OMP_NUM_THREADS", "2", "the runners have two cores"),),
+    env=(EnvVar("OMP_NUM_THREADS", "2", "the runners have two cores"),),
     gpu=LockedGpus(("9.0", "12.0"), "580.65.06"),
     record=Record(
-        1, "zstd 1.5.7 level 1", (RecordedLayer("base", f"sha256:{A}", f"sha256:{B}", f"sha256:{C}", 7),), f"sha256:{A}"
+        1, "zstd 1.5.7 level 1", f"sha256:{A}", (RecordedLayer("base", 7, f"sha256:{C}", f"sha256:{B}", f"sha256:{A}"),)
     ),
 )
 
@@ -108,7 +109,7 @@ versions = st.from_regex(r"(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}(\+[a-z0-9]{1,
 wheels = st.builds(
     lambda name, version, because, via, sha256, size: replace(
         wheel(name, version, because=because, via=tuple(via)),
-        file=File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", sha256, size, "pypi"),
+        file=File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", size, sha256, "pypi"),
     ),
     names, versions, st.none() | texts, st.lists(names, max_size=3), hashes, sizes,
 )  # fmt: skip
@@ -116,7 +117,7 @@ locks = st.builds(
     lambda found, values, inputs: replace(
         LOCK,
         wheels=tuple(sorted({w.name: w for w in found}.values(), key=lambda w: w.name)),
-        env=tuple(LockedEnv(f"V{i:03}", value, value) for i, value in enumerate(values)),
+        env=tuple(EnvVar(f"V{i:03}", value, value) for i, value in enumerate(values)),
         inputs=inputs,
     ),
     st.lists(wheels, max_size=4), st.lists(texts, max_size=3), st.dictionaries(texts, hashes, max_size=3),
@@ -138,37 +139,38 @@ TORCH_PATH = 'path = "packages/a/torch-2.13.0+cpu-py3-none-any.whl"'
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line_of", "why"),
+    ("old", "new", "line_of", "part"),
     [
-        (f'sha256 = "{A}"', 'sha256 = "abc"', 'sha256 = "abc"', "is no sha256"),
-        (f'sha256 = "{A}"', f'sha256 = "{"A" * 64}"', f'sha256 = "{"A" * 64}"', "is no sha256"),
-        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"../../etc/passwd"', "../../etc", "is no file name"),
-        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not a file of torch"),
+        (f'sha256 = "{A}"', 'sha256 = "abc"', 'sha256 = "abc"', "wheel[2].sha256"),
+        (f'sha256 = "{A}"', f'sha256 = "{"A" * 64}"', f'sha256 = "{"A" * 64}"', "wheel[2].sha256"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"../../etc/passwd"', "../../etc", "wheel[2].file"),
+        ('"torch-2.13.0+cpu-py3-none-any.whl"', '"peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not the address of"),
         ('"torch-2.13.0+cpu-py3-none-any.whl"', '"torch-2.13.0+cpu.tar.gz"', "[[wheel]]", "is not the address of"),
-        ('version = "2.13.0+cpu"', 'version = "latest"', "latest", "is no version"),
-        ('name = "torch"', 'name = "Torch"', "Torch", "is no normalised package name"),
-        (TORCH_PATH, 'path = "https://host/x"', "https", "is no plain relative path"),
-        (TORCH_PATH, 'path = "/packages/x"', "/packages/x", "is no plain relative path"),
-        (TORCH_PATH, 'path = "a/../../x"', "../../x", "is no plain relative path"),
+        ('version = "2.13.0+cpu"', 'version = "latest"', "latest", "wheel[2].version"),
+        ('name = "torch"', 'name = "Torch"', "Torch", "wheel[2].name"),
+        (TORCH_PATH, 'path = "https://host/x"', "https", "wheel[2].path"),
+        (TORCH_PATH, 'path = "/packages/x"', "/packages/x", "wheel[2].path"),
+        (TORCH_PATH, 'path = "a/../../x"', "../../x", "wheel[2].path"),
         (TORCH_PATH, 'path = "packages/a/peft-2.1-py3-none-any.whl"', "[[wheel]]", "is not the address of"),
         ('value = "2"', 'value = "2\\nRUN evil"', "RUN evil", "control character"),
         ('because = "the runners have two cores"', 'because = "x\\u2028y"', "u2028", "control character"),
-        ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "is no name of an environment variable"),
-        ('path = "/usr/bin/python3.11"', 'path = "/usr/bin/x y"', "x y", "absolute path"),
+        ('name = "OMP_NUM_THREADS"', 'name = "A B"', '"A B"', "env[1].name"),
+        ('path = "/usr/bin/python3.11"', 'path = "/usr/bin/x y"', "x y", "interpreter.path"),
         ('cell = "tiny-cpu-py311"', 'cell = "tiny"\ncolour = "red"', "colour", "no such key"),
         ('version = "0.13.8"', "version = 1", "version = 1", "valid string"),
-        ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "no time in UTC"),
+        ('as-of = "2026-11-20T00:00:00Z"', 'as-of = "2026-11-20"', "as-of", "as-of"),
         ("size = 1000", "size = -1", "size = -1", "greater than or equal"),
+        ("size = 1000", '".file" = {}\nsize = 1000', "[[wheel]]", "unknown key '.file'"),
         ("size = 1000", "size = true", "size = true", "valid integer"),
-        ('name = "libc6", version = "1:2.3', 'name = "libc6", version = "$(x)', "$(x)", "is no Debian version"),
+        ('name = "libc6", version = "1:2.3', 'name = "libc6", version = "$(x)', "$(x)", "base.debs[2].version"),
         ('name = "libc6"', 'name = "aaa"', None, "debs are not sorted"),
-        ('driver = "580.65.06"', 'driver = "580;x"', "580;x", "is no version of a driver"),
-        ('["9.0", "12.0"]', '["sm_90"]', "sm_90", "is no compute capability"),
+        ('driver = "580.65.06"', 'driver = "580;x"', "580;x", "gpu.driver"),
+        ('["9.0", "12.0"]', '["sm_90"]', "sm_90", "gpu.capabilities[1]"),
         ('platform = "linux/amd64"\n', "", None, "platform"),
-        (f'digest = "sha256:{A}"', 'digest = "sha512:0"', "sha512", "is no digest"),
+        (f'digest = "sha256:{A}"', 'digest = "sha512:0"', "sha512", "record.digest"),
     ],
 )  # fmt: skip
-def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_of: str | None, why: str) -> None:
+def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_of: str | None, part: str) -> None:
     text = dumps(LOCK)
     assert old in text
     before, _, after = text.rpartition(old)
@@ -176,7 +178,7 @@ def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_
     with pytest.raises(LockErrors) as caught:
         loads(broken, "locks/x.toml")
     message = str(caught.value)
-    assert why in message
+    assert part in message
     assert "fix: " in message
     if line_of:
         numbers = [n for n, line in enumerate(broken.splitlines(), 1) if line_of in line]
@@ -218,7 +220,7 @@ def test_no_lock_says_what_to_run(tmp_path: Path) -> None:
 def test_a_bad_lock_is_never_written(tmp_path: Path) -> None:
     write(LOCK, tmp_path / "x.toml")
     with pytest.raises(LockError, match="control character"):
-        write(replace(LOCK, env=(LockedEnv("A", "1\n2", "x"),)), tmp_path / "x.toml")
+        write(replace(LOCK, env=(EnvVar("A", "1\n2", "x"),)), tmp_path / "x.toml")
     assert read(tmp_path / "x.toml") == LOCK
 
 
@@ -246,3 +248,8 @@ def test_stale_names_what_moved() -> None:
 def test_the_file_is_host_free() -> None:
     assert "://" not in dumps(LOCK)
     assert tomllib.loads(dumps(LOCK))["wheel"][0]["index"] == "pypi"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_lock_is_written_as_it_was_read(name: str) -> None:
+    assert dumps(shipped_lock(name)) == (shipped("locks") / f"{name}.toml").read_text()

@@ -84,7 +84,7 @@ def test_a_lock_repeats_the_matrix() -> None:
     assert found.file.url.endswith(f"/releases/download/{PATH}")
     own = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
     assert lock_interpreter(own, "linux/amd64", ()) == LockedInterpreter("debian12-3.11", "3.11", own.path)
-    deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
+    deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
     assert lock_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
 
 
@@ -192,7 +192,7 @@ def test_a_base_that_has_something_in_its_place_is_refused(
 
 def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
     store, settings = Store(tmp_path / "store"), settings_of(tmp_path)
-    deb = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/x.deb")
+    deb = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
     others = [replace(deb, name=name) for name in ("libpython3.11-stdlib", "python3.11-minimal", "python3")]
     bare = replace(OF_312.base, debs=())
     with_python = replace(bare, debs=(*others, deb))

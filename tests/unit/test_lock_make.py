@@ -30,14 +30,14 @@ from tests.support.errors import raises
 from tests.unit.test_lock_resolve import NEW, Shelf
 
 LATER = "2026-11-20T00:00:00Z"
-DEB = Deb("python3.11", "3.11.2-6", "amd64", "a" * 64, 1, "debian", "pool/main/p/python3.11.deb")
+DEB = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
 TORCH = Component("torch", "torch", "", (), index={"cpu": "pytorch-cpu"}, local={"cpu": "cpu"})
 PEFT = Component("peft", "peft", "", ())
 
 UV = LockedWheel(
     "uv",
     importlib.metadata.version("uv"),
-    File(f"uv-{importlib.metadata.version('uv')}-py3-none-any.whl", "0" * 64, 1, "pypi"),
+    File(f"uv-{importlib.metadata.version('uv')}-py3-none-any.whl", 1, "0" * 64, "pypi"),
     via=(),
 )  # the uv that runs here: a lock keeps it rather than asking an index again
 
@@ -78,7 +78,18 @@ class House:
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
         self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, DEBIAN, wanted, (), indexes, (), {"base": "b" * 64})
         locked = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": LATER}, (DEB,))
-        self.first = Lock("x-cpu-py311", "x", axes, {"base": "b" * 64}, UV, LATER, locked, LOCKED, (), ())
+        self.first = Lock(
+            cell="x-cpu-py311",
+            image="x",
+            axes=axes,
+            inputs={"base": "b" * 64},
+            uv=UV,
+            as_of=LATER,
+            base=locked,
+            interpreter=LOCKED,
+            wheels=(),
+            env=(),
+        )
         self.shelf.wheel("peft", "1.0", "torch")
         self.special.wheel("torch", "2.13.0+cpu")
 
@@ -314,7 +325,7 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
             return b"demo-1.0-py3-none-any.whl\n" + wheel
 
     monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
-    source = LockedSdist(File("demo-1.0.tar.gz", "0" * 64, 1, "pypi"), ())
+    source = LockedSdist(File("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
     workshop = Workshop("sha256:1", "/usr/bin/python3", lambda: tmp_path, house.store, Quiet())
     with raises("wheel-invalid"):
         build("demo", "1.0", source, workshop)

@@ -76,13 +76,26 @@ def content(name: str) -> bytes:
 def wheel(name: str, **more: str) -> LockedWheel:
     data = content(name)
     filename = f"{name}-1.0+cpu-py3-none-any.whl"
-    return LockedWheel(name, "1.0+cpu", File(filename, hashlib.sha256(data).hexdigest(), len(data), "pypi", **more), ())
+    return LockedWheel(
+        name, "1.0+cpu", File(filename, len(data), hashlib.sha256(data).hexdigest(), "pypi", **more), via=()
+    )
 
 
 def lock_of(*wheels: LockedWheel) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11"}
-    return Lock("x", "x", axes, {}, wheels[0], "2026-11-20T00:00:00Z", base, LOCKED, wheels, ())
+    return Lock(
+        cell="x",
+        image="x",
+        axes=axes,
+        inputs={},
+        uv=wheels[0],
+        as_of="2026-11-20T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=wheels,
+        env=(),
+    )
 
 
 def settings_of(tmp_path: Path, index: str, *find_links: str, extra: str = "") -> Settings:
@@ -201,10 +214,10 @@ def test_everything_missing_is_told_at_once_with_every_source(host: Host, store:
 def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[fetch.__module__], "Client", partial(Client, attempts=2, backoff=0.01))
     built, backend, plain = wheel("built"), wheel("backend"), wheel("plain")
-    source = File("built-1.0.tar.gz", "a" * 64, 10, "pypi")
+    source = File("built-1.0.tar.gz", 10, "a" * 64, "pypi")
     built = replace(built, sdist=LockedSdist(source, (backend,)))
     lock = lock_of(built, plain)
-    deb = Deb("libc6", "2.36", "amd64", "b" * 64, 10, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
+    deb = Deb("libc6", "2.36", "amd64", 10, "b" * 64, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
     lock = replace(lock, base=replace(lock.base, debs=(deb,)))
     with raises("fetch-files-missing") as caught:
         fetch(lock, store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet())

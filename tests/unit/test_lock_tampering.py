@@ -155,7 +155,7 @@ def direct(name: str, locked: Lock) -> File:
 
 def from_sdist(locked: Lock) -> LockedSdist:
     version = next(each.version for each in locked.wheels if each.name == "sympy")
-    return LockedSdist(File(f"sympy-{version}.tar.gz", "e" * 64, 9, "pypi"), ())
+    return LockedSdist(File(f"sympy-{version}.tar.gz", 9, "e" * 64, "pypi"), ())
 
 
 def elsewhere(wheel: LockedWheel, index: str) -> LockedWheel:
@@ -248,7 +248,7 @@ def test_every_command_refuses_it(tmp_path: Path) -> None:
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     assert project.run("lock", "demo", env=env).returncode == 0
     sound = lock.read(project.lock)
-    file = File("extra-1.0-py3-none-any.whl", "e" * 64, 9, URL, url="http://127.0.0.1:9/extra-1.0-py3-none-any.whl")
+    file = File("extra-1.0-py3-none-any.whl", 9, "e" * 64, URL, url="http://127.0.0.1:9/extra-1.0-py3-none-any.whl")
     extra = LockedWheel("extra", "1.0", file, via=("demo",), choice="catalogue: it fits")
     lock.write(replace(sound, wheels=(*sound.wheels, extra)), project.lock)
     for arguments in (
@@ -269,7 +269,7 @@ def test_a_record_that_does_not_fit_goes_when_the_lock_is_made_again(tmp_path: P
     assert project.run("lock", "demo", env=env).returncode == 0
     sound = lock.read(project.lock)
     digest = f"sha256:{'e' * 64}"
-    lock.write(replace(sound, record=Record(LAYER_FORMAT, CODEC, (), digest)), project.lock)
+    lock.write(replace(sound, record=Record(LAYER_FORMAT, CODEC, digest, ())), project.lock)
     assert project.run("lock", "demo", "--check", env=env).returncode == 67
     assert project.run("lock", "demo", env=env).returncode == 0
     assert lock.read(project.lock) == sound
@@ -297,7 +297,7 @@ def test_a_lock_of_5000_packages(tmp_path: Path) -> None:
     seconds = {}
     for count in (500, 5000):
         more = [
-            LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", f"{number:064x}", 9, "pypi"), ("torch",))
+            LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", 9, f"{number:064x}", "pypi"), via=("torch",))
             for number, name in enumerate(f"pkg{number:04}" for number in range(count))
         ]
         sound = shipped_lock(CPU)

@@ -16,16 +16,17 @@ from imagegen.audit import known
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.cli.wheels_find import _asked_about
+from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net.answer import size_of
 from imagegen.core.net.page import Page
 from imagegen.image.layers.wheel import Wheel
 from imagegen.plan.harvest import releases as harvested
 from imagegen.plan.harvest import torch_exports, wheel_metadata
-from imagegen.plan.lock import forms, indexes, parts
-from imagegen.plan.lock.distribution_schema import _release
+from imagegen.plan.lock import indexes, parts
+from imagegen.plan.lock.distribution import parse_release
 from imagegen.plan.lock.sdist import _check
-from imagegen.plan.matrix import fields, recipes
+from imagegen.plan.matrix import recipes
 from imagegen.supply.compare.difference import goes_back
 from imagegen.supply.trust import debversion
 from imagegen.wheels import artifacts, naming
@@ -59,15 +60,12 @@ def test_a_wheel_of_such_a_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (fields.VersionText, DIGITS),
-        (fields.Release, DIGITS),
-        (fields.Specifier, f"=={DIGITS}"),
-        (fields.RequirementText, f"demo=={DIGITS}"),
-        (fields.RequirementText, f"demo; python_version < '{DIGITS}'"),
-        (fields.ExactPin, f"demo=={DIGITS}"),
-        (forms.PackageVersion, DIGITS),
-        (forms.Requirement, f"demo=={DIGITS}"),
-        (forms.Requirement, f"demo; python_version < '{DIGITS}'"),
+        (types.PackageVersion, DIGITS),
+        (types.CanonicalVersion, DIGITS),
+        (types.Specifier, f"=={DIGITS}"),
+        (types.RequirementText, f"demo=={DIGITS}"),
+        (types.RequirementText, f"demo; python_version < '{DIGITS}'"),
+        (types.ExactPin, f"demo=={DIGITS}"),
     ],
 )
 def test_matrices_and_locks_refuse_it(kind: Any, text: str) -> None:
@@ -87,8 +85,8 @@ def test_the_error_names_the_line(tmp_path: Path) -> None:
     [
         (lambda: torch_exports._release(WHEEL), UsageError),
         (lambda: _asked_about(f"demo=={DIGITS}"), UsageError),
-        (lambda: _release(WHEEL), ValueError),
-        (lambda: _release(SDIST), ValueError),
+        (lambda: parse_release(WHEEL), ValueError),
+        (lambda: parse_release(SDIST), ValueError),
         (lambda: harvested._specifier(f">={DIGITS}"), ValueError),
         (lambda: wheel_metadata.parse(f"Name: demo\nVersion: {DIGITS}\n".encode(), "demo", "1"), ValueError),
     ],

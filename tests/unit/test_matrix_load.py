@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core.data import HAND_WRITTEN
 from imagegen.core.errors import MOST, MatrixErrors
+from imagegen.core.types import EnvValue, Text
 from imagegen.plan import matrix
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.fields import EnvValue, Text
 from imagegen.plan.matrix.schema import json_schema
 from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 

@@ -30,11 +30,11 @@ WHEEL, PACKAGE = b"a wheel's bytes", b"a package's bytes"
 
 
 def file_of(data: bytes, name: str) -> File:
-    return File(name, hashlib.sha256(data).hexdigest(), len(data), "pypi")
+    return File(name, len(data), hashlib.sha256(data).hexdigest(), "pypi")
 
 
 def lock_of(*debs: bytes) -> Lock:
-    wheel = LockedWheel("demo", "1.0", file_of(WHEEL, "demo-1.0-py3-none-any.whl"), ())
+    wheel = LockedWheel("demo", "1.0", file_of(WHEEL, "demo-1.0-py3-none-any.whl"), via=())
     base = replace(LOCK.base, debs=tuple(deb(f"p{number}", data) for number, data in enumerate(debs)))
     return replace(LOCK, uv=wheel, wheels=(wheel,), base=base)
 

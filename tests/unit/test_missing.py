@@ -23,7 +23,7 @@ from tests.unit.shipped_locks import shipped_lock
 
 LOCK = shipped_lock("hopper-vllm-cu130-py311")
 ARCHIVE = InterpreterArchive("cpython-3.12.tar.gz", hashlib.sha256(b"a").hexdigest(), "https://example.org/c.tar.gz")
-STANDALONE = LockedInterpreter("standalone-3.12", "3.12.14", "/opt/python/3.12/bin/python3.12", ARCHIVE, "20260814")
+STANDALONE = LockedInterpreter("standalone-3.12", "3.12.14", "/opt/python/3.12/bin/python3.12", "20260814", ARCHIVE)
 PYTORCH = "https://download.pytorch.org/whl/cu128"
 IMAGE = "docker.io/nvidia/cuda:12.8.1-devel-ubuntu22.04"
 
@@ -70,9 +70,9 @@ def test_a_standalone_interpreter_is_taken_from_store_links_or_mirror(tmp_path: 
 @pytest.mark.parametrize(
     ("file", "needed"),
     [
-        (File("a-1-py3-none-any.whl", "1" * 64, 1, URL, url="https://example.org/a.whl"), "https://example.org/a.whl"),
+        (File("a-1-py3-none-any.whl", 1, "1" * 64, URL, url="https://example.org/a.whl"), "https://example.org/a.whl"),
         (
-            File("a-1+cu128-py3-none-any.whl", "2" * 64, 1, "pytorch-cu128"),
+            File("a-1+cu128-py3-none-any.whl", 1, "2" * 64, "pytorch-cu128"),
             "index pytorch-cu128: a-1+cu128-py3-none-any.whl",
         ),
     ],

@@ -22,13 +22,13 @@ from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.support.errors import raises
 from tests.unit.test_lock_make import UV, Chooser
 
-RECORD = Record(1, "zstd", (), "sha256:" + "0" * 64)
+RECORD = Record(1, "zstd", "sha256:" + "0" * 64, ())
 
 
 def _wheel(name: str, version: str) -> LockedWheel:
     digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
-    file = File(f"{name}-{version}-py3-none-any.whl", digest, 1, "pypi")
-    return LockedWheel(name, version, file, (), f"we need {name}")
+    file = File(f"{name}-{version}-py3-none-any.whl", 1, digest, "pypi")
+    return LockedWheel(name, version, file, via=(), because=f"we need {name}")
 
 
 class Toy:
@@ -41,7 +41,18 @@ class Toy:
         self.rules: tuple[object, ...] = ()
         self.base = BASE
         self.asked = 0
-        start = Lock(self.cell.id, "x", self.cell.axes, self.cell.inputs, UV, day(1), BASE, LOCKED, (), ())
+        start = Lock(
+            cell=self.cell.id,
+            image="x",
+            axes=self.cell.axes,
+            inputs=self.cell.inputs,
+            uv=UV,
+            as_of=day(1),
+            base=BASE,
+            interpreter=LOCKED,
+            wheels=(),
+            env=(),
+        )
         self.first = replace(self.resolve(start, sorted(wanted), {}), record=RECORD)
 
     def resolve(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:

@@ -138,10 +138,21 @@ class Team:
             )
             data = path.read_bytes()
             sha256 = Store(self.root / "files").write(data).removeprefix("sha256:")
-            wheels.append(LockedWheel(name, "1.0", File(path.name, sha256, len(data), "pypi"), ()))
-        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", "0" * 64, 1, "pypi"), ())
+            wheels.append(LockedWheel(name, "1.0", File(path.name, len(data), sha256, "pypi"), via=()))
+        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         base = LockedBase("debian12", "debian", "bookworm", {}, ())
-        return Lock(CELL.id, "demo", AXES, {}, uv, "2026-11-20T00:00:00Z", base, LOCKED, tuple(wheels), ())
+        return Lock(
+            cell=CELL.id,
+            image="demo",
+            axes=AXES,
+            inputs={},
+            uv=uv,
+            as_of="2026-11-20T00:00:00Z",
+            base=base,
+            interpreter=LOCKED,
+            wheels=tuple(wheels),
+            env=(),
+        )
 
     def sent(self) -> set[str]:
         """Digests of the blobs that the registry was given."""

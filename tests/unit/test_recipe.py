@@ -26,9 +26,9 @@ from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels, local_tags
 from imagegen.plan import matrix
 from imagegen.plan.lock import dumps
-from imagegen.plan.lock.file import _render, _value, loads
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedEnv, LockedSdist, LockedWheel
-from imagegen.plan.lock.schema import to_table
+from imagegen.plan.lock.file import _render, _value, loads, lock_table
+from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
+from imagegen.plan.matrix.model import EnvVar
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
@@ -38,7 +38,7 @@ A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 
 
 def wheel(name: str, version: str, sha256: str, index: str = "pypi", **more: Any) -> LockedWheel:
-    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", sha256, 1000, index)
+    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", 1000, sha256, index)
     return LockedWheel(name, version, file, **{"via": (), **more})
 
 
@@ -55,7 +55,7 @@ LOCK = Lock(
         "debian",
         "bookworm",
         {"debian/bookworm": "2026-11-20T08:13:05Z", "debian-security/bookworm-security": "2026-11-20T08:13:05Z"},
-        (Deb("adduser", "3.134", "all", B, 10, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
+        (Deb("adduser", "3.134", "all", 10, B, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
     ),
     wheels=(
         wheel(
@@ -63,15 +63,15 @@ LOCK = Lock(
             "4.9.3",
             A,
             via=("hydra-core",),
-            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", C, 5, "pypi"), (wheel("wheel", "1.0", C),)),
+            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", 5, C, "pypi"), (wheel("wheel", "1.0", C),)),
         ),
         wheel("hydra-core", "1.3.2", B, because="The configuration of every example."),
         wheel("numpy", "2.4.6", B, via=("torch", "trl")),
         wheel("torch", "2.13.0+cpu", C, "pytorch-cpu", because="The newest that every part allows."),
     ),
     env=(
-        LockedEnv("GREETING", 'say "$HOME" \\ #1', "Quoting is shown to whoever reads the golden file."),
-        LockedEnv("LANG", "en_US.UTF-8", "A lock has the last word."),
+        EnvVar("GREETING", 'say "$HOME" \\ #1', "Quoting is shown to whoever reads the golden file."),
+        EnvVar("LANG", "en_US.UTF-8", "A lock has the last word."),
     ),
 )
 TAG = "imagegen/tiny:cpu-py311"
@@ -186,7 +186,7 @@ LINE = st.lists(
 @example(because="syntax=evil", reason="escape=`", value="$")
 def test_free_texts_stay_in_comments_and_quotes(because: str, reason: str, value: str) -> None:
     torch = replace(LOCK.wheels[-1], because=because)
-    lock = replace(LOCK, wheels=(*LOCK.wheels[:-1], torch), env=(LockedEnv("X", value, reason),))
+    lock = replace(LOCK, wheels=(*LOCK.wheels[:-1], torch), env=(EnvVar("X", value, reason),))
     assert loads(dumps(lock)) == lock, "a lock may hold it"
     check(lock)
 
@@ -204,7 +204,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Lock]]] = {
     "base": ("debian12", lambda value: replace(LOCK, base=replace(LOCK.base, name=value))),
     "interpreter": ("/usr/bin/python", lambda value: replace(LOCK, interpreter=replace(LOCKED, path=value))),
     "archive": ("debian", lambda value: replace(LOCK, base=replace(LOCK.base, archives={value: LOCK.as_of}))),
-    "env name": ("X", lambda value: replace(LOCK, env=(LockedEnv(value, "1", "why"),))),
+    "env name": ("X", lambda value: replace(LOCK, env=(EnvVar(value, "1", "why"),))),
     "package": ("torch", lambda value: replace(LOCK, wheels=(wheel(value, "1.0", C),))),
     "version": ("1.0", _version),
     "sha256": (C, lambda value: replace(LOCK, wheels=(wheel("torch", "1.0", value),))),
@@ -274,9 +274,9 @@ def with_leaf(table: Any, path: tuple[str | int, ...], value: object) -> Any:
     "newlines, quotes, $(…), backticks, template and Dockerfile syntax in any field of a lock",
     "refused with file and line, or the Dockerfile has exactly the instructions of a harmless lock",
 )
-@pytest.mark.parametrize("path", list(leaves(to_table(LOCK))), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", list(leaves(lock_table(LOCK))), ids=lambda path: ".".join(map(str, path)))
 def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) -> None:
-    table = to_table(LOCK)
+    table = lock_table(LOCK)
     good = functools.reduce(lambda part, key: part[key], path, table)
     slot = "here goes the value"
     written = "\n".join(_render(with_leaf(table, path, slot), ())) + "\n"  # once: of the text one value changes
@@ -345,7 +345,7 @@ def test_no_field_of_a_matrix_becomes_an_instruction(path: tuple[str | int, ...]
             base = {name: getattr(cell.base, name) for name in ("name", "kind", "suite")}
             wheels = (replace(LOCK.wheels[2], because=cell.requirements[0].because), LOCK.wheels[-1])
             lock = replace(LOCK, cell=cell.id, image=cell.image, axes=dict(cell.axes), inputs=dict(cell.inputs))
-            env = tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env)
+            env = cell.env
             check(loads(dumps(replace(lock, env=env, wheels=wheels, base=replace(LOCK.base, **base)))))
 
 
@@ -362,7 +362,7 @@ def test_a_line_that_buildkit_cannot_read_is_refused() -> None:
 
 
 def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
-    lock = replace(LOCK, env=(LockedEnv("X", "1\nRUN evil", "why"),))
+    lock = replace(LOCK, env=(EnvVar("X", "1\nRUN evil", "why"),))
     with raises("lock-value-unsupported"):
         render(lock)
 
@@ -370,7 +370,7 @@ def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
 @pytest.mark.parametrize("user", ["", "app", "1000:1000"])
 def test_a_base_with_a_user_of_its_own_is_built_as_root_and_runs_as_that_user(user: str) -> None:
     config = Config(("PATH=/usr/bin",), ("/hello",), (), user, "")
-    content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, (), config)
+    content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, config, ())
     lock = replace(LOCK, base=replace(LOCK.base, kind="registry", suite=None, image="docker.io/a/b:1", content=content))
     users = [line for line in render(lock).splitlines() if line.startswith("USER")]
     assert users == (["USER root", f"USER {user}"] if user else [])

@@ -23,9 +23,8 @@ from imagegen.image import layers
 from imagegen.image.dockerfile import folder
 from imagegen.image.layers import support
 from imagegen.image.layers.image import Image
-from imagegen.plan.lock.file import _render, loads
+from imagegen.plan.lock.file import _render, loads, lock_table
 from imagegen.plan.lock.model import LOCAL, File, LockedPatch
-from imagegen.plan.lock.schema import to_table
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.dockerfile import Instruction, instructions
 from tests.support.errors import raises
@@ -153,7 +152,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
     sources.mkdir()
     (sources / "setup.py").touch()
     packed = git.pack(sources, "demo-ext-1.0", store)
-    source = File("demo_ext-1.0.tar.gz", packed.digest.removeprefix("sha256:"), packed.size, LOCAL)
+    source = File("demo_ext-1.0.tar.gz", packed.size, packed.digest.removeprefix("sha256:"), LOCAL)
     lock = replace(WITH_BUILD, builds=(replace(BUILD, source=source, build_requires=()),))
     one = store.write(b"a wheel")
     small = replace(WITH_BUILD.uv, file=replace(WITH_BUILD.uv.file, sha256=one.removeprefix("sha256:"), size=7))
@@ -200,9 +199,9 @@ HARMLESS = re.compile(
     "newlines, quotes, $(…), backticks, template and Dockerfile syntax in any field of a lock's build",
     "refused with file and line, or the Dockerfile differs in comments, names and pins alone",
 )
-@pytest.mark.parametrize(("turn", "path"), list(enumerate(leaves(to_table(WITH_BUILD)["build"]))), ids=str)
+@pytest.mark.parametrize(("turn", "path"), list(enumerate(leaves(lock_table(WITH_BUILD)["build"]))), ids=str)
 def test_no_field_of_a_build_becomes_an_instruction(turn: int, path: tuple[str | int, ...]) -> None:
-    table = to_table(WITH_BUILD)
+    table = lock_table(WITH_BUILD)
     good = functools.reduce(lambda part, key: part[key], path, table["build"])
     usual = set(recipe.render(WITH_BUILD, TAG).dockerfile.splitlines())
     for piece in HOSTILE[turn % 5 :: 5]:  # all of them on some field: a lock takes a while to read

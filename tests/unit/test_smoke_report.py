@@ -24,21 +24,32 @@ from imagegen.core.errors import ContainerError, EngineError, NoGpuError, Output
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SUITE
 from imagegen.incontainer.suite.table import CHECKS, applicable
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedEnv, LockedGpus, LockedWheel
-from imagegen.plan.matrix.model import Declarations
+from imagegen.plan.lock.model import File, Lock, LockedBase, LockedGpus, LockedWheel
+from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
 from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from tests.interpreters import LOCKED
 
-FILE = File("x.whl", "0" * 64, 1, "pypi")
+FILE = File("x.whl", 1, "0" * 64, "pypi")
 
 
-def lock_of(versions: Mapping[str, str], env: tuple[LockedEnv, ...] = ()) -> Lock:
+def lock_of(versions: Mapping[str, str], env: tuple[EnvVar, ...] = ()) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
-    wheels = tuple(LockedWheel(name, version, FILE, ()) for name, version in sorted(versions.items()))
+    wheels = tuple(LockedWheel(name, version, FILE, via=()) for name, version in sorted(versions.items()))
     axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
-    uv = LockedWheel("uv", "0", FILE, ())
-    return Lock("cell", "image", axes, {}, uv, "2026-01-01T00:00:00Z", base, LOCKED, wheels, env)
+    uv = LockedWheel("uv", "0", FILE, via=())
+    return Lock(
+        cell="cell",
+        image="image",
+        axes=axes,
+        inputs={},
+        uv=uv,
+        as_of="2026-01-01T00:00:00Z",
+        base=base,
+        interpreter=LOCKED,
+        wheels=wheels,
+        env=env,
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
     installed = {
         (d.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-"): d.version for d in distributions()
     }
-    lock = lock_of({**installed, "missing": "1.0"}, (LockedEnv("WANDB_MODE", "offline", ""),))
+    lock = lock_of({**installed, "missing": "1.0"}, (EnvVar("WANDB_MODE", "offline", ""),))
     engine = FakeEngine(tmp_path)
     progress = Said()
     report = smoke.run(

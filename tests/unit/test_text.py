@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import SHOWN, ErrorGroup, FetchError, Location, MatrixError
 from imagegen.core.net.reason import reason_of
 from imagegen.core.text import nearest, redact, shown
-from imagegen.plan.matrix import metadata
+from imagegen.core.types import parse_requirement
 from imagegen.wheels.builds.hearing import Ear
 
 
@@ -80,7 +80,7 @@ def _build_log(text: str) -> str:
 
 def _requirement(text: str) -> str:
     with pytest.raises(ValueError, match="not a PEP 508 requirement") as caught:
-        metadata.requirement(text)
+        parse_requirement(text)
     return str(caught.value)
 
 

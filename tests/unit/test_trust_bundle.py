@@ -97,7 +97,7 @@ def changed(path: str, value: Any) -> bytes:
         (changed("verificationMaterial.certificate", {"rawBytes": "AA=="}), "not exactly one of a key and a cert"),
         (changed("verificationMaterial.x509CertificateChain", {}), "verificationMaterial has a 'x509Certificate"),
         (changed("verificationMaterial.publicKey.hint", None), "its hint is no text"),
-        (PLAIN[:-1] + b',"dsseEnvelope":{}}', "the name 'dsseEnvelope' stands twice"),
+        (PLAIN[:-1] + b',"dsseEnvelope":{}}', '"dsseEnvelope" is given twice'),
         (PLAIN + b"{}", "it is not JSON"),
         (b"[" * 200_000, "it is nested too deeply"),
     ],

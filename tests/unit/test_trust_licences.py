@@ -65,7 +65,7 @@ def test_what_calls_itself_proprietary_is_named_though_nobody_has_read_it() -> N
 
 
 def test_nvidias_base_images_are_named() -> None:
-    content = registry.Image("sha256:" + "1" * 64, "sha256:" + "2" * 64, (), registry.Config((), (), (), "", ""))
+    content = registry.Image("sha256:" + "1" * 64, "sha256:" + "2" * 64, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     assert named(replace(holding(), base=base)) == {
         "NVIDIA Deep Learning Container License": ("base image nvidia/cuda:13.0.1-base",)

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen import __version__
+from imagegen.core.git import Submodule
 from imagegen.core.store import digest_of
-from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch, LockedSubmodule
+from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.supply.trust import origin
 from imagegen.supply.trust.origin import Source
 from imagegen.supply.trust.provenance import Builder, builder, provenance
@@ -83,7 +84,7 @@ def test_what_is_compiled_is_named_by_what_it_is_compiled_of() -> None:
     build = replace(
         BUILD,
         git=LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40),
-        submodules=(LockedSubmodule("cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40),),
+        submodules=(Submodule("cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40),),
         patches=(LockedPatch("demo.patch", "5" * 64),),
     )
     made = replace(BUILT_WHEEL, file=replace(BUILT_WHEEL.file, sha256="9" * 64))

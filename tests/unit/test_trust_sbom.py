@@ -16,8 +16,9 @@ from packageurl import PackageURL
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence, Release
 from imagegen.core import registry
+from imagegen.core.git import Submodule
 from imagegen.plan.lock.base import LockedBase
-from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist, LockedSubmodule
+from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.sbom import Known, sbom
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
@@ -27,7 +28,7 @@ DIGEST = "sha256:" + "d" * 64
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 ZLIB = InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))
 COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
-MODULE = LockedSubmodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
+MODULE = Submodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
 
 
 def document(lock: Lock, known: Known | None = None) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def test_what_is_compiled_has_its_sources() -> None:
 
 def test_what_is_made_of_an_sdist_has_it() -> None:
     wheel = WITH_BUILD.wheels[0]
-    sdist = LockedSdist(File("demo-1.0.tar.gz", "6" * 64, 9, "pypi"), ())
+    sdist = LockedSdist(File("demo-1.0.tar.gz", 9, "6" * 64, "pypi"), ())
     lock = replace(WITH_BUILD, wheels=(replace(wheel, sdist=sdist), *WITH_BUILD.wheels[1:]))
     found = component(document(lock), wheel.name)
     assert "imagegen:index" not in properties(found)
@@ -161,7 +162,7 @@ def test_debian_packages(licences: tuple[str, ...] | None, version: str, told: s
 
 
 def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() -> None:
-    content = registry.Image("sha256:" + "7" * 64, DIGEST, (), registry.Config((), (), (), "", ""))
+    content = registry.Image("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)
     found = document(lock, Known({}, {"zlib1g": ZLIB}, Release("ubuntu", "24.04", "noble")))

@@ -95,7 +95,7 @@ def test_cosigns_older_statements_are_read() -> None:
     [
         (b"", "it is not JSON"),
         (b"[]", "it is no JSON object"),
-        (b'{"_type": "x", "_type": "y"}', "the name '_type' stands twice in one object"),
+        (b'{"_type": "x", "_type": "y"}', '"_type" is given twice'),
         (b"\xff\xfe{\x00}\x00", "it is not UTF-8"),
         (b'\xef\xbb\xbf{"a": 1}', "it is not JSON"),
         (b'{"a": NaN}', "NaN is no number"),

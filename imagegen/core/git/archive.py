@@ -20,6 +20,7 @@ from imagegen.core.git.tree import Entry
 from imagegen.core.net import UnreachableError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store, digest_of
+from imagegen.core.types import GitObject, GitUrl, Part, PathBelow
 
 _FORMAT = 1  # of the archive; raise it whenever its bytes change for the same tree
 _RECORD = "git"
@@ -31,13 +32,13 @@ Read = Callable[[str], bytes]  # gives a blob by its name
 
 
 @dataclass(frozen=True)
-class Submodule:
+class Submodule(Part):
     """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
 
-    path: str
-    url: str
-    commit: str
-    tree: str
+    path: PathBelow
+    url: GitUrl
+    commit: GitObject
+    tree: GitObject
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from imagegen.core.errors import FetchError
 from imagegen.core.store.layout import is_digest
 from imagegen.core.text import unprintable
+from imagegen.core.types import Digest, Line, Size, Variable, string
 
 MAX_DOCUMENT = 4 << 20  # bytes: what registries take of a manifest (distribution-spec v1.1)
 MAX_CONFIG = 8 << 20
@@ -42,6 +45,7 @@ LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
 }
+MediaType = Annotated[str, string("|".join(map(re.escape, LAYERS)), meaning="the media type of a layer")]
 ACCEPT = ", ".join((*_MANIFESTS, *_INDEXES))
 _TITLE = "org.opencontainers.image.title"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")  # it may become an instruction of a Dockerfile
@@ -71,10 +75,10 @@ class Descriptor:
 class Layer:
     """One layer, from the bottom up; `size` is of the compressed blob, `diff_id` of what it unpacks to."""
 
-    media_type: str
-    digest: str
-    size: int
-    diff_id: str
+    media_type: MediaType
+    digest: Digest
+    size: Size
+    diff_id: Digest
 
     @property
     def compression(self) -> str:
@@ -91,22 +95,26 @@ class Layer:
 class Config:
     """The configuration that a container of the image starts with."""
 
-    env: tuple[str, ...]  # "NAME=value"
-    entrypoint: tuple[str, ...]
-    command: tuple[str, ...]
-    user: str
-    directory: str
-    labels: Mapping[str, str] = field(default_factory=dict, compare=False)  # for people and tools: no lock holds them
+    env: tuple[Variable, ...] = ()
+    entrypoint: tuple[Line, ...] = ()
+    command: tuple[Line, ...] = ()
+    user: Line = ""
+    directory: Line = ""
+    # for people and tools: no lock holds them
+    labels: Annotated[Mapping[str, str], Field(init=False)] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
 class Image:
-    """One platform's image: the digest of its manifest, what the manifest names, what its config says."""
+    """One platform's image: the digest of its manifest, and the parts that the manifest and its config name.
 
-    digest: str
-    config_digest: str
-    layers: tuple[Layer, ...]
-    config: Config
+    Annotations and the order of the fields are of a lock, which holds it as the content of a base (plan/lock/base.py).
+    """
+
+    digest: Digest
+    config_digest: Annotated[Digest, Field(alias="config")]
+    config: Annotated[Config, Field(alias=".config")]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=127)]
 
 
 @dataclass(frozen=True)

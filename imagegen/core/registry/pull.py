@@ -108,7 +108,7 @@ class Repository:
         asked = self._reference.digest or str(self._reference.tag)
         digest, found = manifest_for(self.manifest, asked, platform, where)
         config, layers = read_config(self.document(found.config), found, platform, where)
-        return Image(digest, found.config.digest, layers, config)
+        return Image(digest, found.config.digest, config, layers)
 
     def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
         """Bring a blob into the store, verified. `size` in bytes. Raises FetchError, StoreError."""

@@ -87,7 +87,7 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[Deb, ...]:
         for archive, root in sorted(roots.items(), key=lambda item: -len(item[1])):  # one may lie below another
             if match["uri"].startswith(root + "/"):
                 path = unquote(match["uri"].removeprefix(root + "/")).removeprefix("./")  # of a flat archive
-                debs.append(Deb(name, version, architecture, match["sha256"], int(match["size"]), archive, path))
+                debs.append(Deb(name, version, architecture, int(match["size"]), match["sha256"], archive, path))
                 break
         else:
             raise BaseError("a package comes from none of the archives", code="base-apt-output-invalid", why=line)

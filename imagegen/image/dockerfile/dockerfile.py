@@ -24,7 +24,8 @@ from imagegen.image.layers.image import base_environment, entrypoint, environmen
 from imagegen.image.layers.install import PREFIX
 from imagegen.image.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedEnv, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.plan.matrix.model import EnvVar
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -104,11 +105,11 @@ def _check_lines(text: str) -> None:
             )
 
 
-def _reasons(lock: Lock) -> list[tuple[str, list[LockedEnv]]]:
+def _reasons(lock: Lock) -> list[tuple[str, list[EnvVar]]]:
     """Each reason with its variables; what every image sets shares one."""
     why = dict.fromkeys(base_environment(lock).keys() - {"PATH", "LANG"}, _OF_BASE)
     why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
-    variables = [LockedEnv(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
+    variables = [EnvVar(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
     return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
 
 

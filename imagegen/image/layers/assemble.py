@@ -97,9 +97,9 @@ def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progre
 def record_of(built: Image) -> Record:
     """Return what `lock --record` writes into the lock."""
     layers = tuple(
-        RecordedLayer(layer.name, layer.key, layer.diff_id, layer.digest, layer.size) for layer in built.layers
+        RecordedLayer(layer.name, layer.size, layer.digest, layer.diff_id, layer.key) for layer in built.layers
     )
-    return Record(LAYER_FORMAT, CODEC, layers, built.digest)
+    return Record(LAYER_FORMAT, CODEC, built.digest, layers)
 
 
 def compare_with_record(lock: Lock, built: Image) -> str | None:

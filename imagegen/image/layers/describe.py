@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from imagegen.core.errors import TrustError
 from imagegen.core.store import digest_of
+from imagegen.core.types import Digest, Strict
 from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP, GZIP_TYPE
 from imagegen.image.layers.image import Image
@@ -129,7 +130,6 @@ def _malformed(why: str) -> TrustError:
     )
 
 
-_Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}\z")]
 _Text = Annotated[str, Field(pattern=r"^[ -~]{1,200}\z")]
 _Size = Annotated[int, Field(ge=0, le=64 << 30)]
 _MediaType = Literal[
@@ -139,36 +139,32 @@ _MediaType = Literal[
 ]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Layer(_Model):
+class _Layer(Strict):
     name: _Text
-    key: _Digest
-    diff_id: _Digest
-    digest: _Digest
+    key: Digest
+    diff_id: Digest
+    digest: Digest
     size: _Size
     unpacked: Annotated[int, Field(ge=0, le=1 << 40)] | None
     media_type: _MediaType
 
 
-class _Blob(_Model):
-    digest: _Digest
+class _Blob(Strict):
+    digest: Digest
     size: _Size
 
 
-class _Packed(_Model):
+class _Packed(Strict):
     codec: _Text
-    layers: dict[_Digest, _Blob]
+    layers: dict[Digest, _Blob]
 
 
-class _Document(_Model):
-    inputs: _Digest
-    lock: _Digest
-    image: _Digest
+class _Document(Strict):
+    inputs: Digest
+    lock: Digest
+    image: Digest
     codec: _Text
-    base: _Digest
+    base: Digest
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=_MAX_LAYERS)]
-    facts: Annotated[dict[_Digest, _Digest], Field(max_length=_MAX_FACTS)]
+    facts: Annotated[dict[Digest, Digest], Field(max_length=_MAX_FACTS)]
     gzip: _Packed | None = None

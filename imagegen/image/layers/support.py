@@ -14,8 +14,8 @@ from imagegen import incontainer as preflight
 from imagegen.image.layers.install import site_packages
 from imagegen.incontainer.preflight.image import to_json
 from imagegen.incontainer.preflight.model import Image as ImageFacts
-from imagegen.plan.lock.model import Lock, LockedEnv
-from imagegen.plan.matrix.model import cuda_version
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import EnvVar, cuda_version
 
 ROOT = "/opt/imagegen"
 ENTRYPOINT = f"{ROOT}/entrypoint"
@@ -35,10 +35,10 @@ _HOME_BECAUSE = (
 )
 _HELD_BECAUSE = "What is installed on top cannot move the stack: pip and uv refuse other versions, and say so."
 ENV = (
-    LockedEnv("HOME", HOME, _HOME_BECAUSE),
-    LockedEnv("LOGNAME", "user", "A name for users without one: Python's getpass.getuser() fails otherwise."),
-    LockedEnv("PIP_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
-    LockedEnv("UV_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
+    EnvVar("HOME", HOME, _HOME_BECAUSE),
+    EnvVar("LOGNAME", "user", "A name for users without one: Python's getpass.getuser() fails otherwise."),
+    EnvVar("PIP_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
+    EnvVar("UV_CONSTRAINT", CONSTRAINTS, _HELD_BECAUSE),
 )
 
 

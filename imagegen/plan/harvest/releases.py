@@ -19,9 +19,10 @@ from packaging.version import Version
 
 from imagegen.core.errors import FetchError
 from imagegen.core.text import cut
+from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
 from imagegen.plan.harvest.wheel_metadata import Metadata
 from imagegen.plan.lock.indexes import Link
-from imagegen.plan.matrix.metadata import LONGEST, Package, Release, holds, requirement
+from imagegen.plan.matrix.metadata import Package, Release, holds
 
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")
@@ -127,7 +128,7 @@ def _split(extras: Iterable[str], texts: Sequence[str]) -> tuple[tuple[str, ...]
     """Return the requirements of a plain install on Linux, and those that each of the extras adds."""
     if len(texts) > _MOST:
         raise ValueError(f"it has {len(texts)} requirements")
-    parsed = {_canonical(text): requirement(text).marker for text in texts}
+    parsed = {_canonical(text): parse_requirement(text).marker for text in texts}
     plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
     rest = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
     more = {extra: tuple(text for text, marker in rest.items() if _may_hold(marker, extra)) for extra in extras}
@@ -137,7 +138,7 @@ def _split(extras: Iterable[str], texts: Sequence[str]) -> tuple[tuple[str, ...]
 @cache
 def _canonical(text: str) -> str:
     """The same text for the same requirement, however it was written. Raises ValueError."""
-    found = requirement(text)
+    found = parse_requirement(text)
     extras = ",".join(sorted(canonicalize_name(extra) for extra in found.extras))
     name = canonicalize_name(found.name) + (f"[{extras}]" if extras else "")
     wanted = f" @ {found.url} " if found.url else str(found.specifier)
@@ -153,7 +154,7 @@ def _may_hold(marker: str, extra: str) -> bool:
 def cuda_of(requires: Iterable[str]) -> str | None:
     """The CUDA version of a build that pins its runtime: "12.8" of nvidia-cuda-runtime-cu12==12.8.90, else None."""
     for text in requires:
-        found = requirement(text)
+        found = parse_requirement(text)
         pins = [each.version for each in found.specifier if each.operator == "=="]
         if _RUNTIME.fullmatch(canonicalize_name(found.name)) and pins:
             release = Version(pins[0].removesuffix(".*")).release
@@ -163,11 +164,11 @@ def cuda_of(requires: Iterable[str]) -> str | None:
 
 def _specifier(text: str) -> str:
     try:
-        if len(text) <= LONGEST:
+        if len(text) <= LONGEST_REQUIREMENT:
             return str(SpecifierSet(text))
     except ValueError:
         pass
-    raise ValueError(f'its Requires-Python is "{cut(text, LONGEST)}"')
+    raise ValueError(f'its Requires-Python is "{cut(text, LONGEST_REQUIREMENT)}"')
 
 
 def _machine(tag: Tag) -> str:

@@ -21,7 +21,6 @@ from imagegen.plan.lock.model import (
     LockedBuild,
     LockedGit,
     LockedPatch,
-    LockedSubmodule,
     archive_name,
 )
 from imagegen.plan.lock.recipes import Compiled
@@ -33,7 +32,7 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
     """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
     release = each.recipe.releases[each.version]
     if isinstance(release, SdistFile):
-        return File(release.filename, release.sha256, release.size, indexes.DEFAULT)
+        return File(release.filename, release.size, release.sha256, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
         with _told_where(release):
@@ -45,16 +44,15 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
         for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
             if paths:
                 progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
-    return File(name, made.digest.removeprefix("sha256:"), made.size, index)
+    return File(name, made.size, made.digest.removeprefix("sha256:"), index)
 
 
-def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[LockedSubmodule, ...]]:
+def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[git.Submodule, ...]]:
     """The commit that the release is, with the submodules that come along; of another source none."""
     release = each.recipe.releases[each.version]
     if not isinstance(release, Commit):
         return None, ()
-    submodules = tuple(LockedSubmodule(sub.path, sub.url, sub.commit, sub.tree) for sub in release.submodules)
-    return LockedGit(release.ref or release.commit[:12], release.url, release.commit, release.tree), submodules
+    return LockedGit(release.ref or release.commit[:12], release.url, release.commit, release.tree), release.submodules
 
 
 def patches_of(recipe: Recipe) -> tuple[LockedPatch, ...]:
@@ -112,7 +110,7 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
             build.git.url,
             build.git.commit,
             build.git.tree,
-            submodules=tuple(git.Submodule(sub.path, sub.url, sub.commit, sub.tree) for sub in build.submodules),
+            submodules=build.submodules,
         )
         try:
             made = git.archive(commit, folder, store, settings, progress)
@@ -166,5 +164,4 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
 
 
 def _commit(release: Commit) -> git.Source:
-    submodules = tuple(git.Submodule(sub.path, sub.url, sub.commit, sub.tree) for sub in release.submodules)
-    return git.Source(release.url, release.commit, release.tree, release.ref, submodules)
+    return git.Source(release.url, release.commit, release.tree, release.ref, release.submodules)

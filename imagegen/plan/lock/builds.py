@@ -113,8 +113,10 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
             why=f"the wheelhouse has it under the key {build.key}",
             fix="`imagegen wheels gc` forgets it, then build again",
         )
-    file = File(wheel.filename, wheel.sha256, wheel.size, BUILT)
-    return LockedWheel(build.name, build.version, file, build.via, build.because, choice=build.choice, build=build.key)
+    file = File(wheel.filename, wheel.size, wheel.sha256, BUILT)
+    return LockedWheel(
+        build.name, build.version, file, via=build.via, because=build.because, choice=build.choice, build=build.key
+    )
 
 
 def misbuilt(lock: Lock) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from packaging.version import Version
 from imagegen.core import git
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
-from imagegen.plan.matrix import metadata
+from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import Requirement
 
 _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 packages takes 2 MB
@@ -74,7 +74,7 @@ def require_metadata(requirement: Requirement, archive: git.Archive, store: Stor
 
 def _plain(requirements: Iterable[str]) -> set[str]:
     """Those that no extra names and that have no address, each in one spelling."""
-    parsed = [metadata.requirement(each) for each in requirements]
+    parsed = [parse_requirement(each) for each in requirements]
     found = set()
     for each in parsed:
         if not each.url and "extra" not in str(each.marker or ""):

@@ -11,17 +11,19 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
 from imagegen.core.store import digest_of
+from imagegen.core.types import explain_mismatch
 from imagegen.plan.lock import builds
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
-from imagegen.plan.lock.schema import LockFile, to_table
+from imagegen.plan.lock.tables import to_table
 
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
@@ -65,7 +67,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
         raise LockError(
             "the lock is not TOML", code="lock-malformed", where=where, why=str(error), fix=_RELOCK
         ) from error
-    version = table.get("version")
+    version = table.pop("version", None)
     if version != LOCK_VERSION or isinstance(version, bool):
         raise LockError(
             f"the lock has format {version!r}, this imagegen reads format {LOCK_VERSION}",
@@ -74,7 +76,7 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
             fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
         )
     try:
-        lock = LockFile.model_validate(table).to_model()
+        lock = _adapter().validate_python(table)
     except ValidationError as error:
         faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
         faults.omitted = error.error_count() - len(faults)
@@ -107,14 +109,25 @@ def dumps(lock: Lock) -> str:
         f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
         "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
     )
-    text = head + "\n".join(_render(to_table(lock), ())) + "\n"
+    text = head + "\n".join(_render(lock_table(lock), ())) + "\n"
     loads(text, f"lock of {lock.cell}")
     return text
 
 
+def lock_table(lock: Lock) -> dict[str, Any]:
+    """Return the file's tables, without wheels that a source build made: the build stands for each."""
+    wheels = tuple(wheel for wheel in lock.wheels if wheel.build is None)
+    return {"version": LOCK_VERSION, **to_table(replace(lock, wheels=wheels))}
+
+
+@cache
+def _adapter() -> TypeAdapter[Lock]:
+    return TypeAdapter(Lock)
+
+
 def inputs_hash(lock: Lock) -> str:
     """The digest of the lock without its record: what labels and tags carry."""
-    canonical = json.dumps(to_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(lock_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
     return digest_of(canonical.encode())
 
 
@@ -169,10 +182,12 @@ def _value(value: object) -> str:
 
 
 def _explain(text: str, path: Path | str, fault: Any) -> LockError:
-    loc: tuple[str | int, ...] = fault["loc"]
+    loc: tuple[str | int, ...] = tuple(part for part in fault["loc"] if not str(part).startswith("."))
     why = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch":
+        why = explain_mismatch(fault["ctx"])
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
-    if fault["type"] == "extra_forbidden":
+    if fault["type"] == "unexpected_keyword_argument":
         what, why = f"unknown key {shown!r}", "this format has no such key"
     elif fault["type"] == "missing":
         what, why = f"key {shown!r} is missing", "every lock has it"

@@ -73,11 +73,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         *_of_interpreter(lock, cell),
         ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
-        (
-            "env",
-            [(each.name, each.value, each.because) for each in lock.env],
-            [(each.name, each.value, each.because) for each in cell.env],
-        ),
+        ("env", lock.env, cell.env),
     )
     yield from (name for name, said, meant in repeated if said != meant)
     wheels = {wheel.name: wheel for wheel in lock.wheels}

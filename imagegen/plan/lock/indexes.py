@@ -19,7 +19,7 @@ from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Page, file_path, is_file
 from imagegen.core.text import redact
-from imagegen.plan.lock.forms import names_file, relative_path
+from imagegen.core.types import names_file, url_path
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Index
 
@@ -210,7 +210,7 @@ def hint(url: str, filename: str) -> str | None:
     if parts.scheme not in ("http", "https") or not names_file(parts.path, filename):
         return None
     try:
-        return relative_path(parts.path.removeprefix("/"))
+        return url_path(parts.path.removeprefix("/"))
     except ValueError:
         return None
 

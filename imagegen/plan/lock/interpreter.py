@@ -6,10 +6,16 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import unquote
 
+from pydantic import Field, model_validator
+
+from imagegen.core import types as t
 from imagegen.core.store import digest_of
 from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.tables import Table, inlined
+from imagegen.plan.matrix.interpreters import prefix
 from imagegen.plan.matrix.model import Interpreter
 
 # Of python-build-standalone; uv's UV_PYTHON_INSTALL_MIRROR replaces it.
@@ -19,12 +25,12 @@ _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
 @dataclass(frozen=True)
-class InterpreterArchive:
-    """The archive of a standalone interpreter, known by its hash. Its publisher's lists do not give its size."""
+class InterpreterArchive(Table):
+    """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
-    filename: str  # "cpython-3.12.14+20260814-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
-    sha256: str
-    url: str  # "https://github.com/astral-sh/python-build-standalone/releases/download/20260814/cpython-..."
+    filename: Annotated[t.FileName, Field(alias="file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
+    sha256: t.Sha256
+    url: t.FileUrl  # "https://github.com/astral-sh/python-build-standalone/releases/download/20260814/cpython-..."
 
     @property
     def digest(self) -> str:
@@ -33,14 +39,31 @@ class InterpreterArchive:
 
 
 @dataclass(frozen=True)
-class LockedInterpreter:
+class LockedInterpreter(Table):
     """The Python that the stack rests on: of the base's packages, or a standalone build, which has a `file`."""
 
-    name: str  # as in the matrix: "debian12-3.11", "standalone-3.12"
-    version: str  # "3.12.14"; the minor version alone where no package of the base tells more
-    path: str  # absolute path of the program in the image: "/opt/python/3.12/bin/python3.12"
-    file: InterpreterArchive | None = None
-    release: str | None = None  # of a standalone build: "20260814"
+    name: t.Word  # as in the matrix: "debian12-3.11", "standalone-3.12"
+    version: t.PythonVersion  # "3.12.14"; the minor version alone where no package of the base tells more
+    path: t.AbsolutePath  # of the program in the image: "/opt/python/3.12/bin/python3.12"
+    release: t.GitName | None = None  # of a standalone build: "20260814"
+    file: Annotated[InterpreterArchive | None, Field(alias=".file")] = None
+
+    @property
+    def minor(self) -> str:
+        """The minor version: "3.12"."""
+        return ".".join(self.version.split(".")[:2])
+
+    _nest = inlined(file=("file", "sha256", "url"))
+
+    @model_validator(mode="after")
+    def _is_of_its_provider(self) -> LockedInterpreter:
+        if (self.release is None) != (self.file is None):
+            raise ValueError("a standalone interpreter has release, file, sha256 and url, another none of them")
+        if self.file and self.path != f"{prefix(self.minor)}/bin/python{self.minor}":
+            raise ValueError(f"a standalone Python {self.version} lies in {prefix(self.minor)}, not at {self.path}")
+        if self.file and not t.names_file(self.file.url, self.file.filename):
+            raise ValueError(f"{self.file.url} is not the address of {self.file.filename}")
+        return self
 
     def __str__(self) -> str:
         """For people: "Python 3.12.14 of python-build-standalone 20260814"."""
@@ -52,7 +75,7 @@ def lock_interpreter(asked: Interpreter, platform: str, debs: Iterable[Deb]) -> 
     if file := asked.files.get(platform):
         name = unquote(file.path.rpartition("/")[2])
         archive = InterpreterArchive(name, file.sha256, f"{DOWNLOADS}/{file.path}")
-        return LockedInterpreter(asked.name, str(asked.version), asked.path, archive, asked.release)
+        return LockedInterpreter(asked.name, str(asked.version), asked.path, asked.release, archive)
     versions = {deb.name: deb.version for deb in debs}
     exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{asked.python}", ""))
     return LockedInterpreter(asked.name, exact[1] if exact else asked.python, asked.path)

@@ -50,14 +50,14 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
     with store.lock(f"sdist-{key}"):
         known = store.recall("sdist", key)
         if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
-            return File(known["filename"], known["sha256"], known["size"], sdist.file.index)
+            return File(known["filename"], known["size"], known["sha256"], sdist.file.index)
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, version, sdist, workshop)
         _check(name, version, filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
         store.remember("sdist", key, record)
-    return File(filename, digest.removeprefix("sha256:"), len(wheel), sdist.file.index)
+    return File(filename, len(wheel), digest.removeprefix("sha256:"), sdist.file.index)
 
 
 def _key(sdist: LockedSdist, workshop: Workshop) -> str:

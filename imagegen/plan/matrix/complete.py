@@ -16,7 +16,7 @@ from imagegen.core.gpu import Gpu
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix, cell_id
 from imagegen.plan.matrix.compose import applies, compose
-from imagegen.plan.matrix.fields import NO_CUDA, SURROUNDINGS
+from imagegen.plan.matrix.conditions import NO_CUDA, SURROUNDINGS
 from imagegen.plan.matrix.hashes import inputs
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import Package

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, get_origin
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.core.text import did_you_mean
+from imagegen.core.types import explain_mismatch
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.fields import MEANINGS
 
-_MODELS = ("model_type", "model_attributes_type")
+_MODELS = ("model_type", "model_attributes_type", "dataclass_type")
 _SHAPES = {
     **dict.fromkeys((*_MODELS, "dict_type"), "a mapping (`name: ...` lines)"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list (lines that begin with `- `)"),
@@ -39,7 +40,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     path, kind = tuple(detail["loc"]), detail["type"]
     key = bool(path) and path[-1] == "[key]"
     path = path[:-1] if key else path
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known_keys(schema, path)
         fix = did_you_mean(str(path[-1]), known) or f"known here: {', '.join(known)}"
         return MatrixError(
@@ -53,8 +54,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     known_there = None
     what = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        pattern = detail["ctx"]["pattern"]
-        what = f"must be {MEANINGS[pattern]}" if pattern in MEANINGS else f"must match {pattern.strip('^$')}"
+        what = explain_mismatch(detail["ctx"])
     elif kind == "literal_error":
         what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):
@@ -83,15 +83,22 @@ def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[st
     model: Any = schema
     parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
     for part in parts:
-        annotation = model.model_fields[part].annotation
+        annotation = _fields(model)[part]
         model = _inner(annotation)
-        if get_origin(annotation) is dict:
+        if get_origin(annotation) in (dict, Mapping):
             next(parts, None)  # the entry's own name
-    return list(model.model_fields)
+    return list(_fields(model))
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    """Return the annotations of a model, or of a dataclass, by field."""
+    if is_dataclass(model):
+        return get_type_hints(model)
+    return {name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _inner(annotation: Any) -> Any:
     """The model inside dict[str, Model], Model | None and the like."""
-    if hasattr(annotation, "model_fields"):
+    if hasattr(annotation, "model_fields") or is_dataclass(annotation):
         return annotation
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)

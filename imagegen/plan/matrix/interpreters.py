@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.plan.matrix.model import Interpreter, InterpreterFile
+from imagegen.plan.matrix.model import Interpreter
 from imagegen.plan.matrix.references import Found
 
 PREFIX = "/opt/python"  # standalone interpreters lie below it, by their minor version
@@ -82,5 +82,5 @@ def _interpreter(found: Found) -> Interpreter:
         systems=tuple(entry.systems),
         version=entry.version,
         release=entry.release,
-        files={platform: InterpreterFile(file.path, file.sha256) for platform, file in entry.files.items()},
+        files=dict(entry.files),
     )

@@ -6,9 +6,7 @@ that a new release is one new line in a diff.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,20 +14,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
-from packaging.utils import canonicalize_name
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from imagegen.core import data
+from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixError
-from imagegen.core.text import cut, redact
+from imagegen.core.types import Strict
 
 FOLDER = "metadata"  # below a directory of matrices
-LONGEST = 2000  # characters of a text
-_SHOWN = 200  # characters of a text that an error repeats
 _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are the product of its parts
 
 
@@ -62,17 +57,6 @@ class Package:
     since: str | None  # the oldest version that is kept; None for all
     extras: tuple[str, ...]  # whose requirements are kept, sorted
     releases: Mapping[str, Release]  # by version, the newest first
-
-
-@cache
-def requirement(text: str) -> Requirement:
-    """A requirement, parsed once: releases of a package share most of theirs. Raises ValueError."""
-    if len(text) > LONGEST:  # and so no number in it is too long for int(), which packaging calls when it compares
-        raise ValueError(f"a requirement is longer than {LONGEST} characters")
-    try:
-        return Requirement(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'"{cut(redact(text), _SHOWN)}" is not a PEP 508 requirement') from error
 
 
 @cache
@@ -166,7 +150,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=_once))
+        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and found.package != name:
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
@@ -203,14 +187,6 @@ def _fix(path: Path | str) -> str:
     return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f'"{twice}" is given twice')
-    return table
-
-
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:
     """The line of the version, or of the key, that `path` leads to."""
     key = path[1] if path[:1] == ("versions",) and len(path) > 1 else path[0] if path else None
@@ -226,27 +202,6 @@ def _specifier(text: str) -> str:
     return text
 
 
-def _version(text: str) -> str:
-    try:
-        canonical = str(Version(text))
-    except ValueError as error:
-        raise ValueError(f'"{text}" is not a PEP 440 version') from error
-    if canonical != text:
-        raise ValueError(f'the canonical form of "{text}" is "{canonical}"')
-    return text
-
-
-def _requires(text: str) -> str:
-    requirement(text)
-    return text
-
-
-def _distribution(text: str) -> str:
-    if text != canonicalize_name(text):
-        raise ValueError(f'"{text}" is not the normalised name of a package')
-    return text
-
-
 @cache
 def _tag(text: str) -> str:
     if len(text) > _LONGEST_TAG or text.count("-") != 2 or not parse_tag(text):
@@ -254,40 +209,31 @@ def _tag(text: str) -> str:
     return text
 
 
-def _date(text: str) -> str:
-    if str(dt.date.fromisoformat(text)) != text:
-        raise ValueError(f'write "{text}" as YYYY-MM-DD')
+def _requirement(text: str) -> str:
+    t.parse_requirement(text)
     return text
 
 
-_Text = Annotated[str, StringConstraints(max_length=LONGEST)]
-_Date = Annotated[_Text, AfterValidator(_date)]
-_Version = Annotated[_Text, AfterValidator(_version)]
-_Requirement = Annotated[_Text, AfterValidator(_requires)]
-_Name = Annotated[_Text, StringConstraints(pattern="^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_distribution)]
+_Requirement = Annotated[str, AfterValidator(_requirement)]  # of any package: it may have a URL
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # most commands read none
-
-
-class _ReleaseTable(_Strict):
-    uploaded: _Date | None = None
-    python: Annotated[_Text, AfterValidator(_specifier)] = ""
+class _ReleaseTable(Strict):
+    uploaded: t.Date | None = None
+    python: Annotated[str, AfterValidator(_specifier)] = ""
     requires: list[_Requirement] | None
-    extras: dict[_Name, list[_Requirement]] = {}
-    wheels: list[Annotated[_Text, AfterValidator(_tag)]] = []
+    extras: dict[t.Distribution, list[_Requirement]] = {}
+    wheels: list[Annotated[str, AfterValidator(_tag)]] = []
     cuda: Annotated[str, Field(pattern="^[0-9]{1,4}[.][0-9]{1,4}$")] | None = None
     yanked: bool = False
 
 
-class _FileTable(_Strict):
-    package: _Name
-    index: Annotated[str, Field(pattern="^[a-z0-9]+([.-][a-z0-9]+)*$")]
-    read: _Date | None = None
-    since: _Version | None = None
-    extras: list[_Name] = []
-    versions: dict[_Version, _ReleaseTable]
+class _FileTable(Strict):
+    package: t.Distribution
+    index: t.Name
+    read: t.Date | None = None
+    since: t.CanonicalVersion | None = None
+    extras: list[t.Distribution] = []
+    versions: dict[t.CanonicalVersion, _ReleaseTable]
 
 
 def _release(version: str, table: _ReleaseTable) -> Release:

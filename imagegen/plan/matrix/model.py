@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from imagegen.core import types as t
 from imagegen.core.gpu import Gpu
+from imagegen.core.types import Part
 from imagegen.plan.matrix.rule import WinnerRule
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Base:
     """The operating-system layers under the stack."""
 
     name: str  # "debian12"
-    kind: str  # "debian" or "registry"
+    kind: Literal["debian", "registry"]
     suite: str | None  # of kind debian: "bookworm"
     image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
     system: str  # "debian12"
@@ -140,11 +142,11 @@ class Base:
 
 
 @dataclass(frozen=True)
-class InterpreterFile:
-    """The archive of a standalone interpreter for one platform."""
+class InterpreterFile(Part):
+    """The archive of a standalone interpreter for one platform; `path` is below python-build-standalone's releases."""
 
-    path: str  # below the release downloads, percent-encoded: "20260814/cpython-3.12.14%2B20260814-....tar.gz"
-    sha256: str
+    path: t.ReleaseFile
+    sha256: t.Sha256
 
 
 @dataclass(frozen=True)
@@ -161,10 +163,12 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class EnvVar:
-    name: str
-    value: str
-    because: str
+class EnvVar(Part):
+    """An environment variable of an image or a build. The types are a lock's, of values that a matrix has admitted."""
+
+    name: t.EnvName
+    value: t.Line
+    because: t.Line
 
 
 @dataclass(frozen=True)

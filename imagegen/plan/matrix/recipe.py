@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from imagegen.core import types as t
 from imagegen.core.errors import Location
+from imagegen.core.git import Submodule
+from imagegen.core.types import Part
 from imagegen.plan.matrix.model import EnvVar
 
 
@@ -17,16 +23,6 @@ class SdistFile:
     filename: str
     sha256: str
     size: int  # bytes
-
-
-@dataclass(frozen=True)
-class Submodule:
-    """A repository inside a repository's tree: what must be at `path`."""
-
-    path: str
-    url: str
-    commit: str  # 40 hex digits
-    tree: str  # 40 hex digits
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,14 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Architectures:
-    """How the build is told the GPUs: by one variable with their names, ascending, joined by `separator`."""
+class Architectures(Part):
+    """The variable that gives a build its GPUs: their names, ascending, joined by `separator`. Two may share a name."""
 
-    variable: str  # "TORCH_CUDA_ARCH_LIST", "FLASH_ATTN_CUDA_ARCHS"
-    separator: str
-    names: Mapping[str, str]  # compute capability -> its name there: "10.3" -> "100"; two may share one
+    variable: t.BuildEnvName  # "TORCH_CUDA_ARCH_LIST", "FLASH_ATTN_CUDA_ARCHS"
+    separator: Annotated[str, t.string(r"[;, ]", 1)]
+    names: Annotated[  # compute capability -> its name there: "10.3" -> "100"
+        Mapping[t.Capability, Annotated[str, t.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], Field(min_length=1)
+    ]
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from imagegen.plan.matrix import fields as f
-
-
-class Strict(BaseModel):
-    """The base of all parts of a matrix file: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)  # MatrixFile builds them all
+from imagegen.core import types as t
+from imagegen.core.git import Submodule
+from imagegen.core.types import Strict
+from imagegen.plan.matrix.recipe import Architectures
 
 
 class Entry(Strict):
@@ -22,43 +19,34 @@ class Entry(Strict):
 
 
 class EnvEntry(Strict):
-    value: f.EnvValue
-    because: f.Text
+    value: t.EnvValue
+    because: t.Text
 
 
 class SdistFileEntry(Strict):
     """A source distribution of the default index."""
 
-    file: f.SdistName
-    sha256: f.Sha256
-    size: f.Count = Field(description="Bytes.")
-
-
-class SubmoduleEntry(Strict):
-    """A repository that the commit's tree wants at `path`."""
-
-    path: f.PathBelow
-    url: f.GitUrl
-    commit: f.GitObject
-    tree: f.GitObject
+    file: t.SdistName
+    sha256: t.Sha256
+    size: t.Count = Field(description="Bytes.")
 
 
 class CommitEntry(Strict):
     """A commit, with every submodule that the build reads."""
 
-    url: f.GitUrl
-    commit: f.GitObject
-    tree: f.GitObject
-    ref: f.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
-    submodules: list[SubmoduleEntry] = []
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    ref: t.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
+    submodules: list[Submodule] = []
 
 
 class PatchEntry(Strict):
     """A unified diff below the recipe's own directory, applied with -p1."""
 
-    file: f.PathBelow
-    sha256: f.Sha256
-    because: f.Text
+    file: t.PathBelow
+    sha256: t.Sha256
+    because: t.Text
 
 
 class ReleaseEntry(Strict):
@@ -66,8 +54,8 @@ class ReleaseEntry(Strict):
 
     sdist: SdistFileEntry | None = None
     git: CommitEntry | None = None
-    path: f.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
-    requires: list[f.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
+    path: t.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
+    requires: list[t.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
     patches: list[PatchEntry] | None = Field(default=None, description="In place of the recipe's.")
 
     @model_validator(mode="after")
@@ -77,40 +65,32 @@ class ReleaseEntry(Strict):
         return self
 
 
-class ArchitecturesEntry(Strict):
-    """The variable that says for which GPUs, and what it calls each; two may share a name."""
-
-    variable: f.BuildEnvName
-    separator: Annotated[str, f.string(r"[;, ]", 1)]
-    names: Annotated[dict[f.Capability, Annotated[str, f.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], Field(min_length=1)]
-
-
 class CostEntry(Strict):
     """What compiling takes, measured with one nvcc thread for one architecture."""
 
-    units: f.Count = Field(description="Files that ninja compiles.")
-    seconds: f.Seconds = Field(description="Of a processor, for a unit.")
-    memory: f.Gigabytes = Field(description="Of a thread on average, at the build's peak.")
-    largest: f.Gigabytes = Field(description="Of the largest process.")
-    source: f.Text
+    units: t.Count = Field(description="Files that ninja compiles.")
+    seconds: t.Seconds = Field(description="Of a processor, for a unit.")
+    memory: t.Gigabytes = Field(description="Of a thread on average, at the build's peak.")
+    largest: t.Gigabytes = Field(description="Of the largest process.")
+    source: t.Text
 
 
 class RecipeEntry(Entry):
     """How a component is compiled, whichever the cell; its name is the component's."""
 
-    releases: Annotated[dict[f.Release, ReleaseEntry], Field(min_length=1)]
-    requires: list[f.RequirementText] = Field(default=[], description="What the wheel will require.")
-    build_requires: list[f.ExactPin] = Field(default=[], description="Kept apart from the cell's own packages.")
-    against: list[f.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
+    releases: Annotated[dict[t.CanonicalVersion, ReleaseEntry], Field(min_length=1)]
+    requires: list[t.RequirementText] = Field(default=[], description="What the wheel will require.")
+    build_requires: list[t.ExactPin] = Field(default=[], description="Kept apart from the cell's own packages.")
+    against: list[t.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
     patches: list[PatchEntry] = []
-    env: dict[f.BuildEnvName, EnvEntry] = {}
-    architectures: ArchitecturesEntry | None = Field(default=None, description="None: nothing in it is for a GPU.")
-    modules: Annotated[list[f.Module], Field(min_length=1)] = Field(description="Extensions that the wheel must hold.")
-    jobs: f.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
-    threads: f.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
-    toolkit: f.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
+    env: dict[t.BuildEnvName, EnvEntry] = {}
+    architectures: Architectures | None = Field(default=None, description="None: nothing in it is for a GPU.")
+    modules: Annotated[list[t.Module], Field(min_length=1)] = Field(description="Extensions that the wheel must hold.")
+    jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
+    threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
+    toolkit: t.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
     cost: CostEntry | None = None
-    source: f.Text
+    source: t.Text
 
     @model_validator(mode="after")
     def _each_variable_once(self) -> Self:

@@ -14,7 +14,6 @@ from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.core.gpu import Gpu
 from imagegen.plan.matrix.model import Component, EnvVar
 from imagegen.plan.matrix.recipe import (
-    Architectures,
     Commit,
     Cost,
     LocalSource,
@@ -22,10 +21,8 @@ from imagegen.plan.matrix.recipe import (
     Patch,
     Recipe,
     SdistFile,
-    Submodule,
 )
 from imagegen.plan.matrix.recipe_schema import (
-    ArchitecturesEntry,
     CommitEntry,
     CostEntry,
     PatchEntry,
@@ -57,7 +54,7 @@ def recipe(
         against=tuple(sorted(entry.against)),
         patches=_patches(found, entry.patches),
         env=tuple(EnvVar(name, each.value, each.because) for name, each in sorted(entry.env.items())),
-        architectures=_architectures(entry.architectures) if entry.architectures else None,
+        architectures=entry.architectures,
         modules=tuple(entry.modules),
         jobs=entry.jobs,
         threads=entry.threads,
@@ -178,12 +175,8 @@ def _source(found: Found, version: str, release: ReleaseEntry, project: Path) ->
 
 
 def _commit(entry: CommitEntry) -> Commit:
-    submodules = sorted((Submodule(**each.model_dump()) for each in entry.submodules), key=lambda each: each.path)
+    submodules = sorted(entry.submodules, key=lambda each: each.path)
     return Commit(entry.url, entry.commit, entry.tree, entry.ref, tuple(submodules))
-
-
-def _architectures(entry: ArchitecturesEntry) -> Architectures:
-    return Architectures(entry.variable, entry.separator, dict(entry.names))
 
 
 def _cost(entry: CostEntry) -> Cost:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from imagegen.plan.matrix.fields import is_surrounding
+from imagegen.plan.matrix.conditions import is_surrounding
 
 
 @dataclass(frozen=True)
 class Rule:
     """When all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
-    Keys are package names, surroundings (fields.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
+    Keys are package names, surroundings (conditions.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
-    also be "cpu"), for packages also "+" and a glob over the local version label (fields.condition_parts), a glob for
+    also be "cpu"), for packages also "+" and a glob over the local version label (condition_parts), a glob for
     a variable's value (unset is the empty text), and plain text for NAMED surroundings. A package that is not
     installed breaks no rule.
     """

@@ -1,6 +1,6 @@
 """What users write under matrices/ and wheels/, as pydantic models: validator and editors' JSON schema in one place.
 
-What the texts must look like is in fields.py. Unknown keys are errors.
+The forms of strings are in core/types.py. Unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -9,52 +9,48 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from imagegen.plan.matrix import fields as f
-from imagegen.plan.matrix.recipe_schema import Entry, EnvEntry, RecipeEntry, Strict
+from imagegen.core import types as t
+from imagegen.core.types import Strict
+from imagegen.plan.matrix.conditions import ENV, SURROUNDINGS
+from imagegen.plan.matrix.model import InterpreterFile
+from imagegen.plan.matrix.recipe_schema import Entry, EnvEntry, RecipeEntry
 
 
 class IndexEntry(Entry):
     """A package index. Only `pypi` has no url: its address comes from the user's environment."""
 
-    description: f.Text
-    url: f.Url | None = None
+    description: t.Text
+    url: t.Url | None = None
 
 
 class GpuEntry(Entry):
     """A GPU architecture, by the name that compilers give it: sm_90."""
 
-    capability: f.Capability = Field(description="Compute capability.")
-    family: f.Name
-    products: list[f.Alias] = Field(default=[], description="What people call the cards.")
-    source: f.Text
+    capability: t.Capability = Field(description="Compute capability.")
+    family: t.Name
+    products: list[t.Alias] = Field(default=[], description="What people call the cards.")
+    source: t.Text
 
 
 class SystemEntry(Entry):
     """A distribution's release, as far as wheels depend on it."""
 
-    glibc: f.Minor
-    source: f.Text
-
-
-class InterpreterFileEntry(Strict):
-    """The archive of a standalone build for one platform."""
-
-    path: f.ReleaseFile = Field(description="Below the release downloads of python-build-standalone.")
-    sha256: f.Sha256
+    glibc: t.Minor
+    source: t.Text
 
 
 class InterpreterEntry(Entry):
     """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
 
     provider: Literal["distribution", "standalone"]
-    python: f.Minor
-    systems: list[f.Name] = Field(default=[], description="Of a distribution: the systems whose own Python it is.")
-    path: f.AbsolutePath | None = Field(default=None, description="Of a distribution: the program.")
-    version: f.PythonVersion | None = Field(default=None, description="Of a standalone build.")
-    release: f.GitName | None = Field(default=None, description="Of a standalone build: the release of its archives.")
-    files: dict[f.AxisValue, InterpreterFileEntry] = Field(default={}, description="Platform -> archive.")
-    source: f.Text
-    date: f.Date
+    python: t.Minor
+    systems: list[t.Name] = Field(default=[], description="Of a distribution: the systems whose own Python it is.")
+    path: t.AbsolutePath | None = Field(default=None, description="Of a distribution: the program.")
+    version: t.PythonRelease | None = Field(default=None, description="Of a standalone build.")
+    release: t.GitName | None = Field(default=None, description="Of a standalone build: the release of its archives.")
+    files: dict[t.AxisValue, InterpreterFile] = Field(default={}, description="Platform -> archive.")
+    source: t.Text
+    date: t.Date
 
     @model_validator(mode="after")
     def _of_its_provider(self) -> Self:
@@ -74,15 +70,15 @@ class InterpreterEntry(Entry):
 class BaseEntry(Entry):
     """The operating-system layers under the stack: Debian's packages, or an image of a registry."""
 
-    description: f.Text
+    description: t.Text
     kind: Literal["debian", "registry"]
-    suite: Annotated[str, f.string(r"[a-z][a-z0-9-]*")] | None = Field(default=None, description="Of kind debian.")
-    image: f.ImageReference | None = Field(default=None, description="Of kind registry; the lock pins its digest.")
-    system: f.Name = Field(description="Its glibc decides which manylinux wheels fit.")
-    packages: dict[f.DebianPackage, f.Text] = Field(
+    suite: t.DebianSuite | None = Field(default=None, description="Of kind debian.")
+    image: t.ImageReference | None = Field(default=None, description="Of kind registry; the lock pins its digest.")
+    system: t.Name = Field(description="Its glibc decides which manylinux wheels fit.")
+    packages: dict[t.DebianPackage, t.Text] = Field(
         default={}, description="Package -> why it is in the base; of kind registry, in a layer above the image."
     )
-    env: dict[f.EnvName, EnvEntry] = Field(default={}, description="Set in every image on this base.")
+    env: dict[t.EnvName, EnvEntry] = Field(default={}, description="Set in every image on this base.")
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
@@ -95,9 +91,9 @@ class BaseEntry(Entry):
 class AxisEntry(Entry):
     """One dimension of the matrix."""
 
-    description: f.Text
-    values: Annotated[list[f.AxisValue], Field(min_length=1)]
-    default: f.AxisValue
+    description: t.Text
+    values: Annotated[list[t.AxisValue], Field(min_length=1)]
+    default: t.AxisValue
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,57 +107,57 @@ class AxisEntry(Entry):
 class SdistEntry(Strict):
     """Static metadata of a release that has no wheel, so that resolving it runs none of its code."""
 
-    version: f.VersionText
-    requires: list[f.RequirementText] = []
-    build_requires: list[f.ExactPin]
+    version: t.PackageVersion
+    requires: list[t.RequirementText] = []
+    build_requires: list[t.ExactPin]
 
 
 class GitEntry(SdistEntry):
     """A commit of a repository, with the same static metadata: the tree proves that it is the one that was read."""
 
-    url: f.GitUrl
-    commit: f.GitObject
-    tree: f.GitObject
-    subdirectory: f.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    subdirectory: t.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
 
 
 class ComponentEntry(Entry):
     """Something with a version that the matrix chooses."""
 
-    description: f.Text
-    package: f.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
-    aliases: list[f.Alias] = Field(default=[], description="What else people call it.")
-    imports: list[f.Module] = Field(default=[], description="Modules that must import where this is installed.")
-    entry_points: list[f.Module] = Field(
+    description: t.Text
+    package: t.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
+    aliases: list[t.Alias] = Field(default=[], description="What else people call it.")
+    imports: list[t.Module] = Field(default=[], description="Modules that must import where this is installed.")
+    entry_points: list[t.Module] = Field(
         default=[], description="Modules that users start: everything that they import must be installed."
     )
-    index: dict[f.AxisValue, f.Name] = Field(default={}, description="Value of the cuda axis -> index alias.")
-    local: dict[f.AxisValue, f.LocalLabel] = Field(default={}, description="Value of the cuda axis -> local version.")
-    pypi_build: f.Distribution | None = Field(
+    index: dict[t.AxisValue, t.Name] = Field(default={}, description="Value of the cuda axis -> index alias.")
+    local: dict[t.AxisValue, t.LocalLabel] = Field(default={}, description="Value of the cuda axis -> local version.")
+    pypi_build: t.Distribution | None = Field(
         default=None,
         description="Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA "
         "takes this component from PyPI, any other from `index`.",
     )
     sdist: SdistEntry | None = None
-    git: dict[f.GitName, GitEntry] = Field(default={}, description="Commits that images may ask for, by a name.")
+    git: dict[t.GitName, GitEntry] = Field(default={}, description="Commits that images may ask for, by a name.")
     compiled: bool = Field(default=False, description="Its sources need a compiler: no wheel is made of them here.")
-    source: f.Text | None = Field(default=None, description="Where the facts in this entry come from.")
+    source: t.Text | None = Field(default=None, description="Where the facts in this entry come from.")
 
 
 class ComponentUse(Strict):
-    version: f.Specifier = Field(default="", description="PEP 440; none: any version that resolves.")
-    extras: list[f.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
-    index: f.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
-    git: f.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
-    entry_points: list[f.Module] = Field(
+    version: t.Specifier = Field(default="", description="PEP 440; none: any version that resolves.")
+    extras: list[t.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
+    index: t.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
+    git: t.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
+    entry_points: list[t.Module] = Field(
         default=[], description="Modules that users start in this version, in place of the component's own."
     )
-    uv_lock: f.PathBelow | None = Field(
+    uv_lock: t.PathBelow | None = Field(
         default=None, description="A uv.lock in the commit's tree: it says what the image holds; nothing is resolved."
     )
-    groups: list[f.Distribution] = Field(default=[], description="Dependency groups of the component's `uv_lock`.")
+    groups: list[t.Distribution] = Field(default=[], description="Dependency groups of the component's `uv_lock`.")
     from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
-    because: f.Text
+    because: t.Text
 
     @model_validator(mode="after")
     def _from_a_commit(self) -> Self:
@@ -175,9 +171,9 @@ class ComponentUse(Strict):
 class OverrideEntry(Strict):
     """A requirement that replaces what the packages of the image require of a distribution."""
 
-    version: f.Specifier = Field(default="", description="PEP 440; none: any version.")
+    version: t.Specifier = Field(default="", description="PEP 440; none: any version.")
     omit: bool = Field(default=False, description="It is not installed, whatever requires it.")
-    because: f.Text
+    because: t.Text
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
@@ -189,75 +185,75 @@ class OverrideEntry(Strict):
 class _Part(Strict):
     """What images, stacks and variants have in common."""
 
-    components: dict[f.Name, ComponentUse] = {}
-    env: dict[f.EnvName, EnvEntry] = {}
-    packages: dict[f.DebianPackage, f.Text] = Field(
+    components: dict[t.Name, ComponentUse] = {}
+    env: dict[t.EnvName, EnvEntry] = {}
+    packages: dict[t.DebianPackage, t.Text] = Field(
         default={}, description="Debian package -> why it is there, in a layer above the base."
     )
-    omits: dict[f.Distribution, f.Text] = Field(
+    omits: dict[t.Distribution, t.Text] = Field(
         default={},
         description="Distribution that an extra of a component names and that is not installed -> why, and what does "
         "not work without it.",
     )
-    overrides: dict[f.Distribution, OverrideEntry] = Field(
+    overrides: dict[t.Distribution, OverrideEntry] = Field(
         default={}, description="Distribution -> what takes the place of every requirement of it."
     )
-    accepts: dict[f.Name, f.Text] = Field(
+    accepts: dict[t.Name, t.Text] = Field(
         default={}, description="Rule that only warns of this image -> why the image works all the same."
     )
 
 
-AxisChoice = Annotated[dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]], Field(min_length=1)]
+AxisChoice = Annotated[dict[t.Name, Annotated[list[t.AxisValue], Field(min_length=1)]], Field(min_length=1)]
 
 
 class VariantEntry(_Part):
     """What is other in the cells whose axes have one of these values."""
 
     when: AxisChoice
-    base: f.Name | None = None
-    gpus: list[f.GpuName] = Field(default=[], description="In place of the image's.")
-    interpreter: f.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
-    without: list[f.Name] = Field(default=[], description="Components that are left out.")
+    base: t.Name | None = None
+    gpus: list[t.GpuName] = Field(default=[], description="In place of the image's.")
+    interpreter: t.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
+    without: list[t.Name] = Field(default=[], description="Components that are left out.")
 
 
 class StackEntry(Entry, _Part):
     """Components and variables that images share; an image's own replace those of its stacks."""
 
-    description: f.Text
+    description: t.Text
     variants: list[VariantEntry] = []
 
 
 class ImageEntry(Entry, _Part):
     """A named member of the matrix, as the user types it."""
 
-    description: f.Text
-    purpose: f.Text
-    base: f.Name
-    interpreter: f.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
-    gpus: list[f.GpuName] = Field(default=[], description="What its CUDA cells are for.")
-    axes: dict[f.Name, Annotated[list[f.AxisValue], Field(min_length=1)]] = Field(
+    description: t.Text
+    purpose: t.Text
+    base: t.Name
+    interpreter: t.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
+    gpus: list[t.GpuName] = Field(default=[], description="What its CUDA cells are for.")
+    axes: dict[t.Name, Annotated[list[t.AxisValue], Field(min_length=1)]] = Field(
         default={}, description="Axis -> the values that this image is made for; the axis's default alone if absent."
     )
     exclude: list[AxisChoice] = Field(
         default=[], description="Cells that there are not: each item names values on some axes, as `when` does."
     )
-    stacks: list[f.Name] = []
+    stacks: list[t.Name] = []
     variants: list[VariantEntry] = []
 
 
 class RuleEntry(Entry):
     """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
 
-    when: Annotated[dict[f.Subject, f.Condition], Field(min_length=1)]
-    then: dict[f.Subject, f.Condition] = {}
-    conflict: dict[f.Subject, f.Condition] = {}
-    same: list[f.Name] = Field(default=[], description="Have the version of the one component in `when`.")
-    because: f.Text
-    source: f.Text
-    date: f.Date
+    when: Annotated[dict[t.Subject, t.Condition], Field(min_length=1)]
+    then: dict[t.Subject, t.Condition] = {}
+    conflict: dict[t.Subject, t.Condition] = {}
+    same: list[t.Name] = Field(default=[], description="Have the version of the one component in `when`.")
+    because: t.Text
+    source: t.Text
+    date: t.Date
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
-    fix: f.Text
+    fix: t.Text
 
     @model_validator(mode="after")
     def _one_shape(self) -> Self:
@@ -265,7 +261,7 @@ class RuleEntry(Entry):
             raise ValueError("a rule has either `then` or `conflict` or `same`")
         if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same}):
             raise ValueError(f"{', '.join(both)}: stands on both sides of the rule; a rule ties different things")
-        components = [name for name in self.when if name not in f.SURROUNDINGS and not name.startswith(f.ENV)]
+        components = [name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV)]
         if self.same and len(components) != 1:
             raise ValueError("with `same`, `when` names the one component whose version the others share")
         return self
@@ -274,13 +270,13 @@ class RuleEntry(Entry):
 class WinnerEntry(Entry):
     """A file-conflict override: at `paths`, the files of `winner` are installed, and those of `over` left out."""
 
-    winner: f.Distribution
-    over: Annotated[list[f.Distribution], Field(min_length=1)]
-    paths: f.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
-    versions: f.Specifier = Field("", description="Releases of `winner` to which this applies; without it, all.")
-    because: f.Text
-    source: f.Text
-    date: f.Date
+    winner: t.Distribution
+    over: Annotated[list[t.Distribution], Field(min_length=1)]
+    paths: t.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
+    versions: t.Specifier = Field("", description="Releases of `winner` to which this applies; without it, all.")
+    because: t.Text
+    source: t.Text
+    date: t.Date
 
     @model_validator(mode="after")
     def _not_over_itself(self) -> Self:
@@ -292,29 +288,29 @@ class WinnerEntry(Entry):
 class MisrecordedEntry(Entry):
     """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
 
-    file: Annotated[str, f.string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
-    sha256: Annotated[str, f.string(r"[0-9a-f]{64}")]
-    because: f.Text
-    source: f.Text
-    date: f.Date
+    file: t.WheelName
+    sha256: t.Sha256
+    because: t.Text
+    source: t.Text
+    date: t.Date
 
 
 class MatrixFile(Strict):
     """One YAML file of a matrix; each entry by name."""
 
-    indexes: dict[f.Name, IndexEntry] = {}
-    systems: dict[f.Name, SystemEntry] = {}
-    gpus: dict[f.GpuName, GpuEntry] = {}
-    interpreters: dict[f.Name, InterpreterEntry] = {}
-    bases: dict[f.Name, BaseEntry] = {}
-    axes: dict[f.Name, AxisEntry] = {}
-    components: dict[f.Distribution, ComponentEntry] = {}
-    stacks: dict[f.Name, StackEntry] = {}
-    images: dict[f.Name, ImageEntry] = {}
-    rules: dict[f.Name, RuleEntry] = {}
-    winners: dict[f.Name, WinnerEntry] = {}
-    misrecorded: dict[f.Name, MisrecordedEntry] = {}
-    recipes: dict[f.Distribution, RecipeEntry] = {}
+    indexes: dict[t.Name, IndexEntry] = {}
+    systems: dict[t.Name, SystemEntry] = {}
+    gpus: dict[t.GpuName, GpuEntry] = {}
+    interpreters: dict[t.Name, InterpreterEntry] = {}
+    bases: dict[t.Name, BaseEntry] = {}
+    axes: dict[t.Name, AxisEntry] = {}
+    components: dict[t.Distribution, ComponentEntry] = {}
+    stacks: dict[t.Name, StackEntry] = {}
+    images: dict[t.Name, ImageEntry] = {}
+    rules: dict[t.Name, RuleEntry] = {}
+    winners: dict[t.Name, WinnerEntry] = {}
+    misrecorded: dict[t.Name, MisrecordedEntry] = {}
+    recipes: dict[t.Distribution, RecipeEntry] = {}
 
 
 SECTIONS = tuple(MatrixFile.model_fields)

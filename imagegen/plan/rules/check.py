@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.fields import is_surrounding
+from imagegen.plan.matrix.conditions import is_surrounding
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.facts import Facts
 from imagegen.plan.rules.problem import Problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from packaging.ranges import VersionRange
 
-from imagegen.plan.matrix.fields import ENV, NAMED, NO_CUDA, condition_parts
+from imagegen.plan.matrix.conditions import ENV, NAMED, NO_CUDA, condition_parts
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.facts import versions_in
 

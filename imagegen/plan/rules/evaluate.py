@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 
 from imagegen.core.gpu import Gpu
-from imagegen.plan.matrix.fields import ENV, is_surrounding
+from imagegen.plan.matrix.conditions import ENV, is_surrounding
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.clauses import Literal, clauses
 from imagegen.plan.rules.facts import Facts, on_each

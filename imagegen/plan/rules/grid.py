@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from imagegen.plan.matrix.fields import NO_CUDA, is_surrounding
+from imagegen.plan.matrix.conditions import NO_CUDA, is_surrounding
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.evaluate import assumed, told

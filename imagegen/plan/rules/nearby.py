@@ -9,7 +9,7 @@ from itertools import combinations
 from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.fields import NO_CUDA
+from imagegen.plan.matrix.conditions import NO_CUDA
 from imagegen.plan.matrix.model import System, cuda_version
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.facts import Fact, Facts, on_each

@@ -11,7 +11,7 @@ from functools import cached_property
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
-from imagegen.plan.matrix.fields import ENV, NAMED, NO_CUDA, VERSIONED
+from imagegen.plan.matrix.conditions import ENV, NAMED, NO_CUDA, VERSIONED
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from imagegen.core.errors import UsageError
 from imagegen.core.gpu import Gpu
+from imagegen.core.types import parse_specifier
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.fields import ENV, NO_CUDA, is_surrounding, specifier_set
+from imagegen.plan.matrix.conditions import ENV, NO_CUDA, is_surrounding
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.vocabulary import MODEL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
@@ -146,7 +147,7 @@ class _Asker:
             self.unknown[name], package = error.unknown, name
         specifier = ",".join(part for part in (self.asked.get(package, ""), _double(specifier)) if part)
         try:
-            specifier_set(specifier)
+            parse_specifier(specifier)
         except ValueError as error:
             raise UsageError(str(error), code="usage-invalid-value", where=f"{package}{specifier}") from error
         self.asked[package] = specifier
@@ -276,7 +277,7 @@ def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
                 return replace(Fact.within(f"=={value}.*"), text=value)
             if re.fullmatch(r"[0-9]+(\.[0-9]+)+", value):
                 return Fact.exactly(value)
-        specifier_set(_double(specifier))
+        parse_specifier(_double(specifier))
     except ValueError as error:
         raise UsageError(str(error), code="usage-invalid-value", where=f"{name}{specifier}") from error
     return Fact.within(_double(specifier))

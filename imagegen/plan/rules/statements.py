@@ -12,7 +12,8 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.plan.matrix.metadata import Package, Release, holds, requirement
+from imagegen.core.types import parse_requirement
+from imagegen.plan.matrix.metadata import Package, Release, holds
 from imagegen.plan.matrix.rule import Rule
 from imagegen.plan.rules.facts import Fact
 
@@ -155,7 +156,7 @@ def _of(package: str, release: Release, machine: str, extras: frozenset[str]) ->
 
 @cache
 def _requirement(text: str) -> tuple[str, str, Marker | None]:
-    parsed = requirement(text)
+    parsed = parse_requirement(text)
     return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker
 
 

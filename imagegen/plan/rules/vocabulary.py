@@ -11,7 +11,7 @@ from imagegen.core.errors import UsageError
 from imagegen.core.gpu import Gpu
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.fields import NO_CUDA, SURROUNDINGS
+from imagegen.plan.matrix.conditions import NO_CUDA, SURROUNDINGS
 from imagegen.plan.matrix.model import System, cuda_version
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.core.types import parse_requirement
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.lock.title import MAIN
 from imagegen.plan.matrix import metadata
@@ -224,7 +225,7 @@ def _forces(
         return True
     try:
         version = Version(old.version)
-        asked = [each for each in map(metadata.requirement, stated) if canonicalize_name(each.name) == new.name]
+        asked = [each for each in map(parse_requirement, stated) if canonicalize_name(each.name) == new.name]
     except ValueError:
         return True
     machine = _MACHINES.get(lock.platform.rpartition("/")[2], "")

@@ -150,7 +150,7 @@ def image_of(source: Source, asked: str, where: str) -> Image:
     digest, found = manifest_for(source.manifest, asked, _LINUX, where)
     told = source.document(found.config)
     config, layers = read_config(told, found, platform_of(told), where)
-    return Image(digest, found.config.digest, layers, config)
+    return Image(digest, found.config.digest, config, layers)
 
 
 def lock_of(attached: bytes, image: Image, where: str) -> Lock:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MatrixError, MatrixErrors
+from imagegen.core.types import Strict
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.faults import explain
 
@@ -97,11 +98,7 @@ def load(directory: Path) -> Project:
     )
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class IdentityEntry(_Model):
+class IdentityEntry(Strict):
     """An identity that may sign without a key, as Fulcio writes it into certificates."""
 
     issuer: _Text = Field(description="OIDC issuer.")
@@ -111,7 +108,7 @@ class IdentityEntry(_Model):
     )
 
 
-class PublishEntry(_Model):
+class PublishEntry(Strict):
     """Where images go, and whose signatures are trusted."""
 
     to: _Text | None = Field(default=None, description="Repository below which each image has its own; else `--to`.")
@@ -122,7 +119,7 @@ class PublishEntry(_Model):
     identities: dict[_Text, IdentityEntry] = Field(default_factory=dict, description="Trusted identities.")
 
 
-class ProjectFile(_Model):
+class ProjectFile(Strict):
     """The whole file."""
 
     publish: PublishEntry = Field(default_factory=PublishEntry)

@@ -15,10 +15,11 @@ from typing import Any
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence, Release
 from imagegen.core import registry
+from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.base import Deb
-from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedSubmodule, LockedWheel
+from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedWheel
 from imagegen.plan.lock.title import title
 from imagegen.supply.trust import purl, spdx
 from imagegen.supply.trust.shipped import data
@@ -223,7 +224,7 @@ def _pedigree(
     package: LockedWheel | LockedBuild,
     source: File,
     git: LockedGit | None,
-    submodules: Iterable[LockedSubmodule] = (),
+    submodules: Iterable[Submodule] = (),
     patches: Iterable[LockedPatch] = (),
 ) -> Component:
     """Return the sources of a package: an sdist or a commit with its submodules, and the patches on top."""

@@ -10,6 +10,8 @@ import json
 import math
 from typing import Any
 
+from imagegen.core.data import unique_keys
+
 LONGEST = 32 << 20  # bytes
 _EXACT = 1 << 53  # whole numbers below it are the same as integers and as doubles, which is how Go writes them
 
@@ -24,7 +26,7 @@ def parse(data: bytes) -> dict[str, Any]:
         raise UnreadableError(f"it has {len(data)} bytes, and {LONGEST} are the most that are read")
     try:
         text = data.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_once, parse_float=_number, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=unique_keys, parse_float=_number, parse_constant=_constant)
     except UnicodeDecodeError as error:
         raise UnreadableError(f"it is not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
@@ -44,15 +46,6 @@ def canonical(value: dict[str, Any]) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except RecursionError as error:
         raise UnreadableError("it is nested too deeply") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UnreadableError(f"the name {twice!r} stands twice in one object")
-    return found
 
 
 def _number(text: str) -> float | int:

@@ -15,6 +15,7 @@ from imagegen.audit.check import audit
 from imagegen.audit.model import Package, Severity, Target
 from imagegen.core.errors import BuildError, WheelError
 from imagegen.core.gpu import Gpu
+from imagegen.core.types import parse_requirement
 from imagegen.image.inventory import loose
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.lock.target import MACHINES
@@ -146,7 +147,7 @@ def _needed(package: Package, build: LockedBuild, lock: Lock) -> Iterator[Requir
 
 def _parsed(text: str, build: LockedBuild) -> Requirement:
     try:
-        return metadata.requirement(text)
+        return parse_requirement(text)
     except ValueError as error:
         raise BuildError(
             f"{_name(build)} asks for what is no requirement", code="source-build-requirement-invalid", why=str(error)

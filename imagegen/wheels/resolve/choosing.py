@@ -75,12 +75,12 @@ def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWh
     index = {Place.CATALOGUE: URL, Place.LINKS: LINKS}.get(found.place, each.requirement.index)
     file = File(
         found.filename,
-        found.sha256,
         found.size,
+        found.sha256,
         index,
         indexes.hint(found.where, found.filename) if found.place is Place.INDEX else None,
         found.where if found.place is Place.CATALOGUE else None,
     )
     name, version, _, _ = parse_wheel_filename(found.filename)
     why = f"{found.place}: {found.reason}"
-    return LockedWheel(name, str(version), file, via, each.requirement.because, choice=why)
+    return LockedWheel(name, str(version), file, via=via, because=each.requirement.because, choice=why)

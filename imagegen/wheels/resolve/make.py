@@ -34,7 +34,6 @@ from imagegen.plan.lock.model import (
     Lock,
     LockedBase,
     LockedBuild,
-    LockedEnv,
     LockedGit,
     LockedGpus,
     LockedPackages,
@@ -133,7 +132,7 @@ def make(
             base=locked_base,
             interpreter=interpreter,
             wheels=wheels,
-            env=tuple(LockedEnv(each.name, each.value, each.because) for each in cell.env),
+            env=cell.env,
             added=added,
         )
         settled = _settled(previous, made, kept) if previous else {}
@@ -352,8 +351,8 @@ class _Maker:
             alias = routes.get(pinned.name, indexes.DEFAULT)
             own = alias == URL
             hint = None if own else indexes.hint(remote.url, remote.filename)
-            file = File(remote.filename, remote.sha256, size, alias, hint, remote.url if own else None)
-            wheel_ = LockedWheel(pinned.name, pinned.version, file, pinned.via)
+            file = File(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
+            wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
             wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
         return tuple(wheels)
 
@@ -371,9 +370,9 @@ class _Maker:
         """The wheel that a commit gives in the sandbox."""
         archive = self.parts.archives[pinned.name]
         sha256 = archive.digest.removeprefix("sha256:")
-        file = File(archive_name(pinned.name, pinned.version), sha256, archive.size, GIT)
-        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), LockedGit.of(commit))
-        return self._built(LockedWheel(pinned.name, pinned.version, file, pinned.via), source, [])
+        file = File(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
+        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
 
     def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
         """Return the build requirements of a backend, complete and exact; they are no part of the image."""

@@ -1,0 +1,319 @@
+"""Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
+
+Each type admits one narrow form: what a file holds may reach a Dockerfile, an image config, a path or a command line.
+Where two types differ in one point, the comment says why. Messages use `meaning`, else they show the pattern.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar
+from urllib.parse import unquote
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Strict as NoCoercion
+
+from imagegen.core.text import cut, redact, unprintable
+
+RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
+# Variables that the machine of a source build decides, so that no recipe can: parallelism and directories.
+BUILD_ENV = {
+    *("CMAKE_BUILD_PARALLEL_LEVEL", "MAKEFLAGS", "MAX_JOBS", "NINJAFLAGS", "NVCC_THREADS"),
+    *("CUDA_HOME", "HOME", "LANG", "PYTHONPATH", "SOURCE_DATE_EPOCH", "TMPDIR"),
+}
+LONGEST_REQUIREMENT = 2000  # characters
+_SHOWN = 200  # characters of a requirement that an error repeats
+_MEANINGS: dict[str, str] = {}  # anchored pattern -> noun phrase that messages use in its place
+
+
+class Strict(BaseModel):
+    """The base class of tables that files hold: no unknown keys, no coercion, immutable."""
+
+    # Built at the first validation: most commands validate few of the tables.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class Part:
+    """The base class of dataclasses that files hold: pydantic checks their annotations where it reads a file.
+
+    A value that a program makes is not checked. Strictness is that of the types: a dataclass cannot have it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any:
+    """Return the constraint of a string that `pattern` matches whole; `meaning`, a noun phrase, is for messages."""
+    whole = f"^(?:{pattern})$"
+    if meaning:
+        _MEANINGS[whole] = meaning
+    return StringConstraints(strict=True, pattern=whole, min_length=1, max_length=maximum)
+
+
+def explain_mismatch(context: Mapping[str, Any]) -> str:
+    """Return the message for pydantic's error `string_pattern_mismatch` with this context."""
+    pattern = context["pattern"]
+    return f"must be {_MEANINGS[pattern]}" if pattern in _MEANINGS else f"must match {pattern.strip('^$')}"
+
+
+@cache
+def parse_requirement(text: str) -> Requirement:
+    """Parse a PEP 508 requirement, each text once: releases of a package share most of theirs. Raises ValueError."""
+    if len(text) > LONGEST_REQUIREMENT:  # so no number in it is too long for int(), which packaging calls
+        raise ValueError(f"a requirement is longer than {LONGEST_REQUIREMENT} characters")
+    try:
+        return Requirement(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'"{cut(redact(text), _SHOWN)}" is not a PEP 508 requirement') from error
+
+
+def parse_specifier(text: str) -> SpecifierSet:
+    """Parse a PEP 440 specifier. Raises ValueError if it is malformed, matches no version, or compares text (===)."""
+    try:
+        specifier = SpecifierSet(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version specifier, such as "==2.13.0" or ">=5.9,<5.11"') from error
+    if any(each.operator == "===" for each in specifier):
+        raise ValueError("=== compares text, not versions: use ==")
+    if specifier.is_unsatisfiable():
+        raise ValueError(f'no version satisfies "{text}"')
+    return specifier
+
+
+def url_path(text: str) -> str:
+    """Return `text` if it is a path of a URL without host, root and dot segments. Raises ValueError."""
+    parts = text.split("/")
+    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", text) or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{text!r} is not a plain relative path")
+    return text
+
+
+def names_file(address: str, filename: str) -> bool:
+    """Return whether the last segment of a URL or path is `filename`, percent-encoded or not.
+
+    File hosts keep the files of all projects; an address that ends otherwise is of another project's file.
+    """
+    return unquote(address.rpartition("/")[2]) == filename
+
+
+def _line(text: str) -> str:
+    if bad := unprintable(text):
+        raise ValueError(f"must be one line, and holds the control character {bad!r}")
+    return text
+
+
+def _text(text: str) -> str:
+    if unprintable(text):
+        raise ValueError("must be one line without control characters; in YAML, write long text as a folded block (>-)")
+    if text != text.strip():
+        raise ValueError("must not begin or end with white space")
+    return text
+
+
+def _env_value(value: str) -> str:
+    if unprintable(value):
+        raise ValueError("must not contain line breaks or control characters")
+    if found := sorted({c for c in value if c in '$"\\`'}):
+        raise ValueError(f"must not contain {' '.join(found)}: a Dockerfile would expand it, an image config would not")
+    return value
+
+
+def _env_name(name: str) -> str:
+    if name in RESERVED_ENV:
+        raise ValueError(f"{name} is set by the image's own layout")
+    return name
+
+
+def _build_env_name(name: str) -> str:
+    if name in BUILD_ENV:
+        raise ValueError(f"{name} is set by the machine that builds: it never depends on the cell")
+    return _env_name(name)
+
+
+def _specifier(text: str) -> str:
+    parse_specifier(text)
+    return text
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a PEP 440 version') from error
+    if text != text.strip():  # which Version allows
+        raise ValueError(f'"{text}" is not a PEP 440 version: it has white space around it')
+    return text
+
+
+def _canonical_version(text: str) -> str:
+    if str(Version(_version(text))) != text:
+        raise ValueError(f'write the normalised version "{Version(text)}"')
+    return text
+
+
+def _requirement(text: str) -> str:
+    if parse_requirement(_line(text)).url:
+        raise ValueError("a requirement by URL is not allowed here")
+    return text
+
+
+def _exact_pin(text: str) -> str:
+    specifiers = list(parse_requirement(_requirement(text)).specifier)
+    if len(specifiers) != 1 or specifiers[0].operator != "==" or specifiers[0].version.endswith(".*"):
+        raise ValueError(f'"{text}" is not an exact pin, such as "setuptools==84.2.1"')
+    return text
+
+
+def _date(text: str) -> str:
+    try:
+        dt.date.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f'"{text}" is not a date such as "2026-11-20"') from error
+    return text
+
+
+def _time(text: str) -> str:
+    try:
+        dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a time in UTC, such as 2026-11-20T00:00:00Z") from error
+    return text
+
+
+def _url_with_plain_path(url: str) -> str:
+    url_path(url.partition("://")[2].partition("/")[2])
+    return url
+
+
+# Text of people. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
+Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_text)]
+Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
+
+# Names that a matrix gives. Word is a name made of names: a cell's id, a layer's name, Debian's architectures.
+Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
+Word = Annotated[str, string(r"[a-z0-9][a-z0-9._-]*", None, meaning="a name of lower-case letters, digits, ., _ and -")]
+Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
+AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
+# A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/conditions.py.
+Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
+Condition = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_text)]
+# Numbers are strings in YAML: its own have too many spellings.
+Count = Annotated[str, string(r"[1-9][0-9]{0,9}")]
+Seconds = Annotated[str, string(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")]
+Gigabytes = Annotated[str, string(r"[0-9]{1,3}(?:\.[0-9]{1,3})? GB")]
+Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
+Time = Annotated[  # RFC 3339
+    str,
+    string(
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?Z",
+        meaning="a time in UTC, such as 2026-11-20T00:00:00Z",
+    ),
+    AfterValidator(_time),
+]
+
+# Contents: OCI image-spec v1.1 (descriptor.md) for digests.
+Sha256 = Annotated[str, string(r"[0-9a-f]{64}", meaning="a sha256: 64 lower-case hex digits")]
+Digest = Annotated[str, string(r"sha256:[0-9a-f]{64}", meaning="a digest: sha256: and 64 lower-case hex digits")]
+Size = Annotated[int, NoCoercion(), Field(ge=0, lt=1 << 50)]  # bytes
+
+# Python packages: PEP 503 (names), PEP 440 (versions), PEP 508 (requirements), PEP 427 and 625 (file names).
+Distribution = Annotated[str, string(r"[a-z0-9]+(?:-[a-z0-9]+)*", meaning="a normalised package name (PEP 503)")]
+PackageVersion = Annotated[str, NoCoercion(), AfterValidator(_version)]
+CanonicalVersion = Annotated[str, StringConstraints(strict=True, max_length=60), AfterValidator(_canonical_version)]
+LocalLabel = Annotated[str, string(r"[a-z0-9]+(?:\.[a-z0-9]+)*", 40)]
+Specifier = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_specifier)]
+RequirementText = Annotated[str, NoCoercion(), AfterValidator(_requirement)]
+ExactPin = Annotated[str, NoCoercion(), AfterValidator(_exact_pin)]
+Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")]
+FileName = Annotated[
+    str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", 250, meaning="a file name")
+]  # file systems: 255 bytes
+SdistName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.tar\.gz", 200)]
+WheelName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
+
+# Interpreters. PythonVersion may be the minor version alone, where no package says more.
+Minor = Annotated[str, string(r"[0-9]+\.[0-9]+")]
+PythonVersion = Annotated[str, string(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?", meaning="a version of Python, as in 3.12")]
+PythonRelease = Annotated[str, string(r"3\.[0-9]{1,2}\.[0-9]{1,2}", meaning="a release of Python, as in 3.12.14")]
+# Percent-encoded, as of a release: "20260814/cpython-3.12.14%2B20260814-x86_64-unknown-linux-gnu-....tar.gz"
+ReleaseFile = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9](?:[A-Za-z0-9._+-]|%2B)*\.tar\.gz", 200)]
+
+# GPUs: compute capabilities, names of architectures as nvcc has them, versions of NVIDIA's driver.
+Capability = Annotated[str, string(r"[1-9][0-9]?\.[0-9]", meaning="a compute capability, as in 9.0")]
+GpuName = Annotated[str, string(r"sm_[1-9][0-9]{1,2}")]
+DriverVersion = Annotated[str, string(r"[0-9]{1,5}(?:\.[0-9]{1,5}){0,3}", meaning="a version of a driver")]
+
+# Environment variables. Variable is one of an image config (OCI image-spec v1.1, config.md): NAME=value.
+EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env_name)]
+EnvValue = Annotated[str, StringConstraints(strict=True, max_length=1000), AfterValidator(_env_value)]
+BuildEnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_build_env_name)]
+Variable = Annotated[
+    str, string(r"[A-Za-z_][A-Za-z0-9_.-]*=(?s:.*)", None, meaning="a variable (NAME=value)"), AfterValidator(_line)
+]
+
+# Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
+PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
+RelativePath = Annotated[str, string(r"(?:\.\./)*[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 300)]
+AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200, meaning="an absolute path")]
+PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
+UrlPath = Annotated[str, NoCoercion(), AfterValidator(url_path)]
+
+# Addresses (RFC 3986): no credentials and no query. Plain HTTP is for a server on this machine, but for packages that
+# a signature or a hash in another file covers: indexes (their files are locked by hash) and archives of Debian.
+HTTPS = "an https address (http for 127.0.0.1 alone) without user, password or query"
+HOST = r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]+)?"
+Url = Annotated[
+    str,
+    string(
+        r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~+%-]+)*/?",
+        300,
+        meaning="an http or https address without user, password or query, as in https://packages.example.com/simple",
+    ),
+]
+FileUrl = Annotated[
+    str,
+    string(rf"{HOST}/[A-Za-z0-9._~%!$&'()+,;=@/-]+", None, meaning=HTTPS),
+    AfterValidator(_url_with_plain_path),
+]
+ImageReference = Annotated[  # registry host[:port]/path:tag; the lock adds the digest
+    str,
+    string(
+        r"[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", 300
+    ),
+]
+
+# Git: gitrevisions(7). GitName is a matrix's name of a commit; GitRef may be a tag or branch, which have slashes.
+GitUrl = Annotated[
+    str,
+    string(
+        HOST + r"(?:/[A-Za-z0-9._~+-]+)+",
+        300,
+        meaning=f"{HTTPS}, as in https://github.com/acme/rewards.git",
+    ),
+]
+GitObject = Annotated[str, string(r"[0-9a-f]{40}")]
+GitName = Annotated[str, string(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", 60)]
+GitRef = Annotated[str, string(r"[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*")]
+
+# Debian: deb-control(7), deb-version(7), sources.list(5). apt takes "x-" for the removal of x.
+DebianPackage = Annotated[str, string(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")]
+DebianVersion = Annotated[str, string(r"[0-9][A-Za-z0-9.+:~-]*", 200, meaning="a Debian version")]
+DebianSuite = Annotated[str, string(r"[a-z][a-z0-9-]*")]  # of a base: "bookworm"
+_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9._+~-]*"
+Suite = Annotated[
+    str, string(rf"/|(?:\./)?{_SEGMENT}(?:/{_SEGMENT})*/?|\./", None, meaning="a suite")
+]  # of any archive
+ArchivePart = Annotated[  # "debian/bookworm", "main", "updates/main"
+    str, string(r"[a-z0-9][a-z0-9._/-]*", None, meaning="the name of a suite or component")
+]
+_ARCHIVE = r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?(?:/[A-Za-z0-9_~%+=@:-][A-Za-z0-9._~%+=@:-]*)*"
+ArchiveName = Annotated[str, string(_ARCHIVE, None, meaning="the name of an archive, or its address without scheme")]
+ArchiveUrl = Annotated[
+    str, string(rf"https?://{_ARCHIVE}", None, meaning="the http or https address of an archive, without user")
+]
