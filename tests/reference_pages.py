@@ -9,15 +9,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-from imagegen.plan.lock.schema import LockFile
+from pydantic import TypeAdapter
 
 from imagegen.cli.commands import cli
 from imagegen.core import errors
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
 
 # Tables that the glossary names otherwise than the code.
-_TITLES = {"_Winner": "FileConflictOverride", "WinnerEntry": "FileConflictOverrideEntry"}
+_TITLES = {"Winner": "FileConflictOverride", "WinnerEntry": "FileConflictOverrideEntry"}
 # The lock's schema has no descriptions: what its tables mean.
 _LOCK_KEYS = {
     "version": "Version of the format.",
@@ -163,7 +164,12 @@ def _publish() -> str:
 
 
 def _lock() -> str:
-    schema = LockFile.model_json_schema()
+    schema = TypeAdapter(Lock).json_schema()
+    for definition in schema["$defs"].values():
+        definition["properties"] = _with_inlined(definition["properties"], schema)
+    version = {"version": {"type": "integer"}}
+    schema["properties"] = version | schema["properties"]
+    schema["required"] = ["version", *schema["required"]]
     for key, value in schema["properties"].items():
         value["description"] = _LOCK_KEYS[key]
     text = (
@@ -172,7 +178,19 @@ def _lock() -> str:
         "matrix is rejected."
     )
     rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}"
-    return _page("Lock file", "`imagegen/plan/lock/schema.py`", text, rest)
+    return _page("Lock file", "`imagegen/plan/lock/model.py`", text, rest)
+
+
+def _with_inlined(properties: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a table with those of its inlined tables, whose names begin with a dot."""
+    found: dict[str, Any] = {}
+    for key, value in properties.items():
+        if key.startswith("."):
+            (name,) = _references(value)
+            found |= schema["$defs"][name]["properties"]
+        else:
+            found[key] = value
+    return found
 
 
 def _definitions(schema: Mapping[str, Any], start: Mapping[str, Any]) -> str:
