@@ -1,4 +1,4 @@
-"""What a source build begins with: found out when a lock is made, brought into the store when it is built."""
+"""The inputs of a source build: recorded when a lock is made, fetched when it is built."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def fetch_sources(
 
 
 def require_unchanged(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store) -> None:
-    """Of builds from sources on this disk, raise LockError for one that is not as it was locked, FetchError if gone."""
+    """Raise LockError where sources on this disk are not as they were locked, FetchError where they are gone."""
     for build in builds:
         _require_unchanged(build, recipes[build.name], store)
 

@@ -1,4 +1,4 @@
-"""What a source build of a lock is decided by, as one key; and the lock once its wheels are made.
+"""The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
 
 The key names a wheel in every wheelhouse, so that nobody compiles the same twice. It covers what can change the wheel's
 bytes and nothing else: not why it is compiled, who asks for it, or how many jobs compiled it at a time.
@@ -77,7 +77,7 @@ def compiler(base: LockedBase, debs: Iterable[Deb]) -> list[str]:
 
 
 def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
-    """Of the wheels these, and all that they need, sorted; the toolkit's wheels are always among them."""
+    """Return these wheels and all that they require, sorted; the toolkit's wheels are always among them."""
     needed_by = {wheel.name: frozenset(wheel.via) for wheel in wheels}
     found = {*names, *TOOLKIT} & needed_by.keys()
     while more := {name for name, asking in needed_by.items() if not asking.isdisjoint(found)} - found:

@@ -73,7 +73,7 @@ def require_metadata(requirement: Requirement, archive: git.Archive, store: Stor
 
 
 def _plain(requirements: Iterable[str]) -> set[str]:
-    """Those that no extra names and that have no address, each in one spelling."""
+    """Return the requirements without extras and addresses, each in one spelling."""
     parsed = [parse_requirement(each) for each in requirements]
     found = set()
     for each in parsed:

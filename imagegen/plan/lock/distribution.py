@@ -1,4 +1,4 @@
-"""What a lock installs, as data: files, wheels, what they are made of, and builds from source."""
+"""The packages of a lock as data: files, wheels, their sources, and builds from source."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class LockedBuild(Table):
 
     @property
     def release(self) -> str:
-        """As LockedWheel's."""
+        """Return the release, as that of LockedWheel."""
         return _release(self.version, self.git)
 
     _nest = inlined(required=True, source=("file", "size", "sha256", "index", "path", "url"))

@@ -132,7 +132,7 @@ def inputs_hash(lock: Lock) -> str:
 
 
 def contents_hash(lock: Lock) -> str:
-    """As `inputs_hash`, with the bytes of what was compiled: one key may have given others on another machine."""
+    """Return the inputs hash with the bytes of compiled wheels: one key may have given others on another machine."""
     compiled = [[wheel.name, wheel.file.sha256] for wheel in lock.wheels if wheel.build]
     return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
 

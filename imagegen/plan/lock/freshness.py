@@ -149,7 +149,7 @@ def _pin(requirement: str) -> tuple[str, Version]:
 
 
 def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
-    """Whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
+    """Return whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
     if cell.from_uv_lock:
         return True
     has_recipe = requirement.component.package in cell.recipes
@@ -159,7 +159,7 @@ def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
 
 
 def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
-    """Whether the build is what the recipe says, for a release that will do."""
+    """Return whether the build is what the recipe says, for a release that will do."""
     recipe = cell.recipes.get(build.name)
     release = recipe.releases.get(build.version) if recipe else None
     if recipe is None or release is None:

@@ -148,7 +148,7 @@ def _links(page: Page, name: str) -> list[Link]:
 
 
 def _tags(body: bytes) -> str:
-    """Those tags of an HTML page that say where files are: over what else it may hold, HTML parsers can take days."""
+    """Return the tags of an HTML page that name files: an HTML parser can take days over other contents."""
     found = list(itertools.islice(_TAG.finditer(body), _MAX_LINKS + 1))
     _check_count(len(found))
     tags = (match[0] + (b"</a>" if match[1] in b"aA" else b"") for match in found if len(match[0]) <= _MAX_TAG)
@@ -197,7 +197,7 @@ def _sha256(text: str) -> str | None:
 
 
 def _day(text: str) -> dt.date | None:
-    """Of an upload time (RFC 3339). The standard has it in JSON alone; there are mirrors that say it in HTML too."""
+    """Parse an upload time (RFC 3339). The standard has it in JSON alone; some mirrors have it in HTML too."""
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).date()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Where a standalone interpreter's archive is found, by hash: mirrors, find-links places, its own address."""
+"""Fetch a standalone interpreter's archive by hash: from mirrors, find-links places, its own address."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ class LockedGpus(Table):
 
 @dataclass(frozen=True)
 class Winner(Table):
-    """Of the files at `paths`, `distribution`'s are installed; those in `over` leave theirs out."""
+    """A file-conflict override: at `paths`, the files of `distribution` are installed; those in `over` leave theirs
+    out.
+    """
 
     rule: t.Word  # id in the matrix
     distribution: t.Distribution
@@ -112,7 +114,7 @@ class Record(Table):
 
 @dataclass(frozen=True)
 class Foundation:
-    """What lies under a venv, from the bottom up: the base, packages above it, and a standalone interpreter."""
+    """The layers under a venv, from the bottom up: the base, packages above it, and a standalone interpreter."""
 
     base: LockedBase
     interpreter: LockedInterpreter
@@ -210,7 +212,7 @@ def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[Deb, ...]:
 
 
 def winners_among(rules: Iterable[WinnerRule], packages: Iterable[LockedWheel | LockedBuild]) -> tuple[Winner, ...]:
-    """What the matrix's winners mean for these packages: those whose winner and at least one loser are there."""
+    """Return the file-conflict overrides for these packages: those whose winner and at least one loser are there."""
     versions = {each.name: each.version for each in packages}
     found = []
     for rule in rules:

@@ -1,4 +1,4 @@
-"""What a cell needs from elsewhere before it can be resolved: its base, the indexes behind aliases, commits.
+"""Prepare a resolution: a cell's base, the indexes behind aliases, commits.
 
 What cannot be had is told at once: whoever carries a lock to another network wants to hear of all of it.
 """
@@ -43,7 +43,7 @@ class Attempts:
         self._errors: list[ImagegenError] = []
 
     def attempt(self, step: Callable[[], T]) -> T | None:
-        """What the step gives, or None."""
+        """Return the result of the step; None where it failed, with its error collected."""
         try:
             return step()
         except (BaseError, FetchError, LockError) as error:

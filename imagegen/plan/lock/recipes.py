@@ -67,7 +67,7 @@ def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str]
 
 
 def allowed(specifier: str, known: Iterable[str]) -> list[str]:
-    """Of the known releases those that satisfy it, the newest last; of pre-releases as PEP 440 has it."""
+    """Return the known releases that satisfy the specifier, the newest last; pre-releases as in PEP 440."""
     return list(SpecifierSet(specifier).filter(sorted(set(known), key=Version)))
 
 
@@ -127,7 +127,7 @@ def architectures(each: Compiled, cell: Cell) -> tuple[str, ...]:
 
 
 def _names(each: Compiled, cell: Cell) -> list[str]:
-    """What the recipe calls the cell's GPUs, each once, in the order of their capabilities."""
+    """Return the recipe's names of the cell's GPUs, each once, in the order of their capabilities."""
     told = each.recipe.architectures
     return list(dict.fromkeys(told.names[gpu.capability] for gpu in cell.gpus)) if told else []
 
@@ -207,7 +207,7 @@ def _minor(version: str) -> str:
 
 
 def _torch_cuda(cell: Cell, version: str) -> str | None:
-    """What torch's label says, else the cell: PyPI's wheels carry no label, and other people's others."""
+    """Return the CUDA version of torch's label, else of the cell: PyPI's wheels carry no label."""
     label = Version(version).local or ""
     return None if label == "cpu" else cuda_version(label) or cell.cuda_version
 

@@ -65,7 +65,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be resolved. `routes` maps a package to the alias that alone may give it."""
+    """The input of a resolution. `routes` maps a package to the alias that alone may give it."""
 
     requirements: tuple[str, ...]  # PEP 508
     target: Target
@@ -139,7 +139,7 @@ def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
 
 
 def _home(settings: Settings) -> Path:
-    """Where uv works: beside the store, since /tmp may forbid programs and the interpreter is one."""
+    """Return uv's directory: beside the store, since /tmp may forbid programs and the interpreter is one."""
     return settings.store.parent / "uv"
 
 

@@ -31,7 +31,9 @@ _WORKER = Path(__file__).with_name("sdist_worker.py")
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where wheels are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs` unpacks it."""
+    """The environment in which sdists are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs`
+    unpacks it.
+    """
 
     key: str
     interpreter: str

@@ -1,4 +1,4 @@
-"""Where a file of a lock is found, by hash: the store, find-links places, extra indexes, its address or its index.
+"""Fetch a file of a lock by hash: the store, find-links places, extra indexes, its address or its index.
 
 A hash decides, so any source serves: a find-links directory cannot change what is built, only where it comes from.
 """
@@ -110,7 +110,7 @@ class Finder:
         return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
 
     def _listing(self, place: str, name: str, read: Callable[[], list[Link]], tried: list[str]) -> list[Link] | None:
-        """What `read` gives, once for each (place, name); None, with the reason in `tried`, when it fails."""
+        """Return what `read` returns, once for each (place, name); None, with the reason in `tried`, when it fails."""
         if place in self._dead:
             tried.append(self._dead[place])
             return None

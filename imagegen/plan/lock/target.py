@@ -66,7 +66,7 @@ class Target:
         yield f"linux_{self.machine}"
 
     def best(self, wheels: Iterable[tuple[str, T]]) -> T | None:
-        """Of (file name, anything), the one whose wheel fits best, then has the highest build tag; or None."""
+        """Return the value beside the file name that fits best, then has the highest build tag; or None."""
         fitting = [(key, item) for name, item in wheels if (key := self._fitness(name)) is not None]
         return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 

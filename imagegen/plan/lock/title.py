@@ -1,4 +1,4 @@
-"""What people call the software in a lock: the versions by which an image is chosen, looked for and tagged."""
+"""The main software of a lock: the versions by which an image is chosen, looked for and tagged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main_versions(lock: Lock) -> dict[str, str]:
 
 
 def title(lock: Lock) -> str:
-    """As torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, where no `+` may stand, so local versions are left out.
+    """Return a title such as torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, hence without local versions.
 
     CUDA's part is the cell's value of the axis; of the components, torch and the one that serves, where there is one.
     """

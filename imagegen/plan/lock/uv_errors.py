@@ -1,4 +1,4 @@
-"""What uv's error text says about upload times; the rest of the text is passed on as it is."""
+"""Parse uv's error text for upload times; the rest of the text is passed on as it is."""
 
 from __future__ import annotations
 

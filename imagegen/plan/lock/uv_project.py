@@ -36,7 +36,7 @@ _SCP = re.compile(r"(?:ssh://)?git@([A-Za-z0-9.-]+)[:/](.+)")  # git-clone(1): a
 
 @dataclass(frozen=True)
 class Contents:
-    """What the cell holds. `commits` and `archives` by package; `routes` as in resolve.Question."""
+    """The contents of the cell. `commits` and `archives` by package; `routes` as in resolve.Question."""
 
     found: tuple[Pinned, ...]  # sorted by name; without members whose commit could not be had
     routes: Mapping[str, str]

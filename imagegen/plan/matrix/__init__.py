@@ -1,4 +1,4 @@
-"""What users write under matrices/ and wheels/: loading, cells and their selection."""
+"""Matrices and recipes, the files under matrices/ and wheels/: loading, cells and their selection."""
 
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.load import load

@@ -70,7 +70,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
 
 
 def _told(found: Any) -> str:
-    """What stands where another shape belongs."""
+    """Return a value of the wrong type in words."""
     if found is None:
         return "is empty"
     if isinstance(found, dict):

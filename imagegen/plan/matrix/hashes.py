@@ -1,4 +1,4 @@
-"""What a lock is made from, as one hash per input, so that a stale lock can say which input moved."""
+"""The inputs of a lock, as one hash per input, so that a stale lock can name the input that changed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
 
 
 def concerns(rule: Rule, packages: frozenset[str]) -> bool:
-    """Whether the rule speaks of one of the cell's packages, or of its surroundings alone."""
+    """Return whether the rule speaks of one of the cell's packages, or of its surroundings alone."""
     return not rule.packages or not rule.packages.isdisjoint(packages)
 
 
@@ -70,7 +70,9 @@ def _asked(each: Requirement) -> list[Any]:
 
 
 def _routed(each: Requirement, cell: Cell) -> list[Any]:
-    """What this cell's resolution sees of a component that it requires; releases on PyPI have no alias and no label."""
+    """Return what this cell's resolution depends on of a required component; releases on PyPI have no alias and no
+    label.
+    """
     package, _, _, sdist = _essence(each.component, cell)
     return [package, None if each.index == "pypi" else each.index, each.label, sdist]
 
@@ -81,13 +83,13 @@ def _interpreter(cell: Cell) -> list[Any]:
 
 
 def _essence(component: Component, cell: Cell) -> list[Any]:
-    """What this cell's resolution sees of the component: its entries for other CUDA versions are not among it."""
+    """Return what this cell's resolution depends on of the component: not its entries for other CUDA versions."""
     sdist = component.sdist and dataclasses.asdict(component.sdist)
     return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
 
 
 def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
-    """What of the recipe decides the wheels of this cell: releases that it may take, its own GPUs.
+    """Return what of the recipe decides the wheels of this cell: releases that it may take, its own GPUs.
 
     Reasons, costs and the variables for jobs decide nothing that is built.
     """

@@ -61,7 +61,7 @@ class Package:
 
 @cache
 def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
-    """Whether a marker holds for a full version of CPython on Linux; None where nobody can say."""
+    """Return whether a marker holds for a full version of CPython on Linux; None where that is unknown."""
     environment = {
         "implementation_name": "cpython",
         "implementation_version": python,
@@ -83,7 +83,7 @@ def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
 
 
 def load(directories: Sequence[Path], package: str) -> Package | None:
-    """What is known of a package; of directories of matrices, the last one that has it counts. None where none has.
+    """Return the metadata of a package from the last directory that has it; None where none has.
 
     Raises MatrixError for a file that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What the rest of imagegen sees of the matrix: cells, complete and frozen. Nothing here reads a file."""
+"""The matrix as the rest of imagegen uses it: cells, complete and frozen. Nothing here reads a file."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class EnvVar(Part):
 
 @dataclass(frozen=True)
 class Declarations:
-    """What the matrix declares of a cell's packages beside their versions. No lock depends on it.
+    """The declarations of a cell's packages beside their versions. No lock depends on them.
 
     All keys are distributions by their normalised names.
     """

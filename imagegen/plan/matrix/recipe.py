@@ -1,4 +1,4 @@
-"""How a component becomes a wheel by a compiler: what a file under wheels/ says, complete and frozen."""
+"""Recipes of source builds: the files under wheels/, complete and frozen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Architectures(Part):
 
 @dataclass(frozen=True)
 class Cost:
-    """What compiling takes, measured: per nvcc thread, for one architecture. `source` says where and when."""
+    """The measured cost of compiling: per nvcc thread, for one architecture. `source` says where and when."""
 
     units: int  # files that ninja compiles
     seconds: float  # CPU seconds of a unit
@@ -77,7 +77,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Own:
-    """What one release has in place of what its recipe says; None: nothing."""
+    """The overrides of one release; None: the recipe's own value."""
 
     requires: tuple[str, ...] | None
     patches: tuple[Patch, ...] | None
@@ -85,7 +85,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one component is compiled, whichever the cell. `of` says how it is for one release."""
+    """The recipe of one component, for every cell. `of` returns it for one release."""
 
     component: str
     releases: Mapping[str, SdistFile | Commit | LocalSource]  # version -> its source

@@ -108,7 +108,7 @@ class _Known:
         return isinstance(written, dict) and written.get("compiled") is True
 
     def architecture(self, product: str) -> str | None:
-        """What `gpus` calls the architecture of this product, as "sm_90" of an H100."""
+        """Return the name in `gpus` of this product's architecture, as "sm_90" of an H100."""
         return self._products.get(product.casefold())
 
     @cached_property

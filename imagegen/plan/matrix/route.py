@@ -1,4 +1,4 @@
-"""Which index gives a component to a cell, where PyPI and an index of its publisher have builds for different CUDAs."""
+"""The choice of the index of a component where PyPI and its publisher's index have builds for different CUDAs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
 
 
 class AmbiguousBuildError(ValueError):
-    """Of the releases that a specifier admits, some are on PyPI for the cell's CUDA, and others are not known to be."""
+    """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
 
 
 def is_pypi_build(specifier: str, cuda: str, harvested: Package | None) -> bool:

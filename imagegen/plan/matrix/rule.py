@@ -12,7 +12,7 @@ from imagegen.plan.matrix.conditions import is_surrounding
 
 @dataclass(frozen=True)
 class Rule:
-    """When all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
+    """A rule: when all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
     Keys are package names, surroundings (conditions.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
@@ -42,7 +42,7 @@ class Rule:
 
     @property
     def binding(self) -> bool:
-        """Whether the rule can refuse a build: warnings and what is only remembered cannot."""
+        """Return whether the rule can refuse a build: warnings and what is only remembered cannot."""
         return self.severity == "error" and self.evidence != "remembered"
 
     @property
@@ -52,7 +52,7 @@ class Rule:
 
     @cached_property  # every cell asks every rule
     def packages(self) -> frozenset[str]:
-        """Those of its names that are packages."""
+        """The names in the rule that are packages."""
         return frozenset(name for name in self.names if not is_surrounding(name))
 
     @property
@@ -63,7 +63,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class WinnerRule:
-    """Of files that several distributions bring, each with other contents, the winner's are installed."""
+    """A file-conflict override of the matrix: of files that several distributions bring, the winner's are installed."""
 
     id: str
     winner: str  # normalised name of a distribution
