@@ -25,7 +25,7 @@ from imagegen.core.store import Store
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.install import installation
 from imagegen.image.layers.tar import TarWriter
-from imagegen.image.layers.watch import Watch, facts_of
+from imagegen.image.layers.watch import WheelScanner, facts_of
 from imagegen.image.layers.wheel import open_locked
 from imagegen.plan.lock.model import File, LockedWheel
 
@@ -36,7 +36,7 @@ def convert(store: Store, locked: LockedWheel, *, audit: bool) -> None:
     """As `layers.layer.wheels_layer` does it, less byte-code; what is made goes again."""
     with open_locked(store, locked) as wheel, store.writer() as blob:
         files = installation(wheel, PYTHON)
-        watch = Watch(store, locked, wheel, PYTHON) if audit else None
+        watch = WheelScanner(store, locked, wheel, PYTHON) if audit else None
         sink = LayerSink(blob)
         tar = TarWriter(sink.write)
         for file in watch.over(files) if watch else files:

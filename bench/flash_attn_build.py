@@ -36,7 +36,7 @@ if importlib.util.find_spec("pydantic") is None:  # a machine with a GPU need no
     sys.modules["imagegen.plan.matrix.model"].EnvVar = object  # type: ignore[attr-defined]
 
 from imagegen.plan.matrix.recipe import Cost  # noqa: E402
-from imagegen.wheels.throttle import Work, budget, duration, machine, plan  # noqa: E402
+from imagegen.wheels.throttle import BuildJob, budget, duration, machine, plan  # noqa: E402
 
 WORKER = ROOT / "imagegen/incontainer/worker/build.py"
 SHA256 = "1e71dd64a9e0280e0447b8a0c2541bad4bf6ac65bdeaa2f90e51a9e57de0370d"
@@ -67,7 +67,7 @@ def build(options: argparse.Namespace) -> int:
     probe = _events([sys.executable, "-I", str(WORKER), "probe"])[-1]
     if options.memory:
         probe |= {"memory": int(options.memory * 2**30), "available": int(options.memory * 2**30)}
-    work = Work(COST, architectures=len(options.architectures.split(";")), threads=True)
+    work = BuildJob(COST, architectures=len(options.architectures.split(";")), threads=True)
     planned = plan(work, machine(probe))
     if options.jobs:
         planned = replace(planned, jobs=options.jobs, threads=1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.releases import Shelf
+from imagegen.app.nightly.releases import ReleaseIndex
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -18,7 +18,7 @@ from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels import resolve
 from tests.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser
-from tests.unit.test_lock_resolve import Shelf as Index_
+from tests.unit.test_lock_resolve import ReleaseIndex as Index_
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,))
@@ -81,7 +81,7 @@ class Week:
         return self.resolve(as_of, empty, (), {})
 
     def propose(self, before: Lock | None, as_of: str) -> Proposal:
-        shelf = Shelf(as_of, self.settings, Chooser(), Quiet())
+        shelf = ReleaseIndex(as_of, self.settings, Chooser(), Quiet())
         return propose(
             self.cell, before, as_of, self.rules,
             lambda previous, upgraded, bounds: self.resolve(as_of, previous, upgraded, dict(bounds)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
 from imagegen.app.session import Session
-from imagegen.core.errors import GoneError
+from imagegen.core.errors import PackagesGoneError
 from imagegen.core.store import refs
 from imagegen.core.text import counted
 from imagegen.image import layers
@@ -50,7 +50,7 @@ def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, option
     """
     try:
         return _build(session, cell, lock, engine, options)
-    except GoneError as error:
+    except PackagesGoneError as error:
         if not options.scratch_base:
             raise
         return _build(session, cell, session.scratch_lock(cell, lock, error), engine, options)
@@ -62,7 +62,7 @@ def build_layout(
     """Build the lock's image as an OCI image layout at `directory`; needs no engine unless wheels are compiled."""
     try:
         return _build_layout(session, cell, lock, directory, options, compile_wheels=compile_wheels)
-    except GoneError as error:
+    except PackagesGoneError as error:
         if not options.scratch_base:
             raise
         scratch = session.scratch_lock(cell, lock, error)
@@ -163,6 +163,6 @@ def _smoke_test(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    wanted = proof.Wanted.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    wanted = proof.TestRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     proof.remember(session.store, proof.of(report, wanted, lock))
     return report

@@ -17,7 +17,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish import proof
 from imagegen.supply.publish.journal import RemoteRepository
-from imagegen.supply.publish.plan import Plan, Seen, Wanted
+from imagegen.supply.publish.plan import Plan, RegistryState, RequiredLayer
 from imagegen.supply.publish.plan import plan as planned
 
 
@@ -49,21 +49,25 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
     )
 
 
-def layers(job: Job, store: Store) -> tuple[Wanted, ...]:
+def layers(job: Job, store: Store) -> tuple[RequiredLayer, ...]:
     """Return the image's layers from the bottom up, as far as the lock's record or this store knows them."""
     lock, record = job.lock, job.lock.record
     if job.compression != "zstd":
-        return tuple(Wanted(part.name) for part in plan_layers(lock))
+        return tuple(RequiredLayer(part.name) for part in plan_layers(lock))
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
-        return tuple(Wanted(layer.name, layer.digest, layer.size) for layer in record.layers)
+        return tuple(RequiredLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
     built = previously_built_layers(lock, store)
     return tuple(
-        Wanted(part.name, built[part.key].digest, built[part.key].size) if part.key in built else Wanted(part.name)
+        RequiredLayer(part.name, built[part.key].digest, built[part.key].size)
+        if part.key in built
+        else RequiredLayer(part.name)
         for part in plan_layers(lock)
     )
 
 
-def query_registry(repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: Job, store: Store) -> Seen:
+def query_registry(
+    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: Job, store: Store
+) -> RegistryState:
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
     repository.target.reach()
     wanted = {
@@ -76,13 +80,13 @@ def query_registry(repository: RemoteRepository, siblings: Sequence[RemoteReposi
     for other in siblings:
         near |= other.target.present(blob for digest, blob in wanted.items() if digest not in there | near)
     tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.fixed, *(job.tags.moving if job.test else ()))}
-    return Seen(there, near, tags)
+    return RegistryState(there, near, tags)
 
 
 def _tested(job: Job, cell: Cell, store: Store) -> str:
     if not job.test:
         return "no smoke checks (--no-test): the moving tags stay where they are"
-    wanted = proof.Wanted.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
+    wanted = proof.TestRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
     if job.expected and proof.recall(store, wanted):
         return "the smoke checks passed for this image before: they need not run again"
     return "the smoke checks run in an engine" + (", on a GPU" if wanted.gpu else "") + "; the tags move if they pass"

@@ -27,7 +27,7 @@ from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environment import Environment
 from imagegen.image.inventory.layers import Entry, Layered
 from imagegen.image.inventory.site import describe
-from imagegen.image.inventory.stream import Pieces, layer, piped
+from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Tree
 from imagegen.image.layers.image import LABEL
 from imagegen.run.engine.export import exported
@@ -97,7 +97,7 @@ def _read(reference: str, scratch: Path, settings: Settings, progress: Progress)
     with exported(reference, settings) as found:
         if found is not None:
             progress.say(f"reading {reference} from the engine")
-            stream = Pieces(found.pieces)
+            stream = ChunkReader(found.pieces)
             return archive.read(stream, Platform("linux", found.architecture), reference, scratch)
     progress.say(f"no engine here has {reference}: asking {name.registry}")
     return _of_registry(name, here, scratch, settings, progress)

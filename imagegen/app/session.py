@@ -11,7 +11,7 @@ from imagegen import __version__
 from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.data import is_source_tree, shipped
-from imagegen.core.errors import GoneError, IncompatibleError, LockError, MatrixError, MatrixErrors
+from imagegen.core.errors import IncompatibleError, LockError, MatrixError, MatrixErrors, PackagesGoneError
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -125,7 +125,7 @@ class Session:
                 "--upgrade-package NAME for a direct download",
             )
 
-    def scratch_lock(self, cell: Cell, locked: Lock, error: GoneError) -> Lock:
+    def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
         """Return the lock with today's Debian packages, and write it beside the store, not into the project."""
         moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
         fresh = replace(

@@ -67,7 +67,7 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedLibrary:
     """The resolution of one DT_NEEDED entry of `asker`."""
 
     asker: Library
@@ -81,7 +81,7 @@ class Closure:
     """The files that are loaded with a file, in the loader's order: itself first."""
 
     libraries: tuple[Library, ...]
-    found: tuple[Found, ...]  # one for each DT_NEEDED entry of each of them
+    found: tuple[ResolvedLibrary, ...]  # one for each DT_NEEDED entry of each of them
 
     @cached_property
     def whole(self) -> bool:
@@ -110,7 +110,7 @@ class Loader:
         forced = {_unmerged(posixpath.normpath(directory)) for directory in system.preloaded}
         self._forced = {n: lib for n, lib in self.system.items() if _unmerged(posixpath.dirname(lib.path)) in forced}
         self._directories: dict[Library, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._answers: dict[tuple[Library, str, tuple[str, ...]], Found] = {}
+        self._answers: dict[tuple[Library, str, tuple[str, ...]], ResolvedLibrary] = {}
         self._closures: dict[Library, Closure] = {}
         self._steps = 0
         self.loaded: Mapping[str, Library] = {}
@@ -122,7 +122,7 @@ class Loader:
             self._closures[root] = self._follow(root)
         return self._closures[root]
 
-    def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> Found:
+    def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> ResolvedLibrary:
         """Return the library that `asker` gets for a DT_NEEDED `name`.
 
         `inherited` are the DT_RPATH directories that are searched for it: its own and those of whoever had it loaded.
@@ -132,7 +132,7 @@ class Loader:
         rpath = () if asker.elf.runpath else rpath if inherited is None else inherited
         key = (asker, name, rpath)
         if key not in self._answers:
-            self._answers[key] = Found(asker, name, *self._search(asker, name, rpath, runpath))
+            self._answers[key] = ResolvedLibrary(asker, name, *self._search(asker, name, rpath, runpath))
         return self._answers[key]
 
     def directories(self, library: Library) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -211,10 +211,10 @@ class Loader:
         for asker in order:  # it grows
             self._steps += len(asker.elf.needed)
             if self.exhausted:
-                return Closure((root,), (Found(root, "", How.UNKNOWN),))
+                return Closure((root,), (ResolvedLibrary(root, "", How.UNKNOWN),))
             for name in asker.elf.needed:
                 if name in names:
-                    found.append(Found(asker, name, How.LOADED, names[name]))
+                    found.append(ResolvedLibrary(asker, name, How.LOADED, names[name]))
                     continue
                 one = self.find(asker, name, inherited[asker])
                 found.append(one)

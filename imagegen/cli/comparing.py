@@ -20,7 +20,7 @@ from imagegen.run.smoke import numerics
 from imagegen.run.smoke.numerics import Fingerprint
 from imagegen.supply.compare.difference import Known
 from imagegen.supply.compare.sides import Places, Source
-from imagegen.supply.compare.verify import Said
+from imagegen.supply.compare.verify import Attachments
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
@@ -28,7 +28,7 @@ from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import costs
-from imagegen.wheels.throttle import Work
+from imagegen.wheels.throttle import BuildJob
 
 NOBODY = "nobody whom the project names"
 
@@ -77,16 +77,16 @@ def names(app: App) -> list[str]:
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
-def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], Said]:
+def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], Attachments]:
     """Return a function that reads and verifies an image's attachments; `nobody` is the message without a trusted
     signer.
     """
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
 
-    def said(digest: str) -> Said:
+    def said(digest: str) -> Attachments:
         there = gather(repository, digest, trust)
-        return Said(repository.referrers(digest), repository.artifact, there, trust.anybody, nobody)
+        return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, nobody)
 
     return said
 
@@ -99,7 +99,7 @@ def known(app: App) -> Known:
         release = package.releases.get(version.partition("+")[0]) if package else None
         return release.requires if release else None
 
-    def work(build: LockedBuild) -> Work | None:
+    def work(build: LockedBuild) -> BuildJob | None:
         recipe = next((cell.recipes[build.name] for cell in app.matrix.cells() if build.name in cell.recipes), None)
         return costs.work(build, recipe, app.store) if recipe else None
 

@@ -15,12 +15,12 @@ builder_option = click.option(
 )
 
 
-def places(session: Session, cell: Cell) -> resolve.Places:
+def places(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
     """Return where a lock looks for the wheels of components that need a compiler."""
     from imagegen.image.inventory import loose  # late: it brings the readers of wheels
 
     known = session.catalogue
     settings = session.sources(cell)
-    return resolve.Places(
+    return resolve.LocalWheelSelector(
         known, lambda path, torch: loose.examined(path, cell.gpus, torch), settings, session.store, session.progress
     )

@@ -19,7 +19,7 @@ from imagegen.image import layers
 from imagegen.run.smoke.numerics import Fingerprint, recall
 from imagegen.supply.compare import numerics, sides, words
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.supply.compare.side import Part, Side
+from imagegen.supply.compare.side import DiffOperand, Part
 from imagegen.wheels.throttle import duration
 
 
@@ -50,7 +50,7 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
         print_lines(app.out, numerics_table.changed(results))
 
 
-def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
+def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:
     """Return the image's results of `imagegen test --numerics`: those in this store, then those attached to it."""
     digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
     kept = recall(app.store, digest) if digest else ()
@@ -58,7 +58,7 @@ def _fingerprints(app: App, side: Side) -> tuple[Fingerprint, ...]:
     return (*kept, *(each for each in side.fingerprints if each.device not in devices))
 
 
-def _described(side: Side) -> str:
+def _described(side: DiffOperand) -> str:
     """Return the name of an operand and its size."""
     said = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
@@ -112,7 +112,7 @@ def _rebuild(each: Rebuild) -> str:
 def _as_dict(found: Difference) -> dict[str, Any]:
     told = asdict(found)
     for name in ("before", "after"):  # whose locks `show --json` prints
-        side: Side = getattr(found, name)
+        side: DiffOperand = getattr(found, name)
         told[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
         told[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
     told["same"] = found.empty

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from imagegen.app.nightly import changes, words
 from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.releases import Shelf
-from imagegen.app.nightly.run import Desk, Outcome, Steps, run
+from imagegen.app.nightly.releases import ReleaseIndex
+from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
 from imagegen.app.publish import publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
@@ -85,7 +85,7 @@ def command(
         )
     time = resolve.moment(as_of)
     cells = _locked(app, pattern)
-    desk = Desk(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
+    desk = LockRepository(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)
     if publisher:
@@ -135,7 +135,7 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
     """`bases` are those of today by name: each is resolved once in a night."""
     settings = app.sources(cell)
     chooser = places(app, cell)
-    shelf = Shelf(time, settings, chooser, app.progress)
+    shelf = ReleaseIndex(time, settings, chooser, app.progress)
     before = app.find_lock(cell)
 
     def lock_with(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:

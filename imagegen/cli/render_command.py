@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.core.errors import EngineError, GoneError, UsageError
+from imagegen.core.errors import EngineError, PackagesGoneError, UsageError
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock
@@ -59,7 +59,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         directory = output / chosen.id
         try:
             rendered = _write(app, chosen, directory, lock)
-        except GoneError as error:
+        except PackagesGoneError as error:
             if not scratch_base:
                 raise
             rendered = _write(app, chosen, directory, app.scratch_lock(chosen, lock, error))

@@ -21,7 +21,7 @@ from imagegen.image.inventory.stream import piped
 from imagegen.supply.compare import rebuild, sides
 from imagegen.supply.compare.layout import Layout
 from imagegen.supply.compare.verdict import Outcome, Step, Verdict
-from imagegen.supply.compare.verify import Demands, Verified, verify
+from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
 from imagegen.supply.publish.tags import foreign
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
@@ -69,7 +69,7 @@ def command(
     with Client(app.settings) as client:
         source, asked = sides.located(reference, app.store, client, app.settings)
         said = testimony(source, project, "none of the keys of --key" if keys else NOBODY)
-        demands = Demands(
+        demands = VerificationOptions(
             cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
         )
         verified = verify(

@@ -22,10 +22,10 @@ from imagegen.plan.matrix.model import Cell, Component, Requirement
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.supply.compare.difference import CORES, estimate
 from imagegen.wheels import catalogue
-from imagegen.wheels.find import Candidate, Need, find, unreachable
+from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
-from imagegen.wheels.throttle import Work, duration
+from imagegen.wheels.throttle import BuildJob, duration
 
 
 @click.command("find")
@@ -105,7 +105,7 @@ def _cell(app: App, pattern: str) -> Cell:
 
 def _need(
     app: App, component: Component, wanted: str | None, cell: Cell, known: catalogue.Catalogue
-) -> tuple[Need, str | None]:
+) -> tuple[WheelRequirement, str | None]:
     """Return what the cell needs, or would need with the component in the given version, and then a sentence about
     it.
     """
@@ -153,7 +153,7 @@ def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
 
 
 def _as_dict(
-    component: Component, cell: Cell, need: Need, found: Sequence[Candidate], chosen: Candidate | None
+    component: Component, cell: Cell, need: WheelRequirement, found: Sequence[Candidate], chosen: Candidate | None
 ) -> dict[str, Any]:
     return {
         "component": component.name,
@@ -183,13 +183,18 @@ def _row(each: Candidate) -> dict[str, Any]:
 def _duration(recipe: Recipe, cell: Cell) -> str:
     """Return text such as " of about 25 min on 16 cores"; "" where the recipe states no cost."""
     named = len(cell.gpus) if recipe.architectures else 1
-    work = Work(recipe.cost, named, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
+    work = BuildJob(recipe.cost, named, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
     seconds = estimate(work) if recipe.cost else None
     return f" of about {duration(seconds)} on {CORES} cores" if seconds else ""
 
 
 def _print(
-    app: App, component: Component, cell: Cell, need: Need, found: Sequence[Candidate], chosen: Candidate | None
+    app: App,
+    component: Component,
+    cell: Cell,
+    need: WheelRequirement,
+    found: Sequence[Candidate],
+    chosen: Candidate | None,
 ) -> None:
     has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
     click.echo(f"{component.name} {need.version} for {cell.id}: {has}")

@@ -35,7 +35,7 @@ def command(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: 
     wanted = dict(_of_keys(keys)) | dict(_of_cells(app, cells))
     found: dict[str, str] = {}
     with Client(app.settings) as client:
-        team = artifacts.Team(place, client, app.settings)
+        team = artifacts.RemoteWheelhouse(place, client, app.settings)
         for key, named in wanted.items():
             name = " ".join(named) if named else key
             if wheelhouse.known(app.store, key):

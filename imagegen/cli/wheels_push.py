@@ -34,7 +34,7 @@ def command(app: App, *, patterns: tuple[str, ...], destination: str | None, dry
     wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
-        team = artifacts.Team(place, client, app.settings)
+        team = artifacts.RemoteWheelhouse(place, client, app.settings)
         if wheels:
             team.reach()
         for wheel in wheels:

@@ -187,7 +187,7 @@ class BaseError(ImagegenError):
     code = "base"
 
 
-class GoneError(BaseError):
+class PackagesGoneError(BaseError):
     """Packages of a locked base have left the archive: only another base can be made."""
 
     code = "base-packages-gone"
@@ -284,7 +284,7 @@ class TrustErrors(ErrorGroup, TrustError):
     """All that is wrong with a project's keys, at once."""
 
 
-class StrangerError(TrustError):
+class UntrustedSignerError(TrustError):
     """A valid signature of a signer that the project does not name."""
 
     code = "trust-untrusted-signer"

@@ -79,7 +79,7 @@ class _Entry:
     log: Descriptor | None
 
 
-class Team:
+class RemoteWheelhouse:
     """The wheelhouse at `place`. Thread-safe."""
 
     def __init__(self, place: Reference, client: Client, settings: Settings) -> None:

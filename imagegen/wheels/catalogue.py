@@ -26,7 +26,7 @@ from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
-from imagegen.wheels.naming import Need
+from imagegen.wheels.naming import WheelRequirement
 
 FOLDER = "catalogue"  # below a directory "wheels"
 _PLACEHOLDERS = {"torch", "release", "cuda", "abi", "python", "machine"}
@@ -68,7 +68,7 @@ class Catalogue:
         known |= {each.version for each in self.files if each.package == package}
         return tuple(sorted(known, key=Version))
 
-    def offers(self, need: Need) -> Sequence[Offer | Candidate]:
+    def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
         """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
         wanted = (need.package, Version(need.version))
         computed = [_computed(each, need) for each in self.releases if (each.package, Version(each.version)) == wanted]
@@ -104,7 +104,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
     return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
 
 
-def _computed(release: Release, need: Need) -> Offer | Candidate:
+def _computed(release: Release, need: WheelRequirement) -> Offer | Candidate:
     torch = minor(need.torch) if need.torch else ""
     values = {
         "torch": torch,
@@ -122,14 +122,14 @@ def _computed(release: Release, need: Need) -> Offer | Candidate:
     return Offer(filename, url)
 
 
-def _own_name(need: Need) -> str:
+def _own_name(need: WheelRequirement) -> str:
     """Return what torch.__version__ is: CUDA builds have a label, also where the index leaves it out, as PyPI does."""
     if need.torch is None or need.cuda is None or "+" in need.torch:
         return need.torch or ""
     return f"{need.torch}+cu{need.cuda.replace('.', '')}"
 
 
-def _outside(release: Release, need: Need, torch: str, cuda: str) -> str | None:
+def _outside(release: Release, need: WheelRequirement, torch: str, cuda: str) -> str | None:
     """Return what part of the cell the release has no wheel for, in one clause."""
     told = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:

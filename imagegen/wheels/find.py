@@ -24,9 +24,9 @@ from imagegen.core.text import counted, redact
 from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import naming
 from imagegen.wheels.model import Candidate, Offer, Place
-from imagegen.wheels.naming import Need, Told
+from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
 
-__all__ = ["Candidate", "Examine", "Listing", "Need", "Offer", "Places", "find", "unreachable"]
+__all__ = ["Candidate", "Examine", "Listing", "Offer", "Places", "WheelRequirement", "find", "unreachable"]
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
@@ -43,7 +43,7 @@ class Listing:
     read: Callable[[], Sequence[Offer]]
 
 
-def _nothing(_: Need) -> Sequence[Offer | Candidate]:
+def _nothing(_: WheelRequirement) -> Sequence[Offer | Candidate]:
     return ()
 
 
@@ -59,10 +59,10 @@ class Places:
     team_name: str = ""  # "registry.example/wheels"
     links: tuple[Listing, ...] = ()
     index: Listing | None = None
-    catalogue: Callable[[Need], Sequence[Offer | Candidate]] = _nothing  # candidates are refused already
+    catalogue: Callable[[WheelRequirement], Sequence[Offer | Candidate]] = _nothing  # candidates are refused already
 
 
-def find(need: Need, places: Places, examine: Examine | None) -> tuple[Candidate, ...]:
+def find(need: WheelRequirement, places: Places, examine: Examine | None) -> tuple[Candidate, ...]:
     """All candidates, in the order in which they are asked; of one place, those first whose names fit.
 
     Without `examine` a name that fits is enough. Raises StoreError where the store cannot take a file.
@@ -76,7 +76,7 @@ def find(need: Need, places: Places, examine: Examine | None) -> tuple[Candidate
 class _Search:
     """One question on its way through the places."""
 
-    def __init__(self, need: Need, places: Places, examine: Examine | None) -> None:
+    def __init__(self, need: WheelRequirement, places: Places, examine: Examine | None) -> None:
         self.need, self.places, self.examine = need, places, examine
         self.found: list[Candidate] = []
         self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
@@ -122,14 +122,14 @@ class _Search:
             yield Candidate(place, "", redact(listing.where), fits=False, reason=reason)
         yield from self._judged(place, wanted)
 
-    def _is_wanted(self, told: Told | None) -> bool:
+    def _is_wanted(self, told: ParsedWheelName | None) -> bool:
         return told is not None and told.version == Version(Version(self.need.version).public)
 
     def _judged(self, place: Place, offers: Sequence[Offer]) -> Iterator[Candidate]:
         """The place's files: those whose name fits first, the best tags before others."""
         judged = [(self._refusal(told), told, each) for each in offers if (told := naming.read(each.filename))]
 
-        def order(item: tuple[str | None, Told, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
+        def order(item: tuple[str | None, ParsedWheelName, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
             why, told, offer = item
             rank, build = told.rank(self.need), told.build[0] if told.build else 0
             return why is not None, rank is None, why or "", rank or 0, -build, offer.filename, offer.url
@@ -139,13 +139,13 @@ class _Search:
             refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)
             yield refused if why else self._looked_at(refused, told, offer)
 
-    def _refusal(self, told: Told) -> str | None:
+    def _refusal(self, told: ParsedWheelName) -> str | None:
         if not self._is_wanted(told):
             return f"it is {told.version}, the cell has {self.need.version}"
         compiled = "the matrix asks for one that is compiled here (from_source)" if self.need.from_source else None
         return naming.mismatch(told, self.need) or compiled
 
-    def _looked_at(self, candidate: Candidate, told: Told, offer: Offer) -> Candidate:
+    def _looked_at(self, candidate: Candidate, told: ParsedWheelName, offer: Offer) -> Candidate:
         """The candidate, by its file; untouched where an earlier one serves already."""
         if earlier := next((each for each in self.found if each.fits), None):
             return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")

@@ -29,7 +29,7 @@ _INTERPRETER = re.compile(r"(cp|py)([23])([0-9]*)")
 
 
 @dataclass(frozen=True)
-class Need:
+class WheelRequirement:
     """A cell's requirement on the wheel of a component."""
 
     package: str  # normalised (PEP 503)
@@ -58,7 +58,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Told:
+class ParsedWheelName:
     """A wheel's name, read. What it does not say is None."""
 
     filename: str  # one that PEP 427 takes
@@ -71,12 +71,12 @@ class Told:
     new_abi: bool | None = None
     other: str | None = None  # what it is for in place of CUDA: "ROCm"
 
-    def rank(self, need: Need) -> int | None:
+    def rank(self, need: WheelRequirement) -> int | None:
         """Return the rank of its best tag for the cell; None when none fits."""
         return min((need.ranks[tag] for tag in self.tags if tag in need.ranks), default=None)
 
 
-def read(filename: str) -> Told | None:
+def read(filename: str) -> ParsedWheelName | None:
     """Parse a file name; None for one that is no wheel's."""
     if not _NAME.fullmatch(filename):
         return None
@@ -90,7 +90,7 @@ def read(filename: str) -> Told | None:
         return None
     label = label.lower()
     torch, abi, other = _TORCH.search(label), _ABI.search(label), _OTHER.search(label)
-    return Told(
+    return ParsedWheelName(
         filename=filename if _is_valid(filename) else plain,
         package=package,
         version=parsed,
@@ -103,7 +103,7 @@ def read(filename: str) -> Told | None:
     )
 
 
-def mismatch(told: Told, need: Need) -> str | None:
+def mismatch(told: ParsedWheelName, need: WheelRequirement) -> str | None:
     """The first thing in which the name contradicts the cell, in one clause; None where it contradicts nothing."""
     if told.rank(need) is None:
         return _other_tags(told, need)
@@ -118,13 +118,13 @@ def mismatch(told: Told, need: Need) -> str | None:
     return None
 
 
-def sayings(told: Told) -> str:
+def sayings(told: ParsedWheelName) -> str:
     """Return the parsed name as a list: "torch 2.8, CUDA 12"; "" where it states nothing."""
     parts = (told.torch and f"torch {told.torch}", told.cuda and f"CUDA {told.cuda}")
     return ", ".join(part for part in parts if part)
 
 
-def _other_tags(told: Told, need: Need) -> str:
+def _other_tags(told: ParsedWheelName, need: WheelRequirement) -> str:
     platforms = {tag.platform for tag in need.ranks}
     if not any(tag.platform in platforms for tag in told.tags):
         return f"for {' or '.join(sorted({tag.platform for tag in told.tags}))}, the cell is {need.platform}"

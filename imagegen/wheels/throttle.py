@@ -37,7 +37,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Work:
+class BuildJob:
     """One build, as far as its plan depends on it."""
 
     cost: Cost | None  # None: nobody has measured it
@@ -111,12 +111,12 @@ def needed(cost: Cost, slots: int) -> int:
     return BACKEND + slots * cost.memory + min(slots, coinciding) * max(0, cost.largest - cost.memory)
 
 
-def plan(work: Work, machine: Machine, reserved: int = 0) -> Plan:
+def plan(work: BuildJob, machine: Machine, reserved: int = 0) -> Plan:
     """The plan for one build that has the machine to itself, but for `reserved` bytes."""
     return share({"": work}, machine, reserved)[""]
 
 
-def share(works: Mapping[str, Work], machine: Machine, reserved: int = 0) -> dict[str, Plan]:
+def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) -> dict[str, Plan]:
     """Plans for builds that do not wait for each other, within one budget. Those without a plan have to wait.
 
     The longest is planned first and is planned always, with a warning where it does not fit; every further job goes to
@@ -183,7 +183,7 @@ class _Room:
         self.budget = budget(machine, reserved)
         self.brim = max(self.budget, min(machine.memory - reserved, machine.available))
 
-    def takes(self, works: Mapping[str, Work], slots: Mapping[str, tuple[int, int]]) -> bool:
+    def takes(self, works: Mapping[str, BuildJob], slots: Mapping[str, tuple[int, int]]) -> bool:
         taken = {name: jobs * threads for name, (jobs, threads) in slots.items()}
         return (
             sum(taken.values()) <= self.cores
@@ -195,7 +195,7 @@ class _Room:
 _Slots = dict[str, tuple[int, int]]
 
 
-def _one_more(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) -> tuple[float, _Slots] | None:
+def _one_more(name: str, works: Mapping[str, BuildJob], slots: _Slots, room: _Room) -> tuple[float, _Slots] | None:
     """(how long the build lasts without it, the slots with one more job for it); None where that cannot be."""
     jobs = slots[name][0]
     more = {**slots, name: (jobs + 1, 1)}
@@ -205,7 +205,7 @@ def _one_more(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) 
     return works[name].seconds / jobs, more
 
 
-def _threads(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) -> _Slots:
+def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, room: _Room) -> _Slots:
     """More threads for a build whose units all run at once already: per GB, jobs are faster than threads."""
     work, (jobs, threads) = works[name], slots[name]
     while work.threads and jobs == work.most and threads < work.architectures:
@@ -217,7 +217,7 @@ def _threads(name: str, works: Mapping[str, Work], slots: _Slots, room: _Room) -
     return slots
 
 
-def _plan(work: Work, jobs: int, threads: int, room: _Room) -> Plan:
+def _plan(work: BuildJob, jobs: int, threads: int, room: _Room) -> Plan:
     cost = work.price
     memory = needed(cost, jobs * threads)
     seconds = None

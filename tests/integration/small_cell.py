@@ -100,7 +100,7 @@ def write_project(
     store = Store(project / "store")
     store.write((links / source.file.filename).read_bytes())
     interpreter = LOCKED.path
-    workshop = sdist.Workshop(base.key(debian.locked), interpreter, lambda: debian.rootfs, store, Quiet())
+    workshop = sdist.SdistBuilder(base.key(debian.locked), interpreter, lambda: debian.rootfs, store, Quiet())
     made = sdist.build("sourced", "1.0", LockedSdist(source.file, ()), workshop)
     wheels.append(LockedWheel("sourced", "1.0", made, via=(), sdist=LockedSdist(source.file, ())))
     uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())

@@ -16,7 +16,7 @@ from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import GIT, File, LockedGit, LockedSdist
-from imagegen.plan.lock.sdist import Workshop
+from imagegen.plan.lock.sdist import SdistBuilder
 from tests.gitserver import LINK, Bare, GitServer
 from tests.integration.places import Debian
 from tests.integration.test_hostile_sdists import PYPROJECT
@@ -64,7 +64,7 @@ def build(
     url = f"{server.url}/demo.git"
     archive = git.archive(git.Source(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
     file = File("demo-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), GIT)
-    workshop = Workshop(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
+    workshop = SdistBuilder(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     made = sdist.build("demo", "1.0", LockedSdist(file, (), git=LockedGit("main", url, commit, tree, folder)), workshop)
     assert made.index == GIT
     with zipfile.ZipFile(io.BytesIO(debian.store.read(made.digest))) as wheel:

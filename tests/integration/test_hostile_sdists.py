@@ -13,7 +13,7 @@ from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import File, LockedSdist
-from imagegen.plan.lock.sdist import Workshop
+from imagegen.plan.lock.sdist import SdistBuilder
 from tests.integration.places import Debian
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ def build(debian: Debian, backend: str, *members: tarfile.TarInfo) -> File:
     data = gzip.compress(packed.getvalue(), mtime=0)
     debian.store.write(data)
     source = File("demo-1.0.tar.gz", len(data), hashlib.sha256(data).hexdigest(), "pypi")
-    workshop = Workshop(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
+    workshop = SdistBuilder(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     return sdist.build("demo", "1.0", LockedSdist(source, ()), workshop)
 
 

@@ -20,7 +20,7 @@ from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist
 from imagegen.plan.lock.model import File, Lock, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve import Places, make
+from imagegen.wheels.resolve import LocalWheelSelector, make
 from tests.integration.places import Debian
 from tests.interpreters import LOCKED
 
@@ -44,7 +44,8 @@ def cell(debian: Debian) -> Cell:
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
     return make(
         cell, previous=previous, upgrade=False, upgrade_packages=(), as_of=None, settings=settings, store=store,
-        rules=(), progress=Quiet(), chooser=Places(Catalogue(), lambda path, torch: (), settings, store, Quiet()),
+        rules=(), progress=Quiet(),
+        chooser=LocalWheelSelector(Catalogue(), lambda path, torch: (), settings, store, Quiet()),
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     assert {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels} == contents
 
     # Its backend sees what the lock gives it and nothing else.
-    workshop = sdist.Workshop("sha256:" + "0" * 64, LOCKED.path, lambda: debian.rootfs, debian.store, Quiet())
+    workshop = sdist.SdistBuilder("sha256:" + "0" * 64, LOCKED.path, lambda: debian.rootfs, debian.store, Quiet())
     with pytest.raises(SandboxError, match=r"antlr4-python3-runtime-4\.9\.3\.tar\.gz could not be made") as caught:
         sdist.build(runtime.name, runtime.version, replace(runtime.sdist, build_requires=()), workshop)
     assert "setuptools" in str(caught.value)

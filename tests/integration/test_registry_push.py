@@ -24,7 +24,7 @@ from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.artifacts import Team
+from imagegen.wheels.artifacts import RemoteWheelhouse
 from tests.integration.hub import PASSWORD, USER, Hub, serving
 from tests.registry import CONFIG, LAYER, MANIFEST
 
@@ -187,7 +187,7 @@ def test_the_team_s_wheelhouse(hub: Hub, tmp_path: Path) -> None:
     wheel = BuiltWheel(key, "demo", "1.0", "demo-1.0-py3-none-any.whl", file.digest[7:], file.size, record)
     there = Store(tmp_path / "there")
     with Client(settings) as client:
-        team = Team(parse(f"{hub.host}/team/wheels"), client, settings)
+        team = RemoteWheelhouse(parse(f"{hub.host}/team/wheels"), client, settings)
         assert team.lookup(key) is None, "the repository does not exist yet"
         assert not team.has(key)
         team.push(wheel, store, Quiet())

@@ -82,7 +82,7 @@ class Place:
     def attach(self, documents: list[Document], signer: Signer | None, trust: Trust) -> None:
         attach.attach(self.target, self.repository, self.image, documents, signer, {}, trust)
 
-    def gather(self, trust: Trust) -> attach.Testimony:
+    def gather(self, trust: Trust) -> attach.VerificationResult:
         return attach.gather(self.repository, self.image.digest, trust)
 
     def refer(self, data: bytes) -> str:

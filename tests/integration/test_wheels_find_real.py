@@ -20,7 +20,7 @@ from imagegen.core.store import Store
 from imagegen.image.inventory import loose
 from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import Catalogue, KnownFile
-from imagegen.wheels.find import Candidate, Need, Offer, find
+from imagegen.wheels.find import Candidate, WheelRequirement, Offer, find
 from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
 from tests.loopback import Loopback
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 TARGET = Target("3.11", "x86_64", 36)
 HOPPER = (Gpu("sm_90", "9.0", "hopper", ()),)
 # torchvision 0.23.0 is the one of torch 2.8 (its metadata says so), 8.6 MB with real kernels for GPUs.
-NEED = Need(
+NEED = WheelRequirement(
     "torchvision", "0.23.0", "3.11", TARGET.uv_platform, TARGET.ranks, "2.8.0", "12.8", source="torchvision-0.23.0"
 )
 
@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
 
 
-def ask(need: Need, store: Store, offers: Sequence[Offer] = ()) -> tuple[Candidate, ...]:
+def ask(need: WheelRequirement, store: Store, offers: Sequence[Offer] = ()) -> tuple[Candidate, ...]:
     """From the index, or from nowhere but these addresses."""
     settings = Settings.from_environment(dict(os.environ))
     known = Catalogue(files=tuple(KnownFile(need.package, need.version, each, "tests") for each in offers))

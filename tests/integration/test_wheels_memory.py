@@ -19,7 +19,7 @@ import pytest
 import imagegen.incontainer.worker.build as worker
 from imagegen.core import sandbox
 from imagegen.plan.matrix.recipe import Cost
-from imagegen.wheels.throttle import Plan, Work, halved, learned, machine, plan
+from imagegen.wheels.throttle import BuildJob, Plan, halved, learned, machine, plan
 
 pytestmark = [
     pytest.mark.integration,
@@ -175,7 +175,7 @@ def within(bench: Bench, cost: Cost, cores: int) -> Plan:
     """The plan for what the worker sees under the limit, with as many cores as it likes."""
     seen = machine(bench.probe())
     assert seen.limited and seen.memory == pytest.approx(LIMIT, abs=4096)
-    return plan(Work(cost), replace(seen, cores=cores))
+    return plan(BuildJob(cost), replace(seen, cores=cores))
 
 
 @pytest.mark.fault(

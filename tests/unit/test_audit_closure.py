@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit import symbols
-from imagegen.audit.closure import Found, How, Loader
+from imagegen.audit.closure import How, Loader, ResolvedLibrary
 from imagegen.audit.model import Elf, Subject
 from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
 
@@ -251,7 +251,7 @@ def test_a_closure_is_what_ld_so_would_load(files: dict[str, Elf], libraries: di
     loader = Loader(subject(package("pkg", files), base=base))
     for root in files:
 
-        def told(one: Found) -> tuple[str, str, str | None]:
+        def told(one: ResolvedLibrary) -> tuple[str, str, str | None]:
             return one.asker.path, one.name, one.library.path if one.library else None
 
         assert [told(one) for one in loader.closure(at(loader, root)).found] == ld_so(root, files, libraries)

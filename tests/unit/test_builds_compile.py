@@ -112,7 +112,7 @@ class Yard:
     store: Store
     builder: Builder
     said: Said
-    bench: builds.Bench
+    bench: builds.BuildEnvironment
     cell: Cell
     lock: Lock
 
@@ -125,7 +125,7 @@ class Yard:
 def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
     store, builder, said = Store(tmp_path / "store"), Builder(), Said()
     engine = cast("Engine", builder)
-    bench = builds.Bench(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
+    bench = builds.BuildEnvironment(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
     image = SimpleNamespace(digest="sha256:" + "0" * 64)
     source = store.write(packed({"setup.py": b""})).removeprefix("sha256:")
     build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())

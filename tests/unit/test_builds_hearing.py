@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.wheels.builds.hearing import Ear, Event, disguise
+from imagegen.wheels.builds.hearing import Event, LogParser, disguise
 
 
-def ear_after(*lines: str) -> tuple[Ear, list[Event]]:
+def ear_after(*lines: str) -> tuple[LogParser, list[Event]]:
     events: list[Event] = []
-    ear = Ear(events.append)
+    ear = LogParser(events.append)
     for line in lines:
         ear.hear(line)
     return ear, events

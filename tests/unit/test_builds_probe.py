@@ -39,7 +39,7 @@ def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
 
     engine = cast("Engine", SimpleNamespace(buildx=buildx))
     settings = Settings.from_environment({"HOME": str(root)})
-    bench = builds.Bench(engine, builder, Store(root / "store"), settings, Quiet())
+    bench = builds.BuildEnvironment(engine, builder, Store(root / "store"), settings, Quiet())
     return probe.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
 
 

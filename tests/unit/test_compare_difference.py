@@ -20,8 +20,8 @@ from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import words
 from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
-from imagegen.supply.compare.side import Part, Side, of_image, of_lock
-from imagegen.wheels.throttle import Work
+from imagegen.supply.compare.side import DiffOperand, Part, of_image, of_lock
+from imagegen.wheels.throttle import BuildJob
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_recipe import LOCK, wheel
 
@@ -84,10 +84,10 @@ AFTER = stack(
     pinned("idna", "3.10", "requests"),
     builds=(flash("2.14.0"),),
 )
-WORKS = Known(known, lambda build: Work(FLASH, len(build.architectures), threads=True))
+WORKS = Known(known, lambda build: BuildJob(FLASH, len(build.architectures), threads=True))
 
 
-def side(locked: Lock) -> Side:
+def side(locked: Lock) -> DiffOperand:
     return of_lock("a cell", "a lock", locked)
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from imagegen.audit.report import Report
 from imagegen.cli import comparing
 from imagegen.core.config import Settings
-from imagegen.core.net import Client, NotFoundError, UnreachableError, UnreadError
+from imagegen.core.net import Client, NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry.referrers import INDEX_TYPE
 from imagegen.core.store import Store, refs
@@ -444,7 +444,9 @@ def test_what_may_not_be_read_gets_no_verdict(what: str, status: int, world: Wor
     }
     published.registry.instead[shut[what]] = lambda handler: send(handler, status, b"")
     try:
-        with pytest.raises(UnreadError, match="cannot be fetched" if status == 418 else "may not be read") as caught:
+        with pytest.raises(
+            UnavailableError, match="cannot be fetched" if status == 418 else "may not be read"
+        ) as caught:
             world.verify()
     finally:
         published.registry.instead.clear()

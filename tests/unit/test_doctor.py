@@ -28,7 +28,7 @@ from imagegen.plan.matrix.rule import Rule
 from imagegen.run import doctor
 from imagegen.run.doctor import container, host, messages
 from imagegen.run.doctor.diagnosis import Diagnosis
-from imagegen.run.engine import Engine, Visit
+from imagegen.run.engine import ContainerInfo, Engine
 from imagegen.run.engine.visits import exec_in
 from tests.support.errors import raises
 from tests.unit.matrix_samples import SMALL, load
@@ -155,8 +155,10 @@ def test_other_messages_are_left_alone(harmless: str) -> None:
     assert explain(harmless) == []
 
 
-def visit(**changes: Any) -> Visit:
-    return replace(Visit(running=False, exit_code=0, out_of_memory=False, labels={}, log="trained\n"), **changes)
+def visit(**changes: Any) -> ContainerInfo:
+    return replace(
+        ContainerInfo(running=False, exit_code=0, out_of_memory=False, labels={}, log="trained\n"), **changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,10 +197,10 @@ def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None
 class Rooms:
     """As much of an engine as the doctor asks."""
 
-    def __init__(self, seen: Visit, answer: bytes | None) -> None:
+    def __init__(self, seen: ContainerInfo, answer: bytes | None) -> None:
         self._seen, self._answer = seen, answer
 
-    def visit(self, name: str) -> Visit:
+    def visit(self, name: str) -> ContainerInfo:
         return self._seen
 
     def exec_in(self, name: str, argv: list[str]) -> bytes:
@@ -208,7 +210,7 @@ class Rooms:
         return self._answer
 
 
-def diagnose(seen: Visit, answer: bytes | None) -> doctor.Diagnosis:
+def diagnose(seen: ContainerInfo, answer: bytes | None) -> doctor.Diagnosis:
     engine: Any = Rooms(seen, answer)
     return doctor.examine_container(engine, "run1", MODELS)
 

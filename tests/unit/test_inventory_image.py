@@ -25,7 +25,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import Platform, tar
 from imagegen.image.inventory import archive, layers, stream
 from imagegen.image.inventory.layers import read_layer
-from imagegen.image.inventory.stream import Pieces, layer, piped
+from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
 from imagegen.run.engine.export import Export
 from tests.elf_samples import make_elf
@@ -101,7 +101,7 @@ def packed(kind: str, data: bytes) -> bytes:
 def test_a_layer_is_read_however_it_is_compressed(kind: str, tmp_path: Path) -> None:
     tar = as_tar(STACK)
     blob = packed(kind, tar) if kind == "plain" else packed(kind, tar) + b""
-    pieces = Pieces(blob[at : at + 1000] for at in range(0, len(blob), 1000))
+    pieces = ChunkReader(blob[at : at + 1000] for at in range(0, len(blob), 1000))
     assert layer(pieces, digest_of(blob), "here", tmp_path) == read_layer(io.BytesIO(tar), tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path, monkeypatch: py
         read_layer(io.BytesIO(tar), tmp_path)
     assert why in str(raised.value)
     with suppress(FetchError):  # two of them are archives that hold too little
-        archive.read(Pieces([tar]), AMD64, "demo:1", tmp_path)
+        archive.read(ChunkReader([tar]), AMD64, "demo:1", tmp_path)
 
 
 @pytest.mark.fault(
@@ -225,7 +225,7 @@ def test_an_archive_is_read_in_one_pass(kind: str, tmp_path: Path) -> None:
     settings = {"Env": ENV, "Labels": LABELS}
     blobs, manifest = blobs_of([BASE, STACK], **settings)
     tree = layout_of(blobs, manifest) if kind == "layout" else classic_of([BASE, STACK], **settings)
-    stream = Pieces([as_tar(tree)])
+    stream = ChunkReader([as_tar(tree)])
     found = archive.read(stream, AMD64, "demo:1", tmp_path)
     assert (found.config.env, found.config.labels) == (tuple(ENV), LABELS)
     expected = [read_layer(io.BytesIO(as_tar(each)), tmp_path) for each in (BASE, STACK)]
@@ -277,7 +277,7 @@ def test_an_archive_of_something_else_is_refused(
     tree = layout_of(blobs, manifest)
     spoil(tree)
     with pytest.raises(FetchError) as raised:
-        archive.read(Pieces([as_tar(tree)]), AMD64, "demo:1", tmp_path)
+        archive.read(ChunkReader([as_tar(tree)]), AMD64, "demo:1", tmp_path)
     assert why in str(raised.value)
 
 

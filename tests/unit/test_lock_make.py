@@ -18,10 +18,10 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock import contradictions, dumps
 from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
-from imagegen.plan.lock.sdist import Workshop, build
+from imagegen.plan.lock.sdist import SdistBuilder, build
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
 from imagegen.plan.matrix.rule import Rule
-from imagegen.wheels.find import Need
+from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.model import Candidate, Place
 from imagegen.wheels.resolve import make
 from tests.interpreters import DEBIAN, LOCKED
@@ -48,12 +48,12 @@ class Chooser:
     def __init__(self) -> None:
         self.known: tuple[str, ...] = ()
         self.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")
-        self.asked: list[tuple[Need, str]] = []
+        self.asked: list[tuple[WheelRequirement, str]] = []
 
     def versions(self, package: str) -> tuple[str, ...]:
         return self.known
 
-    def choose(self, need: Need, index: str) -> Candidate:
+    def choose(self, need: WheelRequirement, index: str) -> Candidate:
         self.asked.append((need, index))
         return self.answer
 
@@ -326,6 +326,6 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
 
     monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
     source = LockedSdist(File("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
-    workshop = Workshop("sha256:1", "/usr/bin/python3", lambda: tmp_path, house.store, Quiet())
+    workshop = SdistBuilder("sha256:1", "/usr/bin/python3", lambda: tmp_path, house.store, Quiet())
     with raises("wheel-invalid"):
         build("demo", "1.0", source, workshop)

@@ -122,7 +122,7 @@ class Mirror:
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    def build(name: str, version: str, sdist: LockedSdist, workshop: sdists.Workshop) -> File:
+    def build(name: str, version: str, sdist: LockedSdist, workshop: sdists.SdistBuilder) -> File:
         filename = f"{name}-{version}-py3-none-any.whl"
         return File(filename, 1, sdist.file.sha256, sdist.file.index)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, GoneError
+from imagegen.core.errors import FetchError, PackagesGoneError
 from imagegen.core.net import Client, MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.core.registry.mirror import Mirror, place
@@ -118,7 +118,7 @@ def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
     """A lock with foreign hashes must not pass off a wheel as a package, whose scripts run as root."""
     monkeypatch.setattr(fetch, "snapshots", "file:///nonexistent/{}".format)
     filled(at, ONE, Store(tmp_path / "here"))
-    with pytest.raises(GoneError):
+    with pytest.raises(PackagesGoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
     # Not even where somebody lists it, but as files of a lock.
     forged = mirror.listings(lock_of(WHEEL), Store(tmp_path / "here"))[1]
@@ -129,7 +129,7 @@ def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
         settings_of(),
         Quiet(),
     )
-    with pytest.raises(GoneError):
+    with pytest.raises(PackagesGoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
+from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.net.reason import distrust
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -165,7 +165,7 @@ def test_gone_is_gone(code: int, server: Server, store: Store) -> None:
 @pytest.mark.parametrize("code", [400, 401, 403, 416, 451])
 def test_refusals_are_final(code: int, server: Server, store: Store) -> None:
     server.behaviours = [status(code)]
-    kind = DeniedError if code in (401, 403) else UnreadError
+    kind = DeniedError if code in (401, 403) else UnavailableError
     assert f"status {code}" in refused(server, store, client(), kind)
     assert len(server.requests) == 1
 

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.releases import Release, Shelf
+from imagegen.app.nightly.releases import Release, ReleaseIndex
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock.model import File, Lock, LockedWheel, Record
@@ -182,7 +182,7 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     from imagegen.plan.lock.target import Target
 
     target = Target("3.11.2", "x86_64", 36)
-    found = Shelf(day(3), week.settings, Chooser(), Quiet()).of(asked, week.cell, target)
+    found = ReleaseIndex(day(3), week.settings, Chooser(), Quiet()).of(asked, week.cell, target)
     lacks = "it has no wheel for Python 3.11.2 on x86_64-manylinux_2_36"
     assert found == (Release("3.0", lacks), Release("1.2", today=True), Release("1.1"), Release("1.0"))
 
@@ -197,5 +197,8 @@ def test_an_index_that_does_not_answer_is_told(tmp_path: Path) -> None:
     from imagegen.plan.lock.target import Target
 
     (asked,) = week.cell.requirements
-    assert Shelf(day(3), week.settings, Chooser(), Told()).of(asked, week.cell, Target("3.11.2", "x86_64", 36)) == ()
+    assert (
+        ReleaseIndex(day(3), week.settings, Chooser(), Told()).of(asked, week.cell, Target("3.11.2", "x86_64", 36))
+        == ()
+    )
     assert said[0].startswith("whether there is a newer peft is not known: ")

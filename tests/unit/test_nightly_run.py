@@ -10,8 +10,8 @@ import pytest
 
 from imagegen.app.nightly import changes, words
 from imagegen.app.nightly.changes import Section
-from imagegen.app.nightly.propose import Held, Proposal
-from imagegen.app.nightly.run import Desk, Outcome, Steps, run
+from imagegen.app.nightly.propose import Proposal, RejectedUpdate
+from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
 from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
@@ -37,7 +37,7 @@ class Night:
         self.news = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
-        self.desk = Desk(root / "locks", root / "candidates", words.sentences)
+        self.desk = LockRepository(root / "locks", root / "candidates", words.sentences)
         for name, toy in self.toys.items():
             toy.cell = self.cells[name]
             toy.first = replace(toy.first, cell=name)
@@ -168,7 +168,7 @@ def test_a_run_of_the_same_day_replaces_its_section_and_a_further_step_keeps_it(
 
 
 def test_markup_of_others_stays_text(night: Night) -> None:
-    held = Held("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
+    held = RejectedUpdate("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
     proposal = replace(night.propose(night.cells["b"]), held=(held,))
     (line,) = changes.section(proposal, []).lines
     assert line == "peft stays 1, not 2: \\<img src=x> \\*and\\* \\`more\\` lines \\[a](b)"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagegen.supply.publish.plan import Plan, Seen, Wanted, lines, plan
+from imagegen.supply.publish.plan import Plan, RegistryState, RequiredLayer, lines, plan
 from imagegen.supply.publish.tags import Tags
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "publish-plan.txt"
 TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))
 OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "f" * 64
 WANTED = (
-    Wanted("base", "sha256:" + "a" * 64, 177_300_000),
-    Wanted("nvidia-cublas", "sha256:" + "b" * 64, 411_000_000),
-    Wanted("torch", "sha256:" + "c" * 64, 510_900_000),
-    Wanted("vllm", "sha256:" + "d" * 64, 271_100_000),
+    RequiredLayer("base", "sha256:" + "a" * 64, 177_300_000),
+    RequiredLayer("nvidia-cublas", "sha256:" + "b" * 64, 411_000_000),
+    RequiredLayer("torch", "sha256:" + "c" * 64, 510_900_000),
+    RequiredLayer("vllm", "sha256:" + "d" * 64, 271_100_000),
 )
-SEEN = Seen(
+SEEN = RegistryState(
     frozenset({WANTED[0].digest or ""}),
     frozenset({WANTED[1].digest or ""}),
     {TAGS.fixed: None, "latest": OLD, "cu130": OLD, "cu130-py311": NEW},
@@ -25,7 +25,11 @@ STEPS = ("attached: lock, sbom; signed by release.key",)
 
 
 def planned(
-    wanted: tuple[Wanted, ...] = WANTED, digest: str | None = NEW, seen: Seen | None = SEEN, *, moves: bool = True
+    wanted: tuple[RequiredLayer, ...] = WANTED,
+    digest: str | None = NEW,
+    seen: RegistryState | None = SEEN,
+    *,
+    moves: bool = True,
 ) -> Plan:
     held = {each.digest or "" for each in wanted[1:3]}
     name = "ghcr.io/acme/rl/demo"
@@ -36,8 +40,8 @@ def test_how_it_reads() -> None:
     plans = {
         "of a registry that was asked": planned(),
         "of one that was not": planned(seen=None, moves=False),
-        "of a lock that nobody recorded": planned((WANTED[0], Wanted("vllm")), None, None),
-        "of a tag that is taken": planned(seen=Seen(frozenset(), frozenset(), {TAGS.fixed: OLD})),
+        "of a lock that nobody recorded": planned((WANTED[0], RequiredLayer("vllm")), None, None),
+        "of a tag that is taken": planned(seen=RegistryState(frozenset(), frozenset(), {TAGS.fixed: OLD})),
     }
     text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())
     assert text == GOLDEN.read_text()

@@ -30,6 +30,6 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
 def test_the_plan_that_both_pages_show_is_the_one_of_such_a_machine() -> None:
     cost = matrix.load([shipped("matrices"), shipped("wheels")]).recipes["flash-attn"].cost
     host = throttle.Machine(cores=2, memory=25 * 10**9, available=20 * 10**9, limited=False)
-    sentence = throttle.plan(throttle.Work(cost, architectures=1, threads=True), host).sentence("flash-attn")
+    sentence = throttle.plan(throttle.BuildJob(cost, architectures=1, threads=True), host).sentence("flash-attn")
     assert sentence in PAGE
     assert sentence in (ROOT / "README.md").read_text(encoding="utf-8")

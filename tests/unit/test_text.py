@@ -15,7 +15,7 @@ from imagegen.core.errors import SHOWN, ErrorGroup, FetchError, Location, Matrix
 from imagegen.core.net.reason import reason_of
 from imagegen.core.text import nearest, redact, shown
 from imagegen.core.types import parse_requirement
-from imagegen.wheels.builds.hearing import Ear
+from imagegen.wheels.builds.hearing import LogParser
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_long_text_is_cut_and_no_secret_is_shown_where_the_cut_goes_through_it
 
 
 def _build_log(text: str) -> str:
-    ear = Ear(lambda _: None)
+    ear = LogParser(lambda _: None)
     ear.hear(f"#7 1.5 {text}")
     return ear.ending(1)
 

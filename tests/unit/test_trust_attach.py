@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core.errors import FetchError, StrangerError, TrustError
+from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
 from imagegen.core.registry import Content, Referrer, Target
 from imagegen.core.registry.image import Descriptor
@@ -93,7 +93,7 @@ class Believing(Trust):
         if bundle.hint != bundle.signature.decode():
             raise TrustError("the signature is wrong", why="it is of somebody else")
         if bundle.hint not in self.names:
-            raise StrangerError("it is signed with a key that this project does not name")
+            raise UntrustedSignerError("it is signed with a key that this project does not name")
         return bundle.hint
 
 
@@ -105,11 +105,11 @@ def bring(registry: Registry, *documents: Document, signer: Any = RELEASE, trust
     attach.attach(cast("Target", registry), registry, IMAGE, documents, signer, told, trust)
 
 
-def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.Testimony:
+def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.VerificationResult:
     return attach.gather(registry, image.digest, trust)
 
 
-def said(testimony: attach.Testimony) -> dict[str, str | None]:
+def said(testimony: attach.VerificationResult) -> dict[str, str | None]:
     return {each.document.kind.name: each.signer for each in testimony.documents}
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.errors import StrangerError, TrustError
+from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.identity import Identities
 from imagegen.supply.trust.project import Identity, Project
@@ -95,7 +95,7 @@ def test_an_honest_bundle_names_who_signed_and_what(
         assert believed(instance, bundle) == ("ci", STATEMENT)
         trust = Trust(Project(identities=(Identity("ci", ISSUER, SUBJECT, instance.config),)))
         assert trust.signer_of(bundle) == ("ci", statement.read(STATEMENT))
-        with pytest.raises(StrangerError):
+        with pytest.raises(UntrustedSignerError):
             Trust(Project()).signer_of(bundle)
 
 
@@ -108,7 +108,7 @@ def test_an_honest_bundle_names_who_signed_and_what(
     ],
 )
 def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[str, Any], said: str) -> None:
-    with pytest.raises(StrangerError) as caught:
+    with pytest.raises(UntrustedSignerError) as caught:
         believed(sigstore, sign(sigstore, **misbehaviour))
     assert said in str(caught.value) and f"names ci ({SUBJECT}, {ISSUER})" in str(caught.value)
 
@@ -134,7 +134,7 @@ def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[s
     ],
 )
 def test_names_that_resemble_the_trusted_one_are_strangers(sigstore: Sigstore, workflow: str) -> None:
-    with pytest.raises(StrangerError):
+    with pytest.raises(UntrustedSignerError):
         believed(sigstore, sign(sigstore, workflow=workflow))
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_another_owners_repository_is_a_strangers(sigstore: Sigstore) -
     """A reusable workflow's certificate names the workflow as its subject, whoever calls it (fulcio, docs/oidc.md)."""
     assert believed(sigstore, sign(sigstore, repository="acme/training")) == ("ci", STATEMENT)
     for repository in ("evil/images", "acme-evil/images", "acm/images"):
-        with pytest.raises(StrangerError):
+        with pytest.raises(UntrustedSignerError):
             believed(sigstore, sign(sigstore, repository=repository))
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from nacl.secret import SecretBox
 
-from imagegen.core.errors import StrangerError, TrustError
+from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.core.progress import Quiet
 from imagegen.supply.trust import bundle, keys, statement
 from imagegen.supply.trust.documents import SIGNATURE
@@ -95,7 +95,7 @@ def test_what_a_key_signs_is_believed_where_it_is_named(tmp_path: Path) -> None:
     assert trusting(nightly=theirs, release=ours).signer_of(signed) == ("release", statement.read(SAID))
     with raises("trust-untrusted-signer"):
         trusting(nightly=theirs).signer_of(signed)
-    with pytest.raises(StrangerError):
+    with pytest.raises(UntrustedSignerError):
         Trust(Project()).signer_of(signed)
 
 
@@ -267,7 +267,7 @@ def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
 
 def test_a_certificate_is_believed_of_nobody_who_is_not_named(tmp_path: Path) -> None:
     signed = bundle.write(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
-    with pytest.raises(StrangerError):
+    with pytest.raises(UntrustedSignerError):
         trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
     assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).anybody
     assert not Trust(Project()).anybody

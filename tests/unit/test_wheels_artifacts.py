@@ -20,7 +20,7 @@ from imagegen.core.registry import parse
 from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.built_wheel import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
-from imagegen.wheels.artifacts import Team
+from imagegen.wheels.artifacts import RemoteWheelhouse
 from tests.registry import send
 from tests.registry_writes import Writable, answering
 from tests.support.errors import raises
@@ -48,10 +48,10 @@ def there(tmp_path: Path) -> Store:
     return Store(tmp_path / "there")
 
 
-def team(registry: Writable) -> Team:
+def team(registry: Writable) -> RemoteWheelhouse:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     client = Client(settings, attempts=2, timeout=(2.0, 2.0), backoff=0.01)
-    return Team(parse(f"{registry.host}/team/wheels"), client, settings)
+    return RemoteWheelhouse(parse(f"{registry.host}/team/wheels"), client, settings)
 
 
 def pushed(registry: Writable, store: Store) -> BuiltWheel:
@@ -223,7 +223,7 @@ def test_bytes_of_another_digest_are_not_kept(registry: Writable, here: Store, t
 
 def test_a_wheelhouse_out_of_reach_or_closed(registry: Writable, here: Store) -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
-    nowhere = Team(parse("127.0.0.1:1/team/wheels"), Client(settings), settings)
+    nowhere = RemoteWheelhouse(parse("127.0.0.1:1/team/wheels"), Client(settings), settings)
     with raises("fetch-unreachable"):
         nowhere.lookup(KEY)
     with raises("publish-write-failed"):

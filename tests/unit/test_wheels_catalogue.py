@@ -12,7 +12,7 @@ from imagegen.core.errors import MatrixErrors
 from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.model import Candidate, Offer
-from imagegen.wheels.naming import Told, mismatch, read
+from imagegen.wheels.naming import ParsedWheelName, mismatch, read
 from tests.unit.test_wheels_naming import NEED
 
 HEAD = """\
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_or_is_no_mapping_is_told(tmp_path: Path) -> 
     assert len(raised.value.errors) == 2
 
 
-def _told(offer: Offer) -> Told:
+def _told(offer: Offer) -> ParsedWheelName:
     told = read(offer.filename)
     assert told
     return told

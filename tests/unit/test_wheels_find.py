@@ -23,7 +23,7 @@ from imagegen.core.registry import parse
 from imagegen.core.store import Store
 from imagegen.image.inventory import loose
 from imagegen.plan.lock.built_wheel import BuiltWheel
-from imagegen.wheels.artifacts import Team
+from imagegen.wheels.artifacts import RemoteWheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Listing, Offer, Places, find
 from imagegen.wheels.model import Place
@@ -361,7 +361,7 @@ def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_pa
             ]  # fmt: skip
             elsewhere = Store(tmp_path / "elsewhere")
             wheel = built(elsewhere)
-            Team(parse(env["IMAGEGEN_WHEELHOUSE"]), client, settings).push(wheel, elsewhere, Quiet())
+            RemoteWheelhouse(parse(env["IMAGEGEN_WHEELHOUSE"]), client, settings).push(wheel, elsewhere, Quiet())
             found = choice(find(replace(SOURCE, key=wheel.key), asked, clean))
     finally:
         registry.close()

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from imagegen.audit import torch_exports
 from imagegen.plan.lock.target import Target
-from imagegen.wheels.naming import Need, mismatch, read
+from imagegen.wheels.naming import WheelRequirement, mismatch, read
 
 TARGET = Target("3.11", "x86_64", 36)
-NEED = Need("flash-attn", "2.8.3", "3.11", TARGET.uv_platform, TARGET.ranks, "2.11.0", "13.0")
+NEED = WheelRequirement("flash-attn", "2.8.3", "3.11", TARGET.uv_platform, TARGET.ranks, "2.11.0", "13.0")
 TAGS = "cp311-cp311-linux_x86_64.whl"
 
 # Real names: Dao-AILab's, mjun0812's, TransformerEngine's, xformers' and plain ones.
@@ -111,7 +111,7 @@ def test_what_is_no_wheel_is_none(text: str) -> None:
         (f"flash_attn-2.8.3+cu129torch2.8-{TAGS}", replace(NEED, torch="2.8.0+cu128", cuda="12.8"), None),
     ],
 )
-def test_a_name_contradicts_a_cell_in_one_clause(filename: str, need: Need, why: str | None) -> None:
+def test_a_name_contradicts_a_cell_in_one_clause(filename: str, need: WheelRequirement, why: str | None) -> None:
     told = read(filename)
     assert told
     assert mismatch(told, need) == why

@@ -13,8 +13,8 @@ from imagegen.wheels.throttle import (
     BACKEND,
     GB,
     UNKNOWN,
+    BuildJob,
     Machine,
-    Work,
     budget,
     duration,
     halved,
@@ -37,7 +37,7 @@ costs = st.builds(
     st.integers(1, 20 * GB),
     st.integers(0, 20 * GB),
 )
-works = st.builds(Work, st.none() | costs, st.integers(1, 7), st.booleans(), st.booleans())
+works = st.builds(BuildJob, st.none() | costs, st.integers(1, 7), st.booleans(), st.booleans())
 machines = st.builds(
     lambda cores, memory, share, limited: Machine(cores, memory, int(memory * share), limited),
     st.integers(1, 256),
@@ -48,7 +48,7 @@ machines = st.builds(
 
 
 @given(works, machines, st.integers(0, 100 * GB))
-def test_a_plan_fits_or_says_that_it_does_not(work: Work, machine: Machine, reserved: int) -> None:
+def test_a_plan_fits_or_says_that_it_does_not(work: BuildJob, machine: Machine, reserved: int) -> None:
     found = plan(work, machine, reserved)
     assert found.jobs >= 1 and found.threads >= 1
     assert found.memory == needed(work.price, found.jobs * found.threads)
@@ -62,7 +62,7 @@ def test_a_plan_fits_or_says_that_it_does_not(work: Work, machine: Machine, rese
 
 @given(works, machines, st.integers(0, 100 * GB), st.integers(0, 500 * GB), st.integers(0, 64))
 def test_more_of_anything_is_never_less_work_at_once(
-    work: Work, machine: Machine, reserved: int, memory: int, cores: int
+    work: BuildJob, machine: Machine, reserved: int, memory: int, cores: int
 ) -> None:
     larger = replace(machine, memory=machine.memory + memory, available=machine.available + memory)
     before = plan(work, machine, reserved)
@@ -74,7 +74,7 @@ def test_more_of_anything_is_never_less_work_at_once(
 
 
 @given(works, machines)
-def test_no_job_is_left_that_would_fit(work: Work, machine: Machine) -> None:
+def test_no_job_is_left_that_would_fit(work: BuildJob, machine: Machine) -> None:
     found = plan(work, machine)
     more = found.jobs + 1
     assert (
@@ -87,7 +87,7 @@ def test_no_job_is_left_that_would_fit(work: Work, machine: Machine) -> None:
 
 @given(works, machines)
 def test_threads_only_where_all_units_run_and_more_architectures_than_one_are_left(
-    work: Work, machine: Machine
+    work: BuildJob, machine: Machine
 ) -> None:
     found = plan(work, machine)
     if found.threads > 1:
@@ -96,7 +96,9 @@ def test_threads_only_where_all_units_run_and_more_architectures_than_one_are_le
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), works, min_size=1), machines, st.integers(0, 100 * GB))
-def test_builds_that_run_together_share_one_budget(several: dict[str, Work], machine: Machine, reserved: int) -> None:
+def test_builds_that_run_together_share_one_budget(
+    several: dict[str, BuildJob], machine: Machine, reserved: int
+) -> None:
     plans = share(several, machine, reserved)
     assert plans and plans.keys() <= several.keys()
     if any(found.warning for found in plans.values()):
@@ -107,7 +109,7 @@ def test_builds_that_run_together_share_one_budget(several: dict[str, Work], mac
 
 
 @given(works, machines)
-def test_halving_ends_at_one_job_and_never_takes_more(work: Work, machine: Machine) -> None:
+def test_halving_ends_at_one_job_and_never_takes_more(work: BuildJob, machine: Machine) -> None:
     found = plan(work, machine)
     while smaller := halved(found):
         assert smaller.jobs * smaller.threads <= found.jobs * found.threads / 2 or found.jobs % 2 or found.threads % 2
@@ -127,7 +129,7 @@ def test_a_slot_more_takes_at_least_its_mean_and_all_at_most_the_largest_each(co
 
 
 def test_flash_attn_on_two_cores() -> None:
-    found = plan(Work(FLASH, threads=True), SMALL)
+    found = plan(BuildJob(FLASH, threads=True), SMALL)
     assert found.sentence("flash-attn") == (
         "flash-attn: 73 units, 2 jobs x 1 thread, 4.7 GB each and 7 GB at most, about 2 h 15 min here"
     )
@@ -135,14 +137,14 @@ def test_flash_attn_on_two_cores() -> None:
 
 
 def test_flash_attn_on_sixteen_cores_is_planned_no_slower_than_it_was_with_fourteen_jobs() -> None:
-    found = plan(Work(FLASH, threads=True), HOST)
+    found = plan(BuildJob(FLASH, threads=True), HOST)
     assert found.seconds is not None
     assert found.jobs >= 14 and found.threads == 1 and found.seconds <= 1154
     assert 65 * GB < found.memory <= budget(HOST)
 
 
 def test_a_group_too_small_for_one_job_is_told() -> None:
-    found = plan(Work(FLASH), Machine(8, 6 * GB, 6 * GB, limited=True))
+    found = plan(BuildJob(FLASH), Machine(8, 6 * GB, 6 * GB, limited=True))
     assert found.jobs == 1
     assert found.sentence("flash-attn").endswith(
         "; even one job needs 7.3 GB and 5.4 GB may be used: it may run out of memory"
@@ -150,13 +152,13 @@ def test_a_group_too_small_for_one_job_is_told() -> None:
 
 
 def test_what_nobody_has_measured_is_planned_with_a_stated_cost() -> None:
-    found = plan(Work(None), Machine(16, 64 * GB, 64 * GB, limited=False))
+    found = plan(BuildJob(None), Machine(16, 64 * GB, 64 * GB, limited=False))
     assert (found.mean, found.largest, found.seconds) == (UNKNOWN.memory, UNKNOWN.largest, None)
     assert found.sentence("apex") == "apex: nobody has measured it, 7 jobs x 1 thread, 5 GB each and 8 GB at most"
 
 
 def test_few_units_for_many_architectures_get_threads() -> None:
-    work = Work(Cost(4, 100.0, GB, 2 * GB, "made up"), architectures=3, threads=True)
+    work = BuildJob(Cost(4, 100.0, GB, 2 * GB, "made up"), architectures=3, threads=True)
     found = plan(work, replace(HOST, cores=16))
     assert (found.jobs, found.threads) == (4, 3)
     assert found.seconds == 100.0
@@ -165,17 +167,17 @@ def test_few_units_for_many_architectures_get_threads() -> None:
 
 def test_a_second_build_takes_what_the_first_leaves() -> None:
     small = Cost(2, 60.0, GB, 2 * GB, "made up")
-    plans = share({"flash-attn": Work(FLASH), "conv": Work(small), "apex": Work(None)}, HOST)
+    plans = share({"flash-attn": BuildJob(FLASH), "conv": BuildJob(small), "apex": BuildJob(None)}, HOST)
     assert set(plans) == {"flash-attn", "conv", "apex"}
     assert plans["conv"].jobs == 1  # it would end long before the others
-    alone = share({"flash-attn": Work(FLASH), "conv": Work(small)}, SMALL)
+    alone = share({"flash-attn": BuildJob(FLASH), "conv": BuildJob(small)}, SMALL)
     assert {name: found.jobs for name, found in alone.items()} == {"flash-attn": 1, "conv": 1}
     one = replace(SMALL, cores=1)
-    assert set(share({"flash-attn": Work(FLASH), "conv": Work(small)}, one)) == {"flash-attn"}
+    assert set(share({"flash-attn": BuildJob(FLASH), "conv": BuildJob(small)}, one)) == {"flash-attn"}
 
 
 def test_a_build_that_takes_no_jobs_gets_one() -> None:
-    assert plan(Work(FLASH, jobs=False), HOST).jobs == 1
+    assert plan(BuildJob(FLASH, jobs=False), HOST).jobs == 1
 
 
 def test_a_finished_build_teaches_its_cost() -> None:

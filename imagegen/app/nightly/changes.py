@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from imagegen.app.nightly.propose import Held, Proposal
+from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.core import data
 from imagegen.core.errors import Location, LockError
 from imagegen.core.text import shown
@@ -59,7 +59,7 @@ def plain(line: str) -> str:
     return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
 
 
-def told(held: Held) -> str:
+def told(held: RejectedUpdate) -> str:
     """Why a release is not taken."""
     newer = f", not {held.newer}" if held.newer else ""
     return f"{held.name} stays {held.stays}{newer}: {held.reason}"

@@ -33,7 +33,7 @@ _STEPS = 4  # releases of a component that are tried, the newest first
 
 
 @dataclass(frozen=True)
-class Held:
+class RejectedUpdate:
     """A release that there is, and that is not taken."""
 
     name: str
@@ -50,7 +50,7 @@ class Proposal:
     as_of: str
     before: Lock | None
     after: Lock
-    held: tuple[Held, ...] = ()
+    held: tuple[RejectedUpdate, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -138,7 +138,7 @@ class _Search:
             )
         return found
 
-    def run(self) -> tuple[Lock, tuple[Held, ...]]:
+    def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()
         answer = largest(self._units(), self._attempt)
         best, untaken = self._stretch(answer.value or self.floor(), answer.taken, answer.held)
@@ -208,16 +208,18 @@ class _Search:
             return refusals.by_error(error, self.locked.keys() | self.asked.keys())
         return refusals.by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
-    def _stretch(self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]) -> tuple[Lock, list[Held]]:
+    def _stretch(
+        self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]
+    ) -> tuple[Lock, list[RejectedUpdate]]:
         """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
-        untaken: list[Held] = []
+        untaken: list[RejectedUpdate] = []
         versions = {each.name: each.version for each in best.packages}
         for name in sorted(self.asked.keys() & versions.keys(), key=lambda each: (rank(each), each)):
             for newer in self._worth_telling(name, versions[name]):
                 found = self._tried(name, newer, versions, taken, refused.get(name))
                 if not isinstance(found, Refusal):
                     return self._stretch(found, taken, refused)
-                untaken.append(Held(name, versions[name], newer.version, found.reason))
+                untaken.append(RejectedUpdate(name, versions[name], newer.version, found.reason))
         return best, untaken
 
     def _worth_telling(self, name: str, version: str) -> Iterator[Release]:
@@ -257,15 +259,15 @@ class _Search:
         }
         return self._made(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
 
-    def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[Held]:
+    def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[RejectedUpdate]:
         """Yield the rejected updates of packages that are not components."""
         versions = {each.name: each.version for each in best.packages}
         for name, refusal in held.items():
             if name == _REST:
-                yield Held(name, "as it is", "", refusal.reason)
+                yield RejectedUpdate(name, "as it is", "", refusal.reason)
             elif name in self.others and name in versions:
-                yield Held(name, versions[name], "", refusal.reason)
+                yield RejectedUpdate(name, versions[name], "", refusal.reason)
 
 
-def _place(held: Held) -> tuple[int, str, str]:
+def _place(held: RejectedUpdate) -> tuple[int, str, str]:
     return rank(held.name), held.name, held.newer

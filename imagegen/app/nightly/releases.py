@@ -19,7 +19,7 @@ from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import Link
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Cell, Requirement
-from imagegen.wheels.resolve.choosing import Chooser
+from imagegen.wheels.resolve.choosing import WheelSelector
 
 _THREADS = 8  # pages at once
 
@@ -36,10 +36,10 @@ class Release:
     today: bool = False
 
 
-class Shelf:
+class ReleaseIndex:
     """The releases of components, newest first, as they were at a time; asks each index once."""
 
-    def __init__(self, as_of: str, settings: Settings, chooser: Chooser, progress: Progress) -> None:
+    def __init__(self, as_of: str, settings: Settings, chooser: WheelSelector, progress: Progress) -> None:
         self._until = dt.date.fromisoformat(as_of[:10])
         self._settings = settings
         self._chooser = chooser

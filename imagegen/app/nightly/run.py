@@ -50,7 +50,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Desk:
+class LockRepository:
     """The files of an update run: `locks` of the project, `candidates` that are not smoke-tested yet."""
 
     locks: Path
@@ -84,13 +84,20 @@ class Outcome:
 
 
 def run(
-    cells: Iterable[Cell], steps: Steps, desk: Desk, *, propose_only: bool, clock: Callable[[], float] = time.monotonic
+    cells: Iterable[Cell],
+    steps: Steps,
+    desk: LockRepository,
+    *,
+    propose_only: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Outcome, ...]:
     """All cells, each whatever becomes of the others. `propose_only` writes locks and changes, and builds nothing."""
     return tuple(_timed(cell, steps, desk, propose_only=propose_only, clock=clock) for cell in cells)
 
 
-def _timed(cell: Cell, steps: Steps, desk: Desk, *, propose_only: bool, clock: Callable[[], float]) -> Outcome:
+def _timed(
+    cell: Cell, steps: Steps, desk: LockRepository, *, propose_only: bool, clock: Callable[[], float]
+) -> Outcome:
     start = clock()
     proposal: Proposal | None = None
     try:
@@ -103,7 +110,7 @@ def _timed(cell: Cell, steps: Steps, desk: Desk, *, propose_only: bool, clock: C
 
 
 def _move(
-    cell: Cell, proposal: Proposal, steps: Steps, desk: Desk, *, propose_only: bool
+    cell: Cell, proposal: Proposal, steps: Steps, desk: LockRepository, *, propose_only: bool
 ) -> tuple[Result, str | None, Proposal]:
     """Return the result, the digest of the image in the registry, and the proposal as it was written."""
     made = proposal.after

@@ -34,7 +34,7 @@ Attempt = Callable[[Mapping[str, str]], T | Refusal]
 
 
 @dataclass(frozen=True)
-class Answer(Generic[T]):
+class SearchResult(Generic[T]):
     """`value` is what the attempt gave for `taken`; None: nothing could move. `held` has the refusal of each unit that
     could not move as far as it might: it is in `taken` where it moves at all.
     """
@@ -44,7 +44,7 @@ class Answer(Generic[T]):
     held: Mapping[str, Refusal]
 
 
-def largest(units: Iterable[Unit], attempt: Attempt[T]) -> Answer[T]:
+def largest(units: Iterable[Unit], attempt: Attempt[T]) -> SearchResult[T]:
     """All of them, where that is accepted; else one unit after the other, by rank and name.
 
     What a refusal names is tried along with it. So none is held that could have moved with what stands before it, and
@@ -61,14 +61,14 @@ class _Search(Generic[T]):
         self.taken: dict[str, str] = {}
         self.held: dict[str, Refusal] = {}
 
-    def run(self) -> Answer[T]:
+    def run(self) -> SearchResult[T]:
         if not self._take_all_but_few():
             for name in self.units:
                 if name not in self.taken and not self._move(name) and self._take_rest():
                     break
         while any([self._move(name) for name in self.units if name not in self.taken]):  # noqa: C419 - all of them
             pass
-        return Answer(self.value, self.taken, self.held)
+        return SearchResult(self.value, self.taken, self.held)
 
     def _take_all_but_few(self) -> bool:
         """Hold the last of those that each refusal names, as long as no earlier refusal names it too: that one would

@@ -19,7 +19,7 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _BUSY = frozenset({429, 503})  # said of the whole server, not of one file
 
 
-class UnreadError(FetchError):
+class UnavailableError(FetchError):
     """Nothing came that could be judged: nobody answers, or who answers does not let us read."""
 
     code = "fetch-unavailable"
@@ -31,7 +31,7 @@ class NotFoundError(FetchError):
     code = "fetch-not-found"
 
 
-class DeniedError(UnreadError):
+class DeniedError(UnavailableError):
     """The source answered, and asks for credentials or refuses those it got.
 
     `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
@@ -72,14 +72,17 @@ def redirected(address: Address, location: str) -> Address:
 
 
 def check_status(response: requests.Response, address: Address) -> None:
-    """Raises for an answer that is no part of the file. NotFoundError, DeniedError, TryAgainError and UnreadError."""
+    """Check that the response is a success.
+
+    Raises NotFoundError, DeniedError, TryAgainError or UnavailableError by its status.
+    """
     status = response.status_code
     check_willing(response, address)
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFoundError(f"{address.url} does not exist", why=f"HTTP status {status}")
     ranged = status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "Range" in response.request.headers
     if not 200 <= status < 300 and not ranged:
-        raise UnreadError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
+        raise UnavailableError(f"{address.url} cannot be fetched", why=f"HTTP status {status}")
 
 
 def check_willing(response: requests.Response, address: Address) -> None:

@@ -29,7 +29,7 @@ class _Source:
     headers: Mapping[str, str]
 
 
-class Growing(Protocol):
+class ByteSink(Protocol):
     """A sink for bytes that are not written to the store; `size` is how many came."""
 
     size: int
@@ -174,7 +174,7 @@ class Client:
         meter.advance(size)
         return digest
 
-    def stream(self, url: str, into: Growing, *, size: int, authorization: str | None = None) -> None:
+    def stream(self, url: str, into: ByteSink, *, size: int, authorization: str | None = None) -> None:
         """Write to `into` what it lacks of the file of `size` bytes at `url`; goes on where an answer broke off.
 
         Nothing is verified. Raises FetchError, also for more bytes, and what `into` raises.

@@ -18,8 +18,8 @@ from imagegen import __version__
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, Origin, is_file, netrc_auth, parse, proxy_for
-from imagegen.core.net.answer import MAX_WAIT, TryAgainError, UnreadError, check_status, redirected
-from imagegen.core.net.lifeline import HeldAdapter, Lifeline
+from imagegen.core.net.answer import MAX_WAIT, TryAgainError, UnavailableError, check_status, redirected
+from imagegen.core.net.lifeline import HeldAdapter, StallWatchdog
 from imagegen.core.net.local import bundle
 from imagegen.core.net.page import DamagedError
 from imagegen.core.net.reason import distrust, innermost, reason_of
@@ -35,7 +35,7 @@ _REPEATED = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 T = TypeVar("T")
 
 
-class UnreachableError(UnreadError):
+class UnreachableError(UnavailableError):
     """No usable answer from the source: no route, no name, refused, or failing after every retry."""
 
     code = "fetch-unreachable"
@@ -48,7 +48,7 @@ class Answer:
     origin: Origin
     url: str
     response: requests.Response
-    line: Lifeline
+    line: StallWatchdog
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Exchange:
         self._known = _credentials(settings)
         self._dead: dict[Origin, str] = {}  # why it is not asked again
         self._alive: dict[Origin, float] = {}  # when it last gave something, by the monotonic clock
-        self._lines: set[Lifeline] = set()
+        self._lines: set[StallWatchdog] = set()
         self._local = threading.local()
         self._stopped = threading.Event()
 
@@ -144,7 +144,7 @@ class Exchange:
         `silence` is for how many seconds the server may say nothing, where that is not the client's own.
         """
         patience = self._patience if silence is None else silence
-        with Lifeline(patience) as line:
+        with StallWatchdog(patience) as line:
             self._lines.add(line)
             try:
                 with self._followed(method, parse(url), headers, body, line, silence, follow) as (final, response):
@@ -176,7 +176,7 @@ class Exchange:
         address: Address,
         headers: Mapping[str, str],
         body: Body | None,
-        line: Lifeline,
+        line: StallWatchdog,
         silence: float | None,
         follow: bool,
     ) -> Iterator[tuple[Address, requests.Response]]:
@@ -241,7 +241,7 @@ class Exchange:
 class _Outgoing:
     """A body as requests takes one of known length: the lifeline is renewed by every piece that has left."""
 
-    def __init__(self, body: Body, exchange: Exchange, line: Lifeline, url: str) -> None:
+    def __init__(self, body: Body, exchange: Exchange, line: StallWatchdog, url: str) -> None:
         self._body, self._exchange, self._line, self._url = body, exchange, line, url
 
     def __len__(self) -> int:

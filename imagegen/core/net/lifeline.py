@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 _here = threading.local()  # .line: the lifeline of the exchange that this thread is in
 
 
-class Lifeline:
+class StallWatchdog:
     """A context manager around one exchange, in one thread; `renew` within every `patience` seconds or it is cut."""
 
     def __init__(self, patience: float) -> None:
@@ -29,7 +29,7 @@ class Lifeline:
         self._over = False
         self.was_cut = False
 
-    def __enter__(self) -> Lifeline:
+    def __enter__(self) -> StallWatchdog:
         _here.line = self
         self._arm(self._patience)
         return self
@@ -97,7 +97,7 @@ class _Held:
 
 
 def _hold(sock: socket.socket) -> None:
-    line: Lifeline | None = getattr(_here, "line", None)
+    line: StallWatchdog | None = getattr(_here, "line", None)
     if line is not None:
         line.hold(sock)
 

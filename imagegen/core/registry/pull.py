@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, DeniedError, Growing, NotFoundError, Page, UnreachableError, UnreadError
+from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
 from imagegen.core.net.send import Reply, Sender
 from imagegen.core.progress import Meter
 from imagegen.core.registry.image import (
@@ -125,7 +125,7 @@ class Repository:
         url = f"{self._endpoint.base}/blobs/{digest}"
         return self._asking(lambda authorization: self._client.size(url, authorization=authorization))
 
-    def stream(self, digest: str, size: int, into: Growing) -> None:
+    def stream(self, digest: str, size: int, into: ByteSink) -> None:
         """Write a blob to `into`, unverified, and nothing to the disk. `size` in bytes. Raises FetchError."""
         url = f"{self._endpoint.base}/blobs/{digest}"
         self._asking(lambda authorization: self._client.stream(url, into, size=size, authorization=authorization))
@@ -256,7 +256,7 @@ class Repository:
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` lets you in, if it is there"
             what = f"{self._name} may not be read, or does not exist"
-            raise UnreadError(what, **self._session.told(error, fix)) from error
+            raise UnavailableError(what, **self._session.told(error, fix)) from error
 
 
 def _is_list(page: Reply) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError, UnreadError
+from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.registry.credentials import Credentials, credentials_for, parse_challenges
 from imagegen.core.registry.image import MAX_DOCUMENT
@@ -129,7 +129,7 @@ class Session:
             self._scopes = self._scopes[:1]  # perhaps it is one of the others that may not be read: none is needed
             return self._token(parameters, credentials)
         except NotFoundError as error:  # it is not the image that does not exist
-            raise UnreadError(f"{what} gives no token", where=realm.url, why=error.why) from error
+            raise UnavailableError(f"{what} gives no token", where=realm.url, why=error.why) from error
         try:
             answer = json.loads(body)
             token = answer.get("token") or answer.get("access_token")
@@ -137,7 +137,7 @@ class Session:
             token = None
         # It becomes a header: a line break in it would be the beginning of another.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
-            raise UnreadError(f"{what} gives no token", where=realm.url)
+            raise UnavailableError(f"{what} gives no token", where=realm.url)
         return token
 
 

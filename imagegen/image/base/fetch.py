@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from imagegen.core.config import Settings, archive_variable
-from imagegen.core.errors import FetchError, GoneError
+from imagegen.core.errors import FetchError, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry.mirror import Mirror
@@ -30,8 +30,8 @@ PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of o
 def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) -> None:
     """Bring every package of `locked` into the store, by its hash.
 
-    Raises GoneError that names all packages when they are gone everywhere, and MissingFiles that names all when a
-    mirror cannot be reached or serves other bytes than the lock names. What was fetched before stays in the store.
+    Raises PackagesGoneError, which names all packages that no mirror has, and MissingFiles, which names all files of
+    mirrors that cannot be reached or serve other bytes than the lock names. Files fetched before stay in the store.
     """
     wanted = lacking(locked, store)
     if not wanted:
@@ -63,7 +63,7 @@ def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) 
             gone, why = _from_snapshot(gone, locked, client, store, meter)
             if not gone:
                 return
-            raise GoneError(
+            raise PackagesGoneError(
                 f"{len(gone)} packages of {what} are gone: " + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
                 why=f"newer ones have replaced them on the mirror; {why}",
                 fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",

@@ -90,7 +90,7 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     return error.also(lacking)
 
 
-def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> None:
+def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
     """All files that this wheel begins with. Raises MissingFiles with all that could not be had."""
     lacking: MissingFiles | None = None
     if wheel.sdist and wheel.sdist.git:
@@ -107,7 +107,7 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, setting
         raise lacking
 
 
-def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settings: Settings) -> LockedWheel:
+def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
     if wheel.sdist:
         built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
@@ -123,7 +123,7 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.Workshop, settin
 
 
 def _pack(
-    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.Workshop, settings: Settings
+    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.SdistBuilder, settings: Settings
 ) -> None:
     """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
     if workshop.store.intact(source.file.digest, source.file.size) or mirrored(

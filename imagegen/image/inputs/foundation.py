@@ -18,7 +18,7 @@ from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import interpreters
 from imagegen.plan.lock.interpreter import LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import Foundation
-from imagegen.plan.lock.sdist import Workshop
+from imagegen.plan.lock.sdist import SdistBuilder
 
 _MERGE_FORMAT = 2  # raise it when `_merge` writes other files
 # Debian's multiarch directories (wiki.debian.org/Multiarch/Tuples), which the loader searches without a cache.
@@ -154,14 +154,14 @@ def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | N
     return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
 
 
-def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> Workshop:
+def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> SdistBuilder:
     """Return where sdists become wheels, unpacked when the first one needs it.
 
     The base's own Python builds them where the base brings one, since a wheel of pure Python is the same whichever
     Python builds it; so a lock for another Python needs no interpreter's archive.
     """
     own = own_python(below.base) if below.interpreter.file else None
-    return Workshop(
+    return SdistBuilder(
         key=base.key(below.base) if own else tree_key(below),
         interpreter=own or below.interpreter.path,
         rootfs=lambda: (

@@ -20,7 +20,7 @@ from imagegen.core.registry.image import Config, Layer, Manifest, Platform, read
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.store import digest_of
 from imagegen.image.inventory.layers import Entry, Stream
-from imagegen.image.inventory.stream import Behind, layer
+from imagegen.image.inventory.stream import PrefixedStream, layer
 
 _BLOCK = 1 << 20
 _MAX_FILES = 10_000
@@ -81,7 +81,7 @@ class _Archive:
             self._documents[name] = head + content.read()
         elif head:
             digest = f"sha256:{posixpath.basename(name)}" if name.startswith(_BLOBS) else None
-            self._layers[name] = layer(Behind(head, content), digest, f"{self._where}: {name}", self._scratch)
+            self._layers[name] = layer(PrefixedStream(head, content), digest, f"{self._where}: {name}", self._scratch)
 
     def contents(self, platform: Platform) -> Contents:
         if _INDEX in self._documents:

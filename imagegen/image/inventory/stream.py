@@ -63,7 +63,7 @@ class Plain:
         head = b""
         while len(head) < len(_ZSTD) and (more := self._packed.read(len(_ZSTD) - len(head))):
             head += more
-        self._plain = _unpacked(Behind(head, self._packed))
+        self._plain = _unpacked(PrefixedStream(head, self._packed))
 
     def read(self, size: int, /) -> bytes:
         try:
@@ -94,7 +94,7 @@ class Plain:
         return self._packed.size
 
 
-def _unpacked(blob: Behind) -> Any:
+def _unpacked(blob: PrefixedStream) -> Any:
     if blob.head.startswith(_GZIP):
         return igzip.IGzipFile(fileobj=cast("BinaryIO", blob))  # type: ignore[no-untyped-call]
     if blob.head == _ZSTD:
@@ -103,7 +103,7 @@ def _unpacked(blob: Behind) -> Any:
     return blob
 
 
-class Behind(io.RawIOBase):
+class PrefixedStream(io.RawIOBase):
     """A stream of which the first bytes have been read."""
 
     def __init__(self, head: bytes, rest: Stream) -> None:
@@ -139,7 +139,7 @@ class Hashed:
         return data
 
 
-class Pieces(io.RawIOBase):
+class ChunkReader(io.RawIOBase):
     """Pieces of bytes, in their order, as a file."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

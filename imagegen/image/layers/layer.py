@@ -26,7 +26,7 @@ from imagegen.image.layers.install import (
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.image.layers.support import WORKDIR
 from imagegen.image.layers.tar import TarWriter
-from imagegen.image.layers.watch import Watch
+from imagegen.image.layers.watch import WheelScanner
 from imagegen.image.layers.watch import blob as facts_blob
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreter import directory
@@ -71,7 +71,9 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 ownership.remember(store, locked, files, lock.python)
-                watch = None if facts_blob(store, locked, lock.python) else Watch(store, locked, wheel, lock.python)
+                watch = (
+                    None if facts_blob(store, locked, lock.python) else WheelScanner(store, locked, wheel, lock.python)
+                )
                 files = watch.over(files) if watch else files
                 left = ownership.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]

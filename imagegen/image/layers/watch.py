@@ -23,7 +23,7 @@ from imagegen.plan.lock.model import LockedWheel
 FACTS = "facts"  # records of the store
 
 
-class Watch:
+class WheelScanner:
     """Looks at a wheel's files as they are read by whoever else reads them."""
 
     def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
@@ -88,7 +88,7 @@ def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
     if (found := recall(store, locked, python)) is not None:
         return found
     with store.explained(), open_locked(store, locked) as wheel:
-        watch = Watch(store, locked, wheel, python)
+        watch = WheelScanner(store, locked, wheel, python)
         watch.over(installation(wheel, python))
         return watch.finish()
 

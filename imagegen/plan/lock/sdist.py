@@ -30,7 +30,7 @@ _WORKER = Path(__file__).with_name("sdist_worker.py")
 
 
 @dataclass(frozen=True)
-class Workshop:
+class SdistBuilder:
     """The environment in which sdists are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs`
     unpacks it.
     """
@@ -42,7 +42,7 @@ class Workshop:
     progress: Progress
 
 
-def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> File:
+def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> File:
     """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
 
     The sdist and its build requirements must be in the store. Raises SandboxError when the build fails, WheelError when
@@ -62,14 +62,14 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> Fi
     return File(filename, len(wheel), digest.removeprefix("sha256:"), sdist.file.index)
 
 
-def _key(sdist: LockedSdist, workshop: Workshop) -> str:
+def _key(sdist: LockedSdist, workshop: SdistBuilder) -> str:
     parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
     parts += [sdist.git.subdirectory] if sdist.git else []
     text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
     return digest_of(text.encode())
 
 
-def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
     first = _build_once(version, sdist, workshop)
     if _build_once(version, sdist, workshop) != first:
         raise ReproducibilityError(
@@ -80,7 +80,7 @@ def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: Workshop
     return first
 
 
-def _build_once(version: str, sdist: LockedSdist, workshop: Workshop) -> tuple[str, bytes]:
+def _build_once(version: str, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}

@@ -76,7 +76,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Own:
+class ReleaseOverride:
     """The overrides of one release; None: the recipe's own value."""
 
     requires: tuple[str, ...] | None
@@ -101,12 +101,12 @@ class Recipe:
     toolkit: str  # PEP 440 specifier of the CUDA toolkits that it takes, may be empty
     cost: Cost | None  # None: nobody has measured it
     source: str  # where the facts come from
-    own: Mapping[str, Own] = field(default_factory=dict)  # version -> where that release differs
+    own: Mapping[str, ReleaseOverride] = field(default_factory=dict)  # version -> where that release differs
     where: Location | None = field(default=None, compare=False)  # its entry
 
     def of(self, version: str) -> Recipe:
         """The recipe of this release alone; of one that it does not know, it has no sources."""
-        own = self.own.get(version, Own(None, None))
+        own = self.own.get(version, ReleaseOverride(None, None))
         return replace(
             self,
             releases={each: source for each, source in self.releases.items() if each == version},

@@ -17,9 +17,9 @@ from imagegen.plan.matrix.recipe import (
     Commit,
     Cost,
     LocalSource,
-    Own,
     Patch,
     Recipe,
+    ReleaseOverride,
     SdistFile,
 )
 from imagegen.plan.matrix.recipe_schema import (
@@ -158,8 +158,8 @@ def _differs(release: ReleaseEntry) -> bool:
     return release.requires is not None or release.patches is not None
 
 
-def _own(found: Found, release: ReleaseEntry) -> Own:
-    return Own(
+def _own(found: Found, release: ReleaseEntry) -> ReleaseOverride:
+    return ReleaseOverride(
         None if release.requires is None else tuple(release.requires),
         None if release.patches is None else _patches(found, release.patches),
     )

@@ -14,7 +14,7 @@ from imagegen.incontainer.preflight.table import Row
 from imagegen.plan.matrix.models import Models
 from imagegen.run.doctor import messages
 from imagegen.run.doctor.diagnosis import Diagnosis
-from imagegen.run.engine import Engine, Visit, signal_name
+from imagegen.run.engine import ContainerInfo, Engine, signal_name
 
 _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
@@ -46,7 +46,7 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
     return Diagnosis(f"container {name}", cell, _summary(visit, cell), rows, tuple(findings), machine)
 
 
-def ending(visit: Visit) -> list[Finding]:
+def ending(visit: ContainerInfo) -> list[Finding]:
     """Return findings about the exit code. A run that ended well without output is not verified."""
     if visit.running:
         return []
@@ -85,6 +85,6 @@ def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | No
     return (found, rows, machine) if all(each.severity in SEVERITIES for each in found) else None
 
 
-def _summary(visit: Visit, cell: str | None) -> str:
+def _summary(visit: ContainerInfo, cell: str | None) -> str:
     state = "running" if visit.running else f"ended, exit code {visit.exit_code}"
     return f"{cell or 'an image that imagegen did not build'}, {state}"

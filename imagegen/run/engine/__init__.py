@@ -2,6 +2,6 @@
 
 from imagegen.run.engine.client import Engine
 from imagegen.run.engine.containers import Container, Outcome, signal_name
-from imagegen.run.engine.visits import Visit
+from imagegen.run.engine.visits import ContainerInfo
 
-__all__ = ["Container", "Engine", "Outcome", "Visit", "signal_name"]
+__all__ = ["Container", "ContainerInfo", "Engine", "Outcome", "signal_name"]

@@ -27,7 +27,7 @@ from imagegen.run.engine.floor import ENGINE_FLOOR, shortcomings
 from imagegen.run.engine.load import image_digest, load, tag_image
 from imagegen.run.engine.loading import Loading
 from imagegen.run.engine.pull import pull
-from imagegen.run.engine.visits import Visit, exec_in, visit
+from imagegen.run.engine.visits import ContainerInfo, exec_in, visit
 
 _PATIENCE = 20  # seconds for an engine to say who it is
 _SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
@@ -195,7 +195,7 @@ class Engine:
         ) as container:
             yield container
 
-    def visit(self, name: str) -> Visit:
+    def visit(self, name: str) -> ContainerInfo:
         """Somebody's container, by name or id: its state and the end of its log. EngineError when there is none."""
         return visit(self.client, name)
 

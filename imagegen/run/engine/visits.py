@@ -22,7 +22,7 @@ _LONGEST = 1 << 20  # bytes of a report
 
 
 @dataclass(frozen=True)
-class Visit:
+class ContainerInfo:
     """A container as the engine knows it. `exit_code` means nothing while it runs; `log` is the end of both streams."""
 
     running: bool
@@ -32,7 +32,7 @@ class Visit:
     log: str
 
 
-def visit(client: docker.DockerClient, name: str) -> Visit:
+def visit(client: docker.DockerClient, name: str) -> ContainerInfo:
     """The container with this name or id. Raises EngineError when there is none, or the engine fails."""
     doing = f"looking at the container {name}"
     with explained(doing):
@@ -46,7 +46,7 @@ def visit(client: docker.DockerClient, name: str) -> Visit:
             log += piece
             del log[:-_LONGEST_LOG]
     state = found["State"]
-    return Visit(
+    return ContainerInfo(
         running=bool(state["Running"]),
         exit_code=int(state["ExitCode"]),
         out_of_memory=bool(state.get("OOMKilled")),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from imagegen.core.errors import FetchError, ImagegenError
-from imagegen.core.net import NotFoundError, UnreadError
+from imagegen.core.net import NotFoundError, UnavailableError
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry.image import (
     Config,
@@ -61,7 +61,7 @@ class Found:
 def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
     """The image under a tag or digest, and what there is to say of its manifest and config; None: they are wrong.
 
-    Raises UnreadError, NotFoundError.
+    Raises UnavailableError, NotFoundError.
     """
     try:
         digest, data, kind = source.manifest(asked)
@@ -71,7 +71,7 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
             index = _others(data, read.digest, where)
             digest, data, kind = source.manifest(read.digest, read.size)
             read = read_document(data, kind, _ANY, where)
-    except (UnreadError, NotFoundError):
+    except (UnavailableError, NotFoundError):
         raise
     except FetchError as error:
         return None, [failed("manifest", _why(error))]
@@ -84,7 +84,7 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
             why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
             return None, [*first, failed("config", why)]
         config, parts = read_config(raw, read, platform_of(raw), where)
-    except UnreadError:
+    except UnavailableError:
         raise
     except FetchError as error:
         return None, [*first, failed("config", _why(error))]
@@ -141,7 +141,7 @@ def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None
             while tar.read(_CHUNK):
                 pass
             plain.finish()
-    except UnreadError:
+    except UnavailableError:
         raise
     except FetchError as error:
         return f"{layer.digest}: {_why(error)}"

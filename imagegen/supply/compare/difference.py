@@ -15,9 +15,9 @@ from imagegen.core.types import parse_requirement
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.lock.title import MAIN
 from imagegen.plan.matrix import metadata
-from imagegen.supply.compare.side import Part, Side
+from imagegen.supply.compare.side import DiffOperand, Part
 from imagegen.supply.trust import debversion
-from imagegen.wheels.throttle import Machine, Work, plan
+from imagegen.wheels.throttle import BuildJob, Machine, plan
 
 CORES = 16  # of the machine on which the time of a build is told
 _ENOUGH = 1 << 40  # bytes of its memory: what a smaller one takes, `imagegen wheels build` says there
@@ -31,7 +31,7 @@ class Known:
     """Further known data: the requirements of each release, the cost of each build and whether its wheel is kept."""
 
     requires: Requires = lambda *_: None
-    work: Callable[[LockedBuild], Work | None] = lambda _: None
+    work: Callable[[LockedBuild], BuildJob | None] = lambda _: None
     kept: Callable[[LockedBuild], bool] = lambda _: False
 
 
@@ -79,8 +79,8 @@ class Pull:
 
 @dataclass(frozen=True)
 class Difference:
-    before: Side
-    after: Side
+    before: DiffOperand
+    after: DiffOperand
     components: tuple[Change, ...]  # that the matrix chooses, or by which people choose an image; the main ones first
     packages: tuple[Change, ...]  # the rest, by name
     debs: tuple[Change, ...]
@@ -101,7 +101,7 @@ class Difference:
         return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
-def difference(before: Side, after: Side, known: Known = Known()) -> Difference:
+def difference(before: DiffOperand, after: DiffOperand, known: Known = Known()) -> Difference:
     """Return the difference of `after` from `before`."""
     components, packages = _packages(before, after, known.requires)
     had, has = before.lock, after.lock
@@ -153,7 +153,9 @@ def _base(lock: Lock) -> str:
     return f"{lock.base.image}@{content.digest}" if content else lock.base.name
 
 
-def _packages(before: Side, after: Side, requires: Requires) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+def _packages(
+    before: DiffOperand, after: DiffOperand, requires: Requires
+) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """Changes of components, the main ones first, and of all other packages."""
     if before.lock and after.lock:
         changes = _of_locks(before.lock, after.lock, requires)
@@ -257,7 +259,7 @@ def _rebuilds(before: Lock, after: Lock, known: Known) -> tuple[Rebuild, ...]:
     return tuple(found)
 
 
-def estimate(work: Work) -> float | None:
+def estimate(work: BuildJob) -> float | None:
     """Return the seconds that a build takes on CORES cores with enough memory; None where its cost is not known."""
     return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from imagegen.core import data
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Growing, NotFoundError, UnreadError
+from imagegen.core.net import ByteSink, NotFoundError, UnavailableError
 from imagegen.core.registry import Artifact, read_artifact
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import Content, Referrer, fallback_tag
@@ -61,7 +61,7 @@ class Layout:
             )
         return body
 
-    def stream(self, digest: str, size: int, into: Growing) -> None:
+    def stream(self, digest: str, size: int, into: ByteSink) -> None:
         """Read a blob as `Repository.stream`."""
         try:
             # A pipe of that name must not block.
@@ -145,7 +145,9 @@ class Layout:
         except OSError as error:
             fix = "name a directory that `imagegen build --output` wrote: oci:DIR"
             why = f"{error.filename}: {error.strerror}"
-            raise UnreadError(f"{self._name} is no OCI layout", code="fetch-not-a-layout", why=why, fix=fix) from error
+            raise UnavailableError(
+                f"{self._name} is no OCI layout", code="fetch-not-a-layout", why=why, fix=fix
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FetchError(
                 f"{self._name} is no OCI layout", code="fetch-not-a-layout", why="its index.json is malformed"
@@ -166,7 +168,7 @@ class Layout:
     def _absent(self, digest: str, error: OSError) -> FetchError:
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"{self._name} has no blob {digest}")
-        return UnreadError(f"blob {digest} cannot be read", where=self._name, why=error.strerror)
+        return UnavailableError(f"blob {digest} cannot be read", where=self._name, why=error.strerror)
 
 
 def _name(entry: dict[str, Any]) -> str:

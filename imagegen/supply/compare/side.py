@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Side:
+class DiffOperand:
     """`name` is what the user called it, `source` what it was read from, in words."""
 
     name: str
@@ -55,11 +55,11 @@ class Side:
 
 def of_lock(
     name: str, source: str, lock: Lock, image: registry.Image | None = None, unpacked: int | None = None
-) -> Side:
+) -> DiffOperand:
     """A lock's; where there is an image of it, the image says which layers it has."""
     record = lock.record
     digest = image.digest if image else record.digest if record else None
-    return Side(
+    return DiffOperand(
         name=name,
         source=source,
         lock=lock,
@@ -73,10 +73,10 @@ def of_lock(
     )
 
 
-def of_image(name: str, source: str, image: registry.Image) -> Side:
+def of_image(name: str, source: str, image: registry.Image) -> DiffOperand:
     """An image's of which there is no lock: what its labels and its environment say."""
     labels = image.config.labels
-    return Side(
+    return DiffOperand(
         name=name,
         source=source,
         lock=None,

@@ -17,7 +17,7 @@ from typing import Protocol
 from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
-from imagegen.core.net import Client, Growing
+from imagegen.core.net import ByteSink, Client
 from imagegen.core.registry import Platform
 from imagegen.core.registry.image import Descriptor, Image, read_config
 from imagegen.core.registry.pull import manifest_for
@@ -32,7 +32,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.run.smoke.numerics import Fingerprint
 from imagegen.supply.compare import revision
 from imagegen.supply.compare.layout import PREFIX, Layout
-from imagegen.supply.compare.side import Side, of_image, of_lock
+from imagegen.supply.compare.side import DiffOperand, of_image, of_lock
 
 _IMAGE = "an image of a registry is written with its registry: ghcr.io/acme/rl/cpu-grpo:latest"
 # Source: gitrevisions(7). @{2}, @{-1}, @{u}, @{upstream} and @{push} are no dates.
@@ -45,7 +45,7 @@ class Source(Protocol):
 
     def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
     def document(self, blob: Descriptor) -> bytes: ...
-    def stream(self, digest: str, size: int, into: Growing) -> None: ...
+    def stream(self, digest: str, size: int, into: ByteSink) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Places:
     fingerprints: Callable[[Source, str], tuple[Fingerprint, ...]] = lambda *_: ()
 
 
-def read(text: str, places: Places) -> Side:
+def read(text: str, places: Places) -> DiffOperand:
     """Resolve the operand that `text` names. Raises UsageError, LockError, FetchError, TrustError."""
     if text.startswith(PREFIX) or is_digest(text):
         return _image(text, *located(text, places.store, places.client, places.settings), places)
@@ -167,13 +167,13 @@ def lock_of(attached: bytes, image: Image, where: str) -> Lock:
     return found
 
 
-def _image(text: str, source: Source, asked: str, places: Places) -> Side:
+def _image(text: str, source: Source, asked: str, places: Places) -> DiffOperand:
     image = image_of(source, asked, text)
     side = _image_side(text, source, image, places)
     return replace(side, fingerprints=places.fingerprints(source, image.digest))
 
 
-def _image_side(text: str, source: Source, image: Image, places: Places) -> Side:
+def _image_side(text: str, source: Source, image: Image, places: Places) -> DiffOperand:
     attached = places.attached(source, image.digest)
     if attached is not None:
         found = lock_of(attached, image, text)
@@ -186,11 +186,11 @@ def _image_side(text: str, source: Source, image: Image, places: Places) -> Side
     return of_image(text, "its manifest and labels alone, since no lock is attached to it", image)
 
 
-def _lock(name: str, source: str, lock: Lock, store: Store) -> Side:
+def _lock(name: str, source: str, lock: Lock, store: Store) -> DiffOperand:
     return of_lock(name, source, lock, unpacked=_unpacked(lock, store))
 
 
-def _of_commit(text: str, places: Places) -> Side | None:
+def _of_commit(text: str, places: Places) -> DiffOperand | None:
     """REV:CELL or REV:PATH; None where it is neither."""
     name, colon, word = text.rpartition(":")
     if not colon or text.startswith(":"):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from imagegen.core.errors import FetchError, TrustError
-from imagegen.core.net import UnreadError
+from imagegen.core.net import UnavailableError
 from imagegen.core.progress import Progress
 from imagegen.core.registry import Artifact, Referrer
 from imagegen.core.store import digest_of
@@ -22,7 +22,7 @@ from imagegen.supply.compare import contents, papers
 from imagegen.supply.compare.contents import Found
 from imagegen.supply.compare.sides import Source
 from imagegen.supply.compare.verdict import Outcome, Step, Verdict, failed, passed
-from imagegen.supply.trust.attach import Testimony
+from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.documents import (
     AUDIT,
     BUNDLE,
@@ -56,18 +56,18 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Said:
+class Attachments:
     """The referrers of an image in its registry: the artifacts that it lists, and their verification."""
 
     referrers: Sequence[Referrer]
     artifact: Callable[[Referrer], Artifact]  # its manifest
-    testimony: Testimony
+    testimony: VerificationResult
     demanded: bool  # whether the project, or the user, names anybody who has to sign
     nobody: str  # "nobody whom the project names": how verdicts begin that none of those has signed
 
 
 @dataclass(frozen=True)
-class Demands:
+class VerificationOptions:
     """The user's requirements on an image, besides that it is the one of its lock.
 
     `cell` is the id of the cell that it must be. Without it, `contradiction` says why the image's name is not one of
@@ -84,16 +84,16 @@ def verify(
     reference: str,
     source: Source,
     asked: str,
-    said: Callable[[str], Said],
+    said: Callable[[str], Attachments],
     progress: Progress,
     stop: Callable[[], None],
     *,
     layers: bool = True,
-    demands: Demands | None = None,
+    demands: VerificationOptions | None = None,
 ) -> Verified:
     """Look at the image under a tag or digest; `said` gives what is attached to the one with a digest.
 
-    Without `layers` their bytes are left out. Raises UnreadError, and NotFoundError where there is no image.
+    Without `layers` their bytes are left out. Raises UnavailableError, and NotFoundError where there is no image.
     """
     found, steps = contents.found_at(source, asked, reference)
     if found is None:
@@ -103,12 +103,12 @@ def verify(
     else:
         steps.append(Step("layers", Outcome.UNCHECKED, "they were left out"))
     about = said(found.digest)
-    lock, more = _attached(found, about, demands or Demands())
+    lock, more = _attached(found, about, demands or VerificationOptions())
     verdict = Verdict(reference, found.digest, (*steps, *more))
     return Verified(verdict, found, lock)
 
 
-def _attached(found: Found, said: Said, demands: Demands) -> tuple[Lock | None, list[Step]]:
+def _attached(found: Found, said: Attachments, demands: VerificationOptions) -> tuple[Lock | None, list[Step]]:
     of_documents = {each.digest for each in said.testimony.documents}
     others = [error for error in said.testimony.faults if str(error.where) not in of_documents]
     steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
@@ -137,7 +137,7 @@ def _attached(found: Found, said: Said, demands: Demands) -> tuple[Lock | None, 
     return lock, sorted(steps, key=lambda step: _rank(step.name))
 
 
-def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
+def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[Step]:
     """Yield whether the layers' list and the list of wheel scans agree on digests. No scan is read."""
     named: dict[str, str] = {}
     for each in layers:
@@ -149,7 +149,7 @@ def _facts(said: Said, layers: Sequence[Attached]) -> Iterator[Step]:
     for referrer in artifacts:
         try:
             listed = {key: blob.digest for key, blob in said.artifact(referrer).parts}
-        except UnreadError:
+        except UnavailableError:
             raise
         except FetchError as error:
             yield _fault(referrer.digest, error.what, error.why, said.referrers)
@@ -192,7 +192,7 @@ def _title(referrer: Referrer) -> str:
     return titles.get(referrer.artifact_type, "attachments")
 
 
-def _attested(step: Step, attached: Attached, said: Said) -> Step:
+def _attested(step: Step, attached: Attached, said: Attachments) -> Step:
     """With keys, a document that nobody trusted attests is as good as none; so is one in another's place."""
     for fault in said.testimony.faults:
         if str(fault.where) == attached.digest:
@@ -207,7 +207,7 @@ def _attested(step: Step, attached: Attached, said: Said) -> Step:
     return step
 
 
-def _name(lock: Lock, demands: Demands) -> Iterator[Step]:
+def _name(lock: Lock, demands: VerificationOptions) -> Iterator[Step]:
     """Yield whether the image is of the requested cell, or else of one that may have its name."""
     if demands.cell is not None:
         verdict = passed if demands.cell == lock.cell else failed
@@ -217,7 +217,7 @@ def _name(lock: Lock, demands: Demands) -> Iterator[Step]:
         yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")
 
 
-def _signature(said: Said, demands: Demands) -> Iterator[Step]:
+def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[Step]:
     others = said.testimony.strangers
     strangers = f" ({counted(others, 'signature')} of others)" if others else ""
     if said.testimony.signers:

@@ -19,7 +19,7 @@ _SHORT = len("sha256:") + 12
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredLayer:
     """A layer that the image needs. `digest` and `size` (bytes) are None where nobody has made it yet."""
 
     name: str
@@ -28,7 +28,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RegistryState:
     """The state of a registry: layers there, layers in sibling repositories, and the digest of each tag."""
 
     blobs: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedLayer:
     """A layer and where it is: in the repository, in one beside it, in the store, or nowhere that is known."""
 
     name: str
@@ -53,9 +53,9 @@ class Plan:
     cell: str
     repository: str
     digest: str | None
-    parts: tuple[Part, ...]
+    parts: tuple[PlannedLayer, ...]
     tags: Tags
-    seen: Seen | None  # None: the registry was not asked
+    seen: RegistryState | None  # None: the registry was not asked
     moves: bool  # whether the moving tags shall move
     steps: tuple[str, ...]  # what else is done, in sentences
     unknown: tuple[str, ...]
@@ -85,11 +85,11 @@ def plan(
     cell: str,
     repository: str,
     digest: str | None,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[RequiredLayer],
     tags: Tags,
     *,
     held: Collection[str],
-    seen: Seen | None,
+    seen: RegistryState | None,
     moves: bool,
     steps: Sequence[str] = (),
     unknown: Sequence[str] = (),
@@ -99,7 +99,7 @@ def plan(
 
     `anew` is a sentence where the layers are made anew, whatever the lock records.
     """
-    parts = tuple(Part(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
+    parts = tuple(PlannedLayer(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
     return Plan(
         cell,
         repository,
@@ -113,7 +113,7 @@ def plan(
     )
 
 
-def _where(layer: Wanted, held: Collection[str], seen: Seen | None) -> Where:
+def _where(layer: RequiredLayer, held: Collection[str], seen: RegistryState | None) -> Where:
     if layer.digest is None:
         return "nowhere"
     if seen and layer.digest in seen.blobs:
@@ -124,7 +124,7 @@ def _where(layer: Wanted, held: Collection[str], seen: Seen | None) -> Where:
 
 
 def _unknown(
-    digest: str | None, parts: Sequence[Part], seen: Seen | None, repository: str, anew: str | None
+    digest: str | None, parts: Sequence[PlannedLayer], seen: RegistryState | None, repository: str, anew: str | None
 ) -> Iterator[str]:
     if anew:
         yield f"the image's digest, and what its layers will weigh: {anew}"

@@ -21,7 +21,7 @@ from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, akin
-from imagegen.supply.trust.attach import Testimony, gather
+from imagegen.supply.trust.attach import VerificationResult, gather
 from imagegen.supply.trust.documents import FACT, LAYERS, Attached
 from imagegen.supply.trust.signers import Trust
 
@@ -33,9 +33,9 @@ class AttachmentReader:
 
     def __init__(self, trust: Trust, progress: Progress) -> None:
         self._trust, self._progress = trust, progress
-        self._read: dict[tuple[str, str], Testimony] = {}
+        self._read: dict[tuple[str, str], VerificationResult] = {}
 
-    def read(self, repository: RemoteRepository, digest: str) -> Testimony:
+    def read(self, repository: RemoteRepository, digest: str) -> VerificationResult:
         """Return the verified attachments of an image by its digest; faults are printed. Raises FetchError."""
         key = repository.name, digest
         if key not in self._read:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagegen.core.errors import FetchError, StrangerError, TrustError
-from imagegen.core.net import UnreadError
+from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
+from imagegen.core.net import UnavailableError
 from imagegen.core.registry import Content, Referrer, Target
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store.layout import digest_of
@@ -30,7 +30,7 @@ _MOST = 500  # artifacts that are looked at; an image has some ten
 _MOST_BYTES = 256 << 20  # of all of them: they are in memory together
 
 
-class Lists(Protocol):
+class ReferrerSource(Protocol):
     """A source of an image's referrers: a Repository, or a layout on the disk."""
 
     def referrers(self, digest: str) -> Sequence[Referrer]: ...
@@ -38,7 +38,7 @@ class Lists(Protocol):
 
 
 @dataclass(frozen=True)
-class Testimony:
+class VerificationResult:
     """The verification result of an image's attachments.
 
     `documents` are all, signed or not; `signers` are who signed the image itself; `faults` name each artifact that is
@@ -70,7 +70,7 @@ class _Found:
 
 def attach(
     target: Target,
-    repository: Lists,
+    repository: ReferrerSource,
     image: Descriptor,
     documents: Sequence[Document],
     signer: Signer | None,
@@ -96,7 +96,7 @@ def attach(
     target.look_again()
 
 
-def gather(repository: Lists, digest: str, trust: Trust) -> Testimony:
+def gather(repository: ReferrerSource, digest: str, trust: Trust) -> VerificationResult:
     """All that is said of the image `digest`, each document held to what is signed. Raises FetchError."""
     found = _look(repository, digest, trust)
     documents = [Attached(document, artifact, _signer(document, found.stated)) for document, artifact in found.plain]
@@ -110,20 +110,20 @@ def gather(repository: Lists, digest: str, trust: Trust) -> Testimony:
         if plain:
             faults.append(_other(kind, each, [artifact for document, artifact in found.plain if document.kind is kind]))
     signers = dict.fromkeys(each.signer for each in found.stated if each.statement.predicate_type == SIGNATURE)
-    return Testimony(tuple(documents), tuple(signers), tuple(faults), found.strangers)
+    return VerificationResult(tuple(documents), tuple(signers), tuple(faults), found.strangers)
 
 
-def attached(repository: Lists, digest: str, trust: Trust) -> tuple[Attached, ...]:
+def attached(repository: ReferrerSource, digest: str, trust: Trust) -> tuple[Attached, ...]:
     """The documents that are attached to the image, and who of the project attests each. Raises FetchError."""
     return gather(repository, digest, trust).documents
 
 
-def signed(repository: Lists, digest: str, trust: Trust) -> str | None:
+def signed(repository: ReferrerSource, digest: str, trust: Trust) -> str | None:
     """Return the trusted signer of the image, or None. Raises FetchError."""
     return next(iter(gather(repository, digest, trust).signers), None)
 
 
-def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
+def _look(repository: ReferrerSource, digest: str, trust: Trust) -> _Found:
     found = _Found([], [], [])
     listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
     if len(listed) > _MOST:
@@ -148,7 +148,7 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
             break
         try:
             content = repository.content(referrer)
-        except UnreadError:
+        except UnavailableError:
             raise
         except FetchError as error:
             found.faults.append(_fault(referrer.digest, error))
@@ -164,7 +164,7 @@ def _look(repository: Lists, digest: str, trust: Trust) -> _Found:
 def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found) -> None:
     try:
         signer, statement = trust.signer_of(bundle)
-    except StrangerError:
+    except UntrustedSignerError:
         found.strangers += 1
         return
     except TrustError as error:

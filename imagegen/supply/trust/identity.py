@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from imagegen.core.errors import StrangerError, TrustError
+from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.core.net.reason import reason_of
 from imagegen.supply.trust.bundle import PAYLOAD_TYPE
 from imagegen.supply.trust.project import FILE, Identity
@@ -47,25 +47,26 @@ class Identities:
         self._roots: dict[Path | None, Any] = {}
 
     def signer_of(self, bundle: bytes) -> tuple[str, bytes]:
-        """The name of who signed, and the statement.
+        """Return the signer's name and the statement.
 
-        Raises StrangerError for somebody else's signature, else TrustError, also where the library is not installed.
+        Raises UntrustedSignerError when another identity signed, and TrustError otherwise, also where sigstore is not
+        installed.
         """
         if not self._identities:
-            raise StrangerError("it is signed with a certificate, and the project names no such signer")
+            raise UntrustedSignerError("it is signed with a certificate, and the project names no such signer")
         parsed = read(bundle)
         subjects, issuer = _shown(parsed.signing_certificate)
         named = [each for each in self._identities if each.subject in subjects and each.issuer == issuer]
         if not named:
             who = " and ".join(sorted(subjects)) or "nobody"
-            raise StrangerError(
+            raise UntrustedSignerError(
                 f"it is signed as {who}, which the project does not name",
                 why=f"the certificate's issuer is {issuer or 'not told'}; {FILE} names {_known(self._identities)}",
                 fix=f"if this is one of yours, add issuer and subject to `identities` in {FILE}",
             )
         owner = _owner(parsed.signing_certificate)
         if owner is not None and not all(each.subject.startswith(f"{owner}/") for each in named):
-            raise StrangerError(
+            raise UntrustedSignerError(
                 f"it is signed by a run of another owner's repository, which called {named[-1].subject}",
                 why=f"the certificate names {owner} as the owner of the repository",
                 fix="call a workflow of the same owner, and name that",

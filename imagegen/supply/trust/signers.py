@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from imagegen.core.errors import StrangerError, TrustError
+from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.supply.trust import bundle as bundles
 from imagegen.supply.trust import keys, statement
 from imagegen.supply.trust.bundle import Bundle
@@ -49,10 +49,10 @@ class Trust:
         )
 
     def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
-        """The project's name of who signed, and what they said.
+        """Return the project's name of the signer, and the signed statement.
 
-        Raises StrangerError where that is nobody of the project, TrustError where the bundle is malformed, or says that
-        it is signed by a key or an identity that did not sign it.
+        Raises UntrustedSignerError when the signer is not in the project's trust file, and TrustError when the bundle is
+        malformed or its signature does not verify.
         """
         found = bundles.read(bundle)
         if found.hint is None:
@@ -74,4 +74,6 @@ class Trust:
                     why=why,
                     fix="do not trust what it is attached to",
                 )
-        raise StrangerError("it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}")
+        raise UntrustedSignerError(
+            "it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}"
+        )

@@ -1,6 +1,6 @@
 """Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
 
-from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.compile import compile_all
 from imagegen.wheels.builds.ensure import (
     compile_builds,
@@ -12,7 +12,7 @@ from imagegen.wheels.builds.ensure import (
 )
 
 __all__ = [
-    "Bench",
+    "BuildEnvironment",
     "compile_all",
     "compile_builds",
     "ensure_wheels",

@@ -16,7 +16,7 @@ from imagegen.run.engine import Engine
 
 
 @dataclass(frozen=True)
-class Bench:
+class BuildEnvironment:
     """`builder` is one that `docker buildx ls` shows; None is the engine's own."""
 
     engine: Engine

@@ -19,17 +19,19 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import check, costs, probe, record, reserve
-from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.run import Stage, run
 from imagegen.wheels.builds.sources import require_sources
 from imagegen.wheels.builds.toolchain import stage
-from imagegen.wheels.throttle import Machine, Plan, Work
+from imagegen.wheels.throttle import BuildJob, Machine, Plan
 
 _PLANNING = "builds"  # the lock around looking what is taken, and taking
 _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
-def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: Bench) -> None:
+def compile_all(
+    lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: BuildEnvironment
+) -> None:
     """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit tells of.
 
     No two imagegens compile the same: the second waits, and takes what the first has made. That it can be compiled,
@@ -54,7 +56,7 @@ def compile_all(lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Se
 
 
 @contextmanager
-def _sole(wanted: Sequence[LockedBuild], bench: Bench) -> Iterator[dict[str, LockedBuild]]:
+def _sole(wanted: Sequence[LockedBuild], bench: BuildEnvironment) -> Iterator[dict[str, LockedBuild]]:
     """Claim the builds that no other process has made or is making; yield them by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
@@ -71,7 +73,7 @@ class _Job:
     stages: Mapping[str, Stage]
     gpus: Sequence[Gpu]
     known: Sequence[Gpu]
-    bench: Bench
+    bench: BuildEnvironment
 
     def make(self, build: LockedBuild, plan: Plan) -> None:
         """From sources to the wheelhouse."""
@@ -93,7 +95,7 @@ class _Job:
         progress.say(record.sentence(wheel, plan))
 
 
-def _spared(wheel: Path, bench: Bench) -> Path:
+def _spared(wheel: Path, bench: BuildEnvironment) -> Path:
     """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
     place = bench.settings.store.parent / "refused" / wheel.name
     with bench.store.explained():
@@ -106,8 +108,8 @@ def _spared(wheel: Path, bench: Bench) -> Path:
 class _Yard:
     """Builds that wait, and those that run, on one machine."""
 
-    bench: Bench
-    works: Mapping[str, Work]
+    bench: BuildEnvironment
+    works: Mapping[str, BuildJob]
     look: Callable[[], Machine]
     machine: Machine  # as it was when none of ours ran
     running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class _Yard:
                 found[name][1].enter_context(reserve.reserved(store, place, plan.memory, plan.jobs * plan.threads))
         return found
 
-    def _plans(self, works: Mapping[str, Work], taken: reserve.Taken) -> dict[str, Plan]:
+    def _plans(self, works: Mapping[str, BuildJob], taken: reserve.Taken) -> dict[str, Plan]:
         """For those that there is room for beside what is taken; what does not fit at all may pass alone."""
         plans = throttle.share(works, self._left(taken), taken.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}

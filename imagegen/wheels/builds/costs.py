@@ -11,16 +11,16 @@ from imagegen.core.store import Store
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import LockedBuild
 from imagegen.plan.matrix.recipe import Cost, Recipe
-from imagegen.wheels.throttle import Work, learned
+from imagegen.wheels.throttle import BuildJob, learned
 
 _KIND = "build-cost"  # records of the store
 _FIELDS = {each.name for each in fields(Cost)}
 
 
-def work(build: LockedBuild, recipe: Recipe, store: Store) -> Work:
+def work(build: LockedBuild, recipe: Recipe, store: Store) -> BuildJob:
     """The build as its plan sees it."""
     found = store.recall(_KIND, _key(build))
-    return Work(
+    return BuildJob(
         # Another version of imagegen may have written it.
         cost=Cost(**found) if found and found.keys() == _FIELDS else recipe.cost,
         architectures=max(1, len(set(build.architectures))),

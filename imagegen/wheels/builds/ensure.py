@@ -16,7 +16,7 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 from imagegen.wheels import artifacts, wheelhouse
-from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.compile import compile_all
 
 
@@ -74,9 +74,9 @@ def compile_builds(
         return
     if engine is None:
         with Engine.connect(settings, progress) as found:
-            compile_all(lock, missing, cell, gpus, Bench(found, builder, store, settings, progress))
+            compile_all(lock, missing, cell, gpus, BuildEnvironment(found, builder, store, settings, progress))
     else:
-        compile_all(lock, missing, cell, gpus, Bench(engine, builder, store, settings, progress))
+        compile_all(lock, missing, cell, gpus, BuildEnvironment(engine, builder, store, settings, progress))
 
 
 def pull_wheels(
@@ -87,11 +87,11 @@ def pull_wheels(
     if place is None:
         return wanted
     with Client(settings) as client:
-        team = artifacts.Team(place, client, settings)
+        team = artifacts.RemoteWheelhouse(place, client, settings)
         return [build for build in wanted if not _pull(build, team, store, progress)]
 
 
-def _pull(build: LockedBuild, team: artifacts.Team, store: Store, progress: Progress) -> bool:
+def _pull(build: LockedBuild, team: artifacts.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
     found = team.fetch(build.key, store, progress, wanted=(build.name, build.version))
     if found:
         progress.say(f"{found.filename}: from the remote wheelhouse {team}")

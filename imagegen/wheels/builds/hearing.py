@@ -80,7 +80,7 @@ class Event:
 
 
 @dataclass
-class Ear:
+class LogParser:
     """Listens to one build. Give `hear` each line; `told` is called with each event."""
 
     told: Callable[[Event], None]

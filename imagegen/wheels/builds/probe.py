@@ -9,7 +9,7 @@ from imagegen.image.layers import Image
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.model import Lock
 from imagegen.wheels import throttle
-from imagegen.wheels.builds.bench import Bench
+from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 
 # On the base, which has a Python and is small: the plan can be told before gigabytes are on their way.
@@ -22,7 +22,7 @@ COPY --from=asked /said /said
 """
 
 
-def probe(lock: Lock, base: Image, bench: Bench) -> Machine:
+def probe(lock: Lock, base: Image, bench: BuildEnvironment) -> Machine:
     """Ask. `base` is the lock's, in the store.
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.

@@ -14,8 +14,8 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import Image
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
-from imagegen.wheels.builds.bench import Bench
-from imagegen.wheels.builds.hearing import Ear, Event
+from imagegen.wheels.builds.bench import BuildEnvironment
+from imagegen.wheels.builds.hearing import Event, LogParser
 from imagegen.wheels.throttle import Plan, halved
 
 _ENDING = 30  # lines of the log in an error
@@ -38,7 +38,7 @@ class Stage:
     toolchain: Image
 
 
-def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: Bench) -> Plan:
+def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment) -> Plan:
     """Compile into the new directory `out`; returns the plan that it succeeded with.
 
     What is compiled stays in the builder's cache until then, so an interrupted build goes on where it was.
@@ -75,7 +75,7 @@ def _pace(plan: Plan) -> str:
     return f"{counted(plan.jobs, 'job')} x {counted(plan.threads, 'thread')}"
 
 
-def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: Bench, ear: _Shown) -> None:
+def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment, ear: _Shown) -> None:
     with bench.store.room("compile") as room:
         rendered = recipe.render(stage.lock, stage.lock.cell)
         (room / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
@@ -92,10 +92,10 @@ def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: Bench,
         bench.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], room, ear.hear)
 
 
-class _Shown(Ear):
+class _Shown(LogParser):
     """Shows how far it is, with what it takes."""
 
-    def __init__(self, build: LockedBuild, bench: Bench) -> None:
+    def __init__(self, build: LockedBuild, bench: BuildEnvironment) -> None:
         super().__init__(self._show)
         self._counter = bench.progress.counter(f"compiling {build.name}", "unit")
         self.started = False
@@ -115,7 +115,7 @@ class _Shown(Ear):
             self._counter.reach(event.done, event.total, f"{human(event.memory)}, {human(event.peak)} at most")
 
 
-def _failed(build: LockedBuild, ear: Ear, error: EngineError) -> BuildError:
+def _failed(build: LockedBuild, ear: LogParser, error: EngineError) -> BuildError:
     failure = ear.failure
     said = (failure and failure.what) or error.what
     ending = ear.ending(_ENDING)

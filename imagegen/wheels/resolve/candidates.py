@@ -25,7 +25,7 @@ from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.find import Listing, Need, Offer, Places
+from imagegen.wheels.find import Listing, Offer, Places, WheelRequirement
 
 
 def places(
@@ -35,7 +35,7 @@ def places(
     # Whoever looks for a wheel wants to hear soon that a host is gone: it is one place of many.
     quick = client.impatient()
     named = artifacts.place(settings)
-    team = artifacts.Team(named, client, settings) if named else None
+    team = artifacts.RemoteWheelhouse(named, client, settings) if named else None
     return Places(
         store=store,
         client=client,
@@ -77,7 +77,9 @@ def version_of(component: Component, specifier: str, recipe: Recipe | None, cata
     )
 
 
-def need_of(component: Component, version: str, cell: Cell, locked: Lock | None, recipe: Recipe | None) -> Need:
+def need_of(
+    component: Component, version: str, cell: Cell, locked: Lock | None, recipe: Recipe | None
+) -> WheelRequirement:
     """Return a cell's requirement on a component, from its lock where it has one, else from the matrix's pin.
 
     Raises LockError where only a lock can tell which torch it has.
@@ -87,7 +89,7 @@ def need_of(component: Component, version: str, cell: Cell, locked: Lock | None,
     key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None
     obstacle = _obstacle(component, version, cell, recipe) if recipe and source and not key else None
-    return Need(
+    return WheelRequirement(
         package=component.package,
         version=version,
         python=cell.python,

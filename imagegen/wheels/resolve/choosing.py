@@ -18,25 +18,25 @@ from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import LINKS, URL, File, LockedWheel
 from imagegen.plan.lock.recipes import Compiled
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.find import Need, find
+from imagegen.wheels.find import WheelRequirement, find
 from imagegen.wheels.model import Candidate, Place
 from imagegen.wheels.resolve import candidates
 
 COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose wheels stand in a lock as builds
 
 
-class Chooser(Protocol):
+class WheelSelector(Protocol):
     """Knows where wheels are."""
 
     def versions(self, package: str) -> Iterable[str]:
         """Releases of which there may be a wheel, besides those that a recipe knows."""
 
-    def choose(self, need: Need, index: str) -> Candidate | None:
+    def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
         """The first that fits, the source build after all others; `index` is the component's own."""
 
 
 @dataclass(frozen=True)
-class Places:
+class LocalWheelSelector:
     """The chooser of this machine. `examine` is the audit of one wheel, for the cell's GPUs and a release of torch."""
 
     catalogue: Catalogue
@@ -48,7 +48,7 @@ class Places:
     def versions(self, package: str) -> Iterable[str]:
         return self.catalogue.versions(package)
 
-    def choose(self, need: Need, index: str) -> Candidate | None:
+    def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
         with Client(self.settings) as client:
             listing = candidates.index(index, need.package, self.settings, client)
             places = candidates.places(self.catalogue, listing, self.settings, self.store, client, self.progress)
@@ -57,7 +57,7 @@ class Places:
         self._tell(need, found, chosen)
         return chosen
 
-    def _tell(self, need: Need, found: Sequence[Candidate], chosen: Candidate | None) -> None:
+    def _tell(self, need: WheelRequirement, found: Sequence[Candidate], chosen: Candidate | None) -> None:
         """Report the choice; for a source build, what the best candidate of each place lacks."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
         self.progress.say(f"{need.package} {need.version}: {answer}")

@@ -19,8 +19,8 @@ from imagegen.plan.lock.recipes import Compiled
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.matrix.rule import Rule
-from imagegen.wheels.find import Need
-from imagegen.wheels.resolve.choosing import COMPILED, Chooser, wheel_of
+from imagegen.wheels.find import WheelRequirement
+from imagegen.wheels.resolve.choosing import COMPILED, WheelSelector, wheel_of
 
 _ASKED = "the cell asks for one that is compiled for it"
 
@@ -33,7 +33,7 @@ class Drafter:
     target: Target
     rules: tuple[Rule, ...]
     compiled: Mapping[str, Compiled]  # by package
-    chooser: Chooser
+    chooser: WheelSelector
     build_requires: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]  # pins -> wheels, resolved
     store: Store
     settings: Settings
@@ -120,9 +120,9 @@ class Drafter:
         )
         return keyed(draft, lock)
 
-    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> Need:
+    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> WheelRequirement:
         build, obstacle = (None, draft) if isinstance(draft, ImagegenError) else (draft, None)
-        return Need(
+        return WheelRequirement(
             package=each.package,
             version=each.version,
             python=self.cell.python,

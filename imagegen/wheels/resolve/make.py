@@ -51,7 +51,7 @@ from imagegen.plan.lock.target import Target
 from imagegen.plan.lock.uv_project import Contents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
 from imagegen.plan.matrix.rule import Rule
-from imagegen.wheels.resolve.choosing import Chooser
+from imagegen.wheels.resolve.choosing import WheelSelector
 from imagegen.wheels.resolve.drafts import Drafter
 
 _UV = importlib.metadata.version("uv")
@@ -68,7 +68,7 @@ def make(
     store: Store,
     rules: Iterable[Rule],
     progress: Progress,
-    chooser: Chooser,
+    chooser: WheelSelector,
     upgrade_base: bool = False,
     bounds: Mapping[str, str] | None = None,
     believe: bool = False,
@@ -143,7 +143,7 @@ def make(
 
 
 def _released(
-    requirement: Requirement, cell: Cell, chooser: Chooser, kept: Mapping[str, str], bounds: Mapping[str, str]
+    requirement: Requirement, cell: Cell, chooser: WheelSelector, kept: Mapping[str, str], bounds: Mapping[str, str]
 ) -> Compiled | None:
     package = requirement.component.package
     if recipe := cell.recipes.get(package):
