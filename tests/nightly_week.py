@@ -18,7 +18,7 @@ from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels import resolve
 from tests.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser
-from tests.unit.test_lock_resolve import ReleaseIndex as Index_
+from tests.unit.test_lock_resolve import PackageIndex as Index_
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,))

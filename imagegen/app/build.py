@@ -163,6 +163,6 @@ def _smoke_test(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    wanted = proof.TestRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    wanted = proof.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     proof.remember(session.store, proof.of(report, wanted, lock))
     return report

@@ -86,7 +86,7 @@ def query_registry(
 def _tested(job: Job, cell: Cell, store: Store) -> str:
     if not job.test:
         return "no smoke checks (--no-test): the moving tags stay where they are"
-    wanted = proof.TestRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
+    wanted = proof.SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
     if job.expected and proof.recall(store, wanted):
         return "the smoke checks passed for this image before: they need not run again"
     return "the smoke checks run in an engine" + (", on a GPU" if wanted.gpu else "") + "; the tags move if they pass"

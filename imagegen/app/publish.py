@@ -47,7 +47,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.supply.publish import journal, papers, proof
 from imagegen.supply.publish.journal import Manifest, RemoteRepository
-from imagegen.supply.publish.proof import TestAttestation, TestRequirement
+from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
 from imagegen.supply.publish.push import blobs, format_summary, push
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.supply.trust import known, licences, provenance
@@ -69,7 +69,7 @@ class Published:
     fixed: str
     moved: Mapping[str, str | None]
     pushed: Moved
-    proof: TestAttestation | None
+    proof: SmokeAttestation | None
     proven: str
 
     @property
@@ -197,9 +197,9 @@ def _ensure_tested(
     repository: RemoteRepository,
     image: Image,
     attachments: AttachmentReader,
-) -> tuple[TestAttestation, str]:
+) -> tuple[SmokeAttestation, str]:
     """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
-    wanted = TestRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
+    wanted = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
     if found := proof.recall(session.store, wanted):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return found, "this store"
@@ -220,7 +220,7 @@ def run_smoke_checks(
     lock: Lock,
     repository: RemoteRepository,
     image: Image,
-    wanted: TestRequirement,
+    wanted: SmokeRequirement,
 ) -> smoke.Report:
     """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
     tag = local_tags(lock)[1] + ("" if job.compression == "zstd" else "-gzip")

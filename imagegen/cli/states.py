@@ -13,7 +13,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import Standing
 from imagegen.plan.state import CellState, cell_state
 from imagegen.supply.publish import proof
-from imagegen.supply.publish.proof import TestAttestation
+from imagegen.supply.publish.proof import SmokeAttestation
 from imagegen.wheels import builds
 
 
@@ -69,9 +69,9 @@ def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockErro
     return missing.of_cell(cell, app.store, app.settings, app.catalogue)
 
 
-def smoke_proof(app: App, cell: Cell, locked: Lock) -> TestAttestation | None:
+def smoke_proof(app: App, cell: Cell, locked: Lock) -> SmokeAttestation | None:
     """Return what this store knows of smoke tests that passed in the image of the lock; with a GPU before without."""
     digest = layers.built_digest(locked, app.store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None
-    return proof.recall(app.store, proof.TestRequirement.of(digest, locked, cell.declarations, require_gpu=False))
+    return proof.recall(app.store, proof.SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))

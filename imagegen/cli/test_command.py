@@ -94,7 +94,7 @@ def _read(
         raise SmokeError(
             f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
         )
-    required = proof.TestRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
+    required = proof.SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
     report = read_results(path, required, applicable(parts(lock), names), cell.id)
     if report.passed and not names:
         proof.remember(app.store, proof.of(report, required, lock))

@@ -28,7 +28,7 @@ from tests.integration.test_publish import Way
 from tests.integration.test_registry_push import login
 from tests.nightly_week import LONG_AGO, day
 from tests.registry import MANIFEST
-from tests.unit.test_lock_resolve import Shelf
+from tests.unit.test_lock_resolve import PackageIndex
 from tests.unit.test_publish_machines import Engines
 from tests.wheels import make_wheel
 
@@ -59,7 +59,7 @@ class Weekdays:
         (self.project / "matrices").mkdir(parents=True)
         (self.project / "matrices" / "week.yaml").write_text(MATRIX)
         login(self.home, way.host)
-        self.index = Shelf(root / "index")
+        self.index = PackageIndex(root / "index")
         self.index.wheel("uv", importlib.metadata.version("uv"))
         self._sign()
 

@@ -20,7 +20,7 @@ from imagegen.core.store import Store
 from imagegen.image.inventory import loose
 from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import Catalogue, KnownFile
-from imagegen.wheels.find import Candidate, WheelRequirement, Offer, find
+from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
 from tests.loopback import Loopback

@@ -59,8 +59,8 @@ def build(app: App, *more: str) -> None:
     assert ended.exit_code == 0, ended.output
 
 
-def wanted(declared: Declarations) -> proof.TestRequirement:
-    return proof.TestRequirement.of(IMAGE, LOCK, declared, require_gpu=False)
+def wanted(declared: Declarations) -> proof.SmokeRequirement:
+    return proof.SmokeRequirement.of(IMAGE, LOCK, declared, require_gpu=False)
 
 
 def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:

@@ -59,8 +59,8 @@ def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: 
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
     store.remember("audit", audit._audit_key(locked, cell), found)
     assert locked.record
-    wanted = proof.TestRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
-    proof.remember(store, proof.TestAttestation(wanted.image, wanted.suite, gpu=False, report=SMOKE.as_dict()))
+    wanted = proof.SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
+    proof.remember(store, proof.SmokeAttestation(wanted.image, wanted.suite, gpu=False, report=SMOKE.as_dict()))
     (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
     told = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
     assert told == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}

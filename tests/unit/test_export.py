@@ -25,7 +25,7 @@ from imagegen.run.smoke import Result
 from imagegen.supply.export import export, run_image
 from imagegen.supply.export.results import read_results
 from imagegen.supply.export.tree import Entry, read_tree
-from imagegen.supply.publish.proof import TestRequirement
+from imagegen.supply.publish.proof import SmokeRequirement
 from tests.support.errors import raises
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
@@ -214,7 +214,7 @@ def test_a_damaged_part_is_no_image(
     assert not (tmp_path / "out/unpacked").exists()
 
 
-REQUIRED = TestRequirement("sha256:image", "sha256:suite", gpu=True)
+REQUIRED = SmokeRequirement("sha256:image", "sha256:suite", gpu=True)
 ROWS = tuple(check for check in CHECKS if check.name in ("versions", "cuda"))
 
 

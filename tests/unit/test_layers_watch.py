@@ -67,7 +67,7 @@ def test_a_build_sees_what_the_wheel_says(
     other.write(store.read(wheel.file.digest))
     assert watch.facts_of(other, wheel, "3.11") == seen  # of the wheel alone, and no layer is made
     other.write(bytes(1024))
-    monkeypatch.setattr(layer, "Watch", None)  # known, so that nobody watches
+    monkeypatch.setattr(layer, "WheelScanner", None)  # the scan is cached: no scanner is started
     assert assemble(lock, other, settings, Quiet()) == built
 
 

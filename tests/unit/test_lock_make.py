@@ -27,7 +27,7 @@ from imagegen.wheels.resolve import make
 from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
 from tests.support.errors import raises
-from tests.unit.test_lock_resolve import NEW, Shelf
+from tests.unit.test_lock_resolve import NEW, PackageIndex
 
 LATER = "2026-11-20T00:00:00Z"
 DEB = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
@@ -62,7 +62,11 @@ class House:
     """A cell, the shelves that it is resolved from, and a store."""
 
     def __init__(self, root: Path) -> None:
-        self.shelf, self.special, self.links = Shelf(root / "default"), Shelf(root / "special"), root / "links"
+        self.shelf, self.special, self.links = (
+            PackageIndex(root / "default"),
+            PackageIndex(root / "special"),
+            root / "links",
+        )
         self.links.mkdir()
         self.env = {"HOME": str(root), "PATH": os.defpath, "PIP_FIND_LINKS": str(self.links)}
         self.env |= {
@@ -280,7 +284,7 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
             assert all(path.is_file() for name, path in read_only.items() if name != "/tomllib")
 
         def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
-            wheel = Shelf(tmp_path / "built")
+            wheel = PackageIndex(tmp_path / "built")
             wheel.wheel("runtime", "4.9.3")
             name = "runtime-4.9.3-py3-none-any.whl"
             return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()

@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-class Shelf:
+class PackageIndex:
     """An index as a directory, served to uv as file://."""
 
     def __init__(self, root: Path) -> None:
@@ -82,8 +82,8 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "default")
+def shelf(tmp_path: Path) -> PackageIndex:
+    return PackageIndex(tmp_path / "default")
 
 
 @pytest.fixture
@@ -91,12 +91,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
 
 
-def ask(settings: Settings, shelf: Shelf, *requirements: str, **more: object) -> dict[str, str]:
+def ask(settings: Settings, shelf: PackageIndex, *requirements: str, **more: object) -> dict[str, str]:
     question = Question(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": shelf.site})
     return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
 
 
-def test_an_override_replaces_what_packages_require(settings: Settings, shelf: Shelf) -> None:
+def test_an_override_replaces_what_packages_require(settings: Settings, shelf: PackageIndex) -> None:
     for version in ("5.0", "6.0"):
         shelf.wheel("proto", version)
     shelf.wheel("old", "1.0", "proto<6", "gone")
@@ -120,7 +120,7 @@ TRAPS = {
 
 
 @pytest.mark.parametrize("kind", TRAPS)
-def test_no_code_of_a_package_runs(kind: str, shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
+def test_no_code_of_a_package_runs(kind: str, shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     shelf.sdist(
         "trap", "1.0", {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS[kind].items()}
@@ -132,7 +132,7 @@ def test_no_code_of_a_package_runs(kind: str, shelf: Shelf, settings: Settings, 
     assert not canary.exists()
 
 
-def test_the_trap_is_one(shelf: Shelf, tmp_path: Path) -> None:
+def test_the_trap_is_one(shelf: PackageIndex, tmp_path: Path) -> None:
     """With an ordinary interpreter the in-tree backend above does run."""
     canary = tmp_path / "canary"
     files = {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS["in-tree backend"].items()}
@@ -158,7 +158,7 @@ def test_the_guard_refuses_everything_but_the_question() -> None:
         assert guard.main("/somewhere", arguments) == 1
 
 
-def test_declared_metadata_stands_in_for_building(shelf: Shelf, settings: Settings) -> None:
+def test_declared_metadata_stands_in_for_building(shelf: PackageIndex, settings: Settings) -> None:
     shelf.sdist("runtime", "4.9.3", {"setup.py": "raise SystemExit"})
     shelf.wheel("hydra", "1.0")
     shelf.wheel("hydra", "1.3", "runtime==4.9.*")
@@ -167,8 +167,8 @@ def test_declared_metadata_stands_in_for_building(shelf: Shelf, settings: Settin
     assert ask(settings, shelf, "hydra", sdists=(declared,)) == {"hydra": "1.3", "runtime": "4.9.3", "helper": "2.0"}
 
 
-def test_a_routed_package_comes_from_its_index_alone(shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
-    special = Shelf(tmp_path / "special")
+def test_a_routed_package_comes_from_its_index_alone(shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
+    special = PackageIndex(tmp_path / "special")
     special.wheel("torch", "2.13.0+cpu")
     special.wheel("helper", "9.0")
     shelf.wheel("torch", "2.14.0", "helper")
@@ -179,7 +179,7 @@ def test_a_routed_package_comes_from_its_index_alone(shelf: Shelf, settings: Set
     assert found == {"torch": "2.13.0+cpu", "peft": "1.0", "helper": "1.0"}
 
 
-def test_via_names_who_asks(shelf: Shelf, settings: Settings) -> None:
+def test_via_names_who_asks(shelf: PackageIndex, settings: Settings) -> None:
     shelf.wheel("peft", "1.0", "helper", "tool[extra]")
     shelf.wheel("tool", "1.0", 'helper; extra == "extra"')
     shelf.wheel("helper", "1.0")
@@ -188,7 +188,7 @@ def test_via_names_who_asks(shelf: Shelf, settings: Settings) -> None:
     assert via == {"peft": (), "helper": ("peft", "tool"), "tool": ("peft",)}
 
 
-def test_locked_versions_stay_and_later_files_do_not_exist(shelf: Shelf, settings: Settings) -> None:
+def test_locked_versions_stay_and_later_files_do_not_exist(shelf: PackageIndex, settings: Settings) -> None:
     shelf.wheel("peft", "1.0")
     shelf.wheel("peft", "1.1")
     shelf.wheel("peft", "1.2", uploaded=NEW)
@@ -199,14 +199,14 @@ def test_locked_versions_stay_and_later_files_do_not_exist(shelf: Shelf, setting
     assert ask(settings, shelf, "peft", constraints=("peft<1.2",)) == {"peft": "1.1"}
 
 
-def test_markers_are_judged_for_the_target(shelf: Shelf, settings: Settings) -> None:
+def test_markers_are_judged_for_the_target(shelf: PackageIndex, settings: Settings) -> None:
     shelf.wheel("a", "1.0", 'b; python_full_version < "3.11.3"', 'c; sys_platform == "win32"')
     shelf.wheel("b", "1.0")
     assert ask(settings, shelf, "a") == {"a": "1.0", "b": "1.0"}
     assert ask(settings, shelf, "a", target=replace(TARGET, python="3.11.4")) == {"a": "1.0"}
 
 
-def test_an_impossible_cell_is_explained_in_uvs_words(shelf: Shelf, settings: Settings) -> None:
+def test_an_impossible_cell_is_explained_in_uvs_words(shelf: PackageIndex, settings: Settings) -> None:
     shelf.wheel("vllm", "1.0", "torch==2.10")
     shelf.wheel("torch", "2.13")
     with raises("lock-unresolvable") as caught:
@@ -217,7 +217,7 @@ def test_an_impossible_cell_is_explained_in_uvs_words(shelf: Shelf, settings: Se
     assert "pyproject" not in caught.value.why
 
 
-def test_credentials_are_not_shown(shelf: Shelf, settings: Settings) -> None:
+def test_credentials_are_not_shown(shelf: PackageIndex, settings: Settings) -> None:
     site = Site("http://me:secret@127.0.0.1:1/simple")
     settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
     with pytest.raises(FetchError) as caught:
@@ -271,13 +271,13 @@ def test_an_index_that_drips_ends(settings: Settings, server: Server, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["torch @ file:///tmp/x.whl", "torch==", "x\n--find-links /tmp"])
-def test_odd_requirements_are_refused(text: str, shelf: Shelf, settings: Settings) -> None:
+def test_odd_requirements_are_refused(text: str, shelf: PackageIndex, settings: Settings) -> None:
     with raises("lock-unresolvable"):
         ask(settings, shelf, text)
 
 
-def test_uv_reads_nothing_of_the_users(shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
-    other = Shelf(tmp_path / "other")
+def test_uv_reads_nothing_of_the_users(shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
+    other = PackageIndex(tmp_path / "other")
     other.wheel("peft", "9.0")
     shelf.wheel("peft", "1.0")
     (tmp_path / ".config" / "uv").mkdir(parents=True)

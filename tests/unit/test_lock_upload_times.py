@@ -15,7 +15,7 @@ from tests.canaries import PASSWORD, USER, Guarded, address
 from tests.loopback import Folder
 from tests.nightly_week import LONG_AGO, Week, day, versions
 from tests.unit.test_lock_make import House
-from tests.unit.test_lock_resolve import NEW, OLD, Shelf
+from tests.unit.test_lock_resolve import NEW, OLD, PackageIndex
 
 PAST = "2026-03-01T00:00:00Z"  # between OLD and NEW
 
@@ -25,7 +25,7 @@ class Private(House):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.root, self.ours = root, Shelf(root / "ours")
+        self.root, self.ours = root, PackageIndex(root / "ours")
         self.server = Folder(root)
         self.env |= {"IMAGEGEN_INDEX_PYTORCH_CPU": f"{self.server.url}/special"}
         self.ask("mypkg", ">=0.3")
@@ -38,7 +38,7 @@ class Private(House):
     def serve_ours(self, url: str) -> None:
         self.cell = replace(self.cell, indexes={**self.cell.indexes, "ours": Index("ours", url, "")})
 
-    def undate(self, shelf: Shelf) -> None:
+    def undate(self, shelf: PackageIndex) -> None:
         """Take the upload times from all pages of an index."""
         for page in shelf.root.glob("*/index.html"):
             page.write_text(page.read_text().replace(f' data-upload-time="{OLD}"', ""))
@@ -186,7 +186,7 @@ def test_nightly_fails_where_the_default_index_gives_no_upload_times(tmp_path: P
 
 def test_nightly_moves_to_a_release_without_an_upload_time(tmp_path: Path) -> None:
     week = Week(tmp_path, {"mypkg": "", "peft": ""})
-    ours = Shelf(tmp_path / "ours")
+    ours = PackageIndex(tmp_path / "ours")
     server = Folder(ours.root)
     try:
         (mine, peft) = week.cell.requirements

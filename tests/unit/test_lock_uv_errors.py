@@ -13,7 +13,7 @@ from imagegen.core.config import Settings
 from imagegen.plan.lock.resolve import Question, resolve
 from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
 from tests.support.errors import raises
-from tests.unit.test_lock_resolve import TARGET, Shelf
+from tests.unit.test_lock_resolve import TARGET, PackageIndex
 
 AS_OF = "2026-11-20T00:00:00Z"
 # (releases: name, version, requirements...; what the cell asks for) -> parts of uv's explanation
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[list[tuple[str, ...]], list[str], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_uvs_explanation_is_passed_on(name: str, tmp_path: Path) -> None:
     releases, asked, parts = CASES[name]
-    shelf = Shelf(tmp_path / "shelf")
+    shelf = PackageIndex(tmp_path / "shelf")
     for package, version, *requires in releases:
         number, _, tag = version.partition("|")
         shelf.wheel(package, number, *requires, tag=tag or "py3-none-any")

@@ -15,7 +15,7 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import Report, Result
 from imagegen.run.smoke.run import parts
 from imagegen.supply.publish import proof
-from imagegen.supply.publish.proof import TestAttestation, TestRequirement
+from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
 
 LOCKS = Path(__file__).parents[2] / "locks"
@@ -29,11 +29,11 @@ def report(*, gpu: bool) -> Report:
     return Report(IMAGE, GPU.cell, tuple(results))
 
 
-def wanted(*, gpu: bool = False) -> TestRequirement:
-    return TestRequirement.of(IMAGE, GPU, Declarations(), require_gpu=gpu)
+def wanted(*, gpu: bool = False) -> SmokeRequirement:
+    return SmokeRequirement.of(IMAGE, GPU, Declarations(), require_gpu=gpu)
 
 
-def proven(*, gpu: bool) -> TestAttestation:
+def proven(*, gpu: bool) -> SmokeAttestation:
     return proof.of(report(gpu=gpu), wanted(), GPU)
 
 
@@ -49,7 +49,7 @@ def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
 
 
 def test_an_image_without_gpus_is_proven_without_one() -> None:
-    assert not TestRequirement.of(IMAGE, CPU, Declarations(), require_gpu=True).gpu
+    assert not SmokeRequirement.of(IMAGE, CPU, Declarations(), require_gpu=True).gpu
     assert wanted(gpu=True).gpu
 
 
@@ -58,7 +58,7 @@ def test_what_the_checks_are_told_is_a_part_of_them(tmp_path: Path, monkeypatch:
     proof.remember(store, proven(gpu=True))
     assert proof.recall(store, replace(wanted(), image="sha256:" + "2" * 64)) is None
     assert (
-        proof.recall(store, TestRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
+        proof.recall(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
         is None
     )
     monkeypatch.setattr(proof, "files", lambda _: {"suite/x.py": b"changed"})
@@ -68,7 +68,7 @@ def test_what_the_checks_are_told_is_a_part_of_them(tmp_path: Path, monkeypatch:
 def test_who_is_trusted_to_have_run_them() -> None:
     document = proof.document(proven(gpu=True))
 
-    def found(document: Document, signer: str | None, asked: TestRequirement) -> object:
+    def found(document: Document, signer: str | None, asked: SmokeRequirement) -> object:
         return proof.attested([Attached(document, "sha256:0", signer)], asked)
 
     assert found(document, "release", wanted(gpu=True)) == (proven(gpu=True), "release")

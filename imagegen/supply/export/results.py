@@ -10,12 +10,12 @@ from imagegen.core.errors import SmokeError
 from imagegen.incontainer.suite.table import Check
 from imagegen.run import smoke
 from imagegen.run.smoke.run import judged, read_result
-from imagegen.supply.publish.proof import TestRequirement
+from imagegen.supply.publish.proof import SmokeRequirement
 
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 
 
-def read_results(path: Path, required: TestRequirement, checks: tuple[Check, ...], cell: str) -> smoke.Report:
+def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ...], cell: str) -> smoke.Report:
     """Read the file that `run_image.py test` wrote.
 
     Args:

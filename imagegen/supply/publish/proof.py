@@ -25,7 +25,7 @@ _KIND = "smoke"  # records of the store
 
 
 @dataclass(frozen=True)
-class TestRequirement:
+class SmokeRequirement:
     """A required smoke test: of which image, by which programs, and whether on a GPU."""
 
     image: str
@@ -33,13 +33,13 @@ class TestRequirement:
     gpu: bool
 
     @classmethod
-    def of(cls, image: str, lock: Lock, declared: Declarations, *, require_gpu: bool) -> TestRequirement:
+    def of(cls, image: str, lock: Lock, declared: Declarations, *, require_gpu: bool) -> SmokeRequirement:
         """An image none of whose checks needs a GPU is proven without one."""
         return cls(image, suite(lock, declared), require_gpu and bool(_gpu_checks(lock)))
 
 
 @dataclass(frozen=True)
-class TestAttestation:
+class SmokeAttestation:
     """A green report."""
 
     image: str
@@ -47,7 +47,7 @@ class TestAttestation:
     gpu: bool  # whether the checks that need a GPU had one
     report: Mapping[str, Any]  # as smoke.Report.as_dict has it
 
-    def proves(self, wanted: TestRequirement) -> bool:
+    def proves(self, wanted: SmokeRequirement) -> bool:
         return (self.image, self.suite) == (wanted.image, wanted.suite) and (self.gpu or not wanted.gpu)
 
 
@@ -56,26 +56,26 @@ def suite(lock: Lock, declared: Declarations) -> str:
     return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
 
 
-def of(report: smoke.Report, wanted: TestRequirement, lock: Lock) -> TestAttestation:
+def of(report: smoke.Report, wanted: SmokeRequirement, lock: Lock) -> SmokeAttestation:
     """Return the test attestation of a report that passed."""
     checks = _gpu_checks(lock)
     ran = {result.check for result in report.results if result.status == "pass"}
-    return TestAttestation(wanted.image, wanted.suite, bool(checks) and checks <= ran, report.as_dict())
+    return SmokeAttestation(wanted.image, wanted.suite, bool(checks) and checks <= ran, report.as_dict())
 
 
-def remember(store: Store, proof: TestAttestation) -> None:
+def remember(store: Store, proof: SmokeAttestation) -> None:
     store.remember(_KIND, _key(proof.image, proof.suite, proof.gpu), {"report": dict(proof.report)})
 
 
-def recall(store: Store, wanted: TestRequirement) -> TestAttestation | None:
+def recall(store: Store, wanted: SmokeRequirement) -> SmokeAttestation | None:
     """Return a passed smoke test that this store remembers; one with a GPU before one without."""
     for gpu in (True,) if wanted.gpu else (True, False):
         if found := store.recall(_KIND, _key(wanted.image, wanted.suite, gpu)):
-            return TestAttestation(wanted.image, wanted.suite, gpu, found["report"])
+            return SmokeAttestation(wanted.image, wanted.suite, gpu, found["report"])
     return None
 
 
-def document(proof: TestAttestation) -> Document:
+def document(proof: SmokeAttestation) -> Document:
     """The report as what is attached to the image."""
     checks = proof.report["checks"]
     suite_digest = proof.suite.removeprefix("sha256:")
@@ -90,7 +90,7 @@ def document(proof: TestAttestation) -> Document:
     return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
 
 
-def attested(documents: Iterable[Attached], wanted: TestRequirement) -> tuple[TestAttestation, str] | None:
+def attested(documents: Iterable[Attached], wanted: SmokeRequirement) -> tuple[SmokeAttestation, str] | None:
     """Return an attached report that a trusted signer attests and that satisfies `wanted`.
 
     And who attests it. A document that is none of ours proves nothing.
@@ -103,11 +103,11 @@ def attested(documents: Iterable[Attached], wanted: TestRequirement) -> tuple[Te
     return None
 
 
-def _read(content: bytes) -> TestAttestation | None:
+def _read(content: bytes) -> SmokeAttestation | None:
     try:
         told = json.loads(content)
         own = told["imagegen"]
-        proof = TestAttestation(own["image"], own["suite"], own["gpu"] is True, own["report"])
+        proof = SmokeAttestation(own["image"], own["suite"], own["gpu"] is True, own["report"])
         passed = told["result"] == "PASSED" and own["report"]["passed"] is True
         document(proof)  # which it becomes again where it is taken
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -141,8 +141,9 @@ def read(bundle: bytes) -> Any:
     from sigstore.models import Bundle
 
     try:
-        logged = bool(json.loads(bundle)["verificationMaterial"].get("tlogEntries"))
-        parsed = Bundle.from_json(bundle) if logged else None
+        material = json.loads(bundle)["verificationMaterial"]
+        certified = "certificate" in material or "x509CertificateChain" in material
+        parsed = None if certified and not material.get("tlogEntries") else Bundle.from_json(bundle)
     except Exception as error:
         why = " ".join(str(error).split()) if str(error) else type(error).__name__
         raise TrustError(

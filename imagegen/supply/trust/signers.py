@@ -51,7 +51,7 @@ class Trust:
     def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
         """Return the project's name of the signer, and the signed statement.
 
-        Raises UntrustedSignerError when the signer is not in the project's trust file, and TrustError when the bundle is
+        Raises UntrustedSignerError when the signer is not in the trust file, and TrustError when the bundle is
         malformed or its signature does not verify.
         """
         found = bundles.read(bundle)
