@@ -1,6 +1,7 @@
-"""The subject that an image is, whoever built it: in Docker, in a registry, or in an OCI layout.
+"""The audit subject of an image, also of one that imagegen did not build: in Docker, in a registry, or in an OCI
+layout.
 
-Its layers are read as streams, one after the other, and nothing of it is unpacked.
+Layers are read one after the other as streams and are not unpacked to disk.
 """
 
 from __future__ import annotations

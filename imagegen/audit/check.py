@@ -17,8 +17,8 @@ _SHOWN = 20  # files of one package that cannot be read, in one finding
 def audit(subject: Subject, known: Sequence[Gpu] = ()) -> Report:
     """Return the findings of every check. `known` are further GPUs to report on."""
     findings = [finding for check in CHECKS for finding in check(subject)]
-    told = {each.name: each for each in (*subject.gpus, *known)}
-    packages, gpus = verdicts(subject, sorted(told.values(), key=lambda each: arch(each.capability)))
+    gpus_by_name = {each.name: each for each in (*subject.gpus, *known)}
+    packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda each: arch(each.capability)))
     return Report(
         subject=subject.name,
         findings=ordered(findings),

@@ -85,7 +85,7 @@ class Closure:
 
     @cached_property
     def whole(self) -> bool:
-        """Return whether every library is at hand, so that a symbol that none of them has is in none."""
+        """Return whether every library was found or is the driver's: then a symbol that none of them has is missing."""
         return all(found.library is not None or found.how is How.DRIVER for found in self.found)
 
 
@@ -123,10 +123,10 @@ class Loader:
         return self._closures[root]
 
     def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> ResolvedLibrary:
-        """Return the library that `asker` gets for a DT_NEEDED `name`.
+        """Return the library that the loader resolves a DT_NEEDED `name` of `asker` to.
 
-        `inherited` are the DT_RPATH directories that are searched for it: its own and those of whoever had it loaded.
-        Where nothing is said, its own alone.
+        `inherited` are the DT_RPATH directories to search: those of `asker` and of the libraries that loaded it. None:
+        only those of `asker`.
         """
         rpath, runpath = self.directories(asker)
         rpath = () if asker.elf.runpath else rpath if inherited is None else inherited

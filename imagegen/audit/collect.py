@@ -18,10 +18,10 @@ IN_MEMORY = 4 << 20
 
 
 class Collector:
-    """Takes a file's bytes in any pieces. A context manager, since a stream may break off.
+    """Collects a file's bytes from chunks of any size. A context manager, because a stream may end early.
 
-    `size` is the file's in bytes, `scratch` a directory on a disk with room for its sparse copy, which is a full one
-    with `whole`.
+    `size` is the file's size in bytes. `scratch` is a directory on a disk with enough free space for the file's sparse
+    copy, or with `whole` for a full copy.
     """
 
     def __init__(self, size: int, scratch: Path, *, whole: bool = False) -> None:
@@ -39,7 +39,7 @@ class Collector:
             self._keep.close()
 
     def write(self, chunk: bytes) -> None:
-        """The file's next bytes. Raises OSError where the disk has no room."""
+        """Add the file's next bytes. Raises OSError when the disk is full."""
         if self.idle:
             return
         if self._keep is None:

@@ -17,7 +17,7 @@ from imagegen.audit.shipped import data
 from imagegen.audit.wording import few
 
 _SHOWN = 12  # lines of details
-# Top-level modules that builds leave behind and nobody imports: who overwrites them breaks nothing.
+# Top-level modules that builds leave behind and no program imports: overwriting them breaks nothing.
 _LEFT_BEHIND = {"benchmark", "benchmarks", "build_backend.py", "doc", "docs", "example", "examples", "scripts"}
 _LEFT_BEHIND |= {"setup.py", "test", "tests", "tools"}
 
@@ -106,17 +106,17 @@ def _names(subject: Subject) -> Iterator[Finding]:
 
 
 def _clashes(subject: Subject) -> Iterator[Finding]:
-    """Paths that two packages bring with other contents. What a winner leaves out is in no package any more."""
+    """Yield paths that two packages install with different contents, after file-conflict overrides are applied."""
     contents = {
         str(package): {path: _identity(file) for path, file in package.files.items() if file.sha256 is not None}
         for package in subject.packages
     }
     for (one, two, why), paths in sorted(clashes(contents).items()):
         code = [path for path in sorted(paths) if _is_code(path)]
-        told = code or sorted(paths)
+        shown = code or sorted(paths)
         severity = Severity.ERROR if code else Severity.WARNING
         more = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
-        yield Finding(severity, "file-clash", one, told[0], f"and {two}: {why}{more}", few(told, _SHOWN))
+        yield Finding(severity, "file-clash", one, shown[0], f"and {two}: {why}{more}", few(shown, _SHOWN))
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ def _has_modules(package: Package) -> bool:
 
 
 def _gave_away(package: Package, subject: Subject) -> bool:
-    """Return whether libraries in the package's folders are left out in favour of a winner's."""
+    """Return whether a file-conflict override leaves out libraries in the package's folders."""
     folders = {path.partition("/")[0] for path in package.files}
     return any(_is_library(path) and path.partition("/")[0] in folders for path in subject.excused)
 
@@ -167,7 +167,7 @@ def _identity(file: File) -> str:
 
 
 def _is_code(path: str) -> bool:
-    """Return whether a path is one that somebody may import or load."""
+    """Return whether the file at this path can be imported or loaded."""
     return (path.endswith(".py") or _is_library(path)) and path.partition("/")[0] not in _LEFT_BEHIND
 
 

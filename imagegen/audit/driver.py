@@ -1,7 +1,7 @@
 """Check that the oldest supported driver runs the CUDA version that a stack was built with.
 
-Programs of one major version of CUDA run on all drivers from its first branch on, and its runtime refuses older ones.
-torch decides where it is there: what else lies beside it may be a variant that nobody takes.
+Programs of one CUDA major version run on all drivers from that version's first branch on; the runtime refuses older
+drivers. If torch is present, its CUDA version decides: other libraries may be variants that are never loaded.
 """
 
 from __future__ import annotations

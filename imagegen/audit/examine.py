@@ -17,13 +17,13 @@ def concerns(head: bytes) -> bool:
 
 
 def examine(data: Data, *, size: int, sha256: str | None = None, executable: bool = False, holes: Holes = ()) -> File:
-    """A file, whatever it is; one that cannot be read says why in `unreadable`, beside what could be read.
+    """Parse a file of any kind; errors are in `unreadable`, beside what could be parsed.
 
     Args:
-        data: all of the file; of one that does not concern the readers, its first HEAD bytes do.
+        data: all of the file; for a file that the readers skip, the first HEAD bytes suffice.
         size: of the file, in bytes.
-        sha256: of the file, where somebody knows it.
-        executable: whether its mode says so.
+        sha256: of the file, hex; None if not known.
+        executable: whether its mode has an execute bit.
         holes: ranges of `data` that were not kept and are zeros: code behind its headers in a container of GPU code.
     """
     read: Elf | None = None

@@ -135,15 +135,15 @@ def groups(data: Data, ranges: Iterable[tuple[int, int]], holes: Holes = ()) -> 
 
 
 def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
-    """The one target of a cubin that is a file of its own (an ELF file for the machine 190).
+    """Return the one target of a stand-alone cubin (an ELF file for machine 190).
 
-    The architecture is in the header's flags, in a place that depends on the file's ABI version. That it is for exactly
-    one (`a`) or for its family (`f`) is only in a note that ptxas leaves, with how it was called; without the note, a
-    flag says that the code uses what only `a` has. Source: LLVM's BinaryFormat/ELF.h, read 2026-11; measured on nvcc
-    13.0's output and on flashinfer-cubin 0.6.12.
+    The architecture is in the header's flags, at a position that depends on the file's ABI version. Whether it is for
+    exactly one architecture (`a`) or for its family (`f`) is only in a note with the command line of ptxas; without the
+    note, a flag says that the code uses features of `a`. Source: LLVM's BinaryFormat/ELF.h, read 2026-11; measured on
+    nvcc 13.0's output and on flashinfer-cubin 0.6.12.
 
     Raises:
-        Unreadable: it is none, or of an ABI that nobody knows.
+        Unreadable: it is not a cubin, or has an unknown ABI.
     """
     window = Window(data, holes)
     header = HEADER.unpack(window.take(0, HEADER.size, "its header"))

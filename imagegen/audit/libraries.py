@@ -193,8 +193,8 @@ def _version_finding(
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
     details = [f"{library.path}: {', '.join(sorted(there, key=_by_number))}" for library, there in lacking.items()]
     owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
-    told = (*few(details, _SHOWN, noun="files"), f"the library: {owner}")
-    return Finding(severity, "library-too-old", package, file.path, evidence, told)
+    details_with_owner = (*few(details, _SHOWN, noun="files"), f"the library: {owner}")
+    return Finding(severity, "library-too-old", package, file.path, evidence, details_with_owner)
 
 
 def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:

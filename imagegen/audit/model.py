@@ -76,7 +76,7 @@ class CodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file. `sha256` is hex, None where nobody said it; `unreadable` says why an ELF file could not be read."""
+    """One file. `sha256` is hex, None if not known; `unreadable` is the reason why an ELF file could not be parsed."""
 
     size: int  # bytes
     sha256: str | None = None
@@ -144,7 +144,7 @@ class Package:
     optional_imports: tuple[OptionalImport, ...] = ()  # sorted by path
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}".rstrip()  # what nobody released has no version
+        return f"{self.name} {self.version}".rstrip()  # a package that was never released has no version
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Subject:
     driver: str | None = None  # the oldest driver it is promised for: "580.65.06"
     torch: str | None = None  # of loose wheels: the release that they are to run with
     cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
-    excused: frozenset[str] = frozenset()  # paths that packages leave out for a winner
+    excused: frozenset[str] = frozenset()  # paths that packages leave out because of a file-conflict override
     omits: Mapping[str, str] = field(default_factory=dict)  # distribution that the matrix leaves out -> why
 
 

@@ -118,7 +118,7 @@ class Sparse:
         try:
             each = entry(data[start : start + size])
         except Unreadable:
-            self._copied = self._body  # whoever reads it shall see what is wrong with it
+            self._copied = self._body  # the reader reports the fault
             return True
         self._copied = self._at + each.header
         end = self._copied + each.payload

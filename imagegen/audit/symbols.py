@@ -21,7 +21,7 @@ from imagegen.core.text import counted
 
 _OF_PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # A C++ name in a namespace or class that is neither the standard library's nor the compiler's.
-_OF_NOBODY_ELSE = re.compile(r"_ZNK?\d+(?!__|std)[A-Za-z]")
+_OF_ONE_PROJECT = re.compile(r"_ZNK?\d+(?!__|std)[A-Za-z]")
 _FILES = 20  # of a package
 
 
@@ -113,7 +113,7 @@ def _certain(missing: frozenset[str], closure: Closure) -> frozenset[str]:
     absent = [found for found in closure.found if found.library is None and found.how is not How.DRIVER]
     if any(found.how is not How.UNKNOWN or not is_standard(found.name) for found in absent):
         return frozenset()
-    return frozenset(symbol for symbol in missing if _OF_NOBODY_ELSE.match(symbol))
+    return frozenset(symbol for symbol in missing if _OF_ONE_PROJECT.match(symbol))
 
 
 def _findings(scope: Scope, package: str, files: list[_Missing]) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ _OWNED = re.compile(
 )
 _SHIM = ("aoti_torch_", "torch_")
 _NAME = re.compile(r"[!-~]+")  # a hostile file's names may hold anything
-_LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: nobody else can name them
+_LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: local to one file
 
 
 def owned(symbol: str) -> bool:

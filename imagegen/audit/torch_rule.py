@@ -87,7 +87,9 @@ class _Torch:
 
 
 def _installed(package: Package) -> _Torch | None:
-    """None where nothing is known of its libraries, or not all: a file that cannot be read is told elsewhere."""
+    """Return the installed torch; None where its libraries are absent or one cannot be parsed (another check reports
+    that).
+    """
     if any(file.unreadable and not file.elf and _is_own(path) for path, file in package.files.items()):
         return None
     there = {path: file.elf for path, file in package.files.items() if file.elf and file.elf.exported}
@@ -120,8 +122,8 @@ def _wrong(one: User, torch: _Torch) -> Finding | None:
         return _mismatch(one, torch, missing)
     if one.stable or one.fit.declared in (None, torch.minor):
         return None
-    told = "as its version says" if one.named else _says(one)
-    says = f"built for torch {one.fit.declared}, {told}, this is {torch.version}; no symbol is missing"
+    source = "as its version says" if one.named else _says(one)
+    says = f"built for torch {one.fit.declared}, {source}, this is {torch.version}; no symbol is missing"
     return Finding(Severity.WARNING, "torch-other-minor", str(one.package), None, says)
 
 
@@ -195,7 +197,9 @@ def _built(one: User) -> str:
 
 
 def _unpinned(one: User) -> Finding:
-    """A warning where symbols cannot tell which torch it is for, and a wrong one would not be told by the loader."""
+    """Return a warning where symbols do not identify the torch and the loader would not report a wrong one, else a
+    note.
+    """
     says = f"{_says(one)}; it {_evidence(one)}"
     if len(one.minors) > 1 and one.registers:
         says += "; built for another of them, it aborts while it is loaded"

@@ -81,7 +81,7 @@ class User:
 
     @cached_property
     def named(self) -> str | None:
-        """The minor that the version's local label names: whoever built the package put it there."""
+        """The torch minor in the version's local label, which the package's builder sets."""
         label = self.package.version.partition("+")[2]
         return _named(label)
 

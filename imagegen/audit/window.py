@@ -1,4 +1,4 @@
-"""A file's bytes, as the readers of this room take them: nothing beyond its end, nothing that was not kept."""
+"""Bounds-checked access to a file's bytes: reads beyond its end or in ranges that were not kept raise Unreadable."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ Data = bytes | bytearray | mmap.mmap | memoryview | OnDisk
 
 
 class Window:
-    """The bytes of one file. Whoever reads takes a copy, so that a closed mmap leaves nothing behind.
+    """The bytes of one file. Reads return copies, so that no view outlives a closed mmap.
 
-    A taken range lies inside the file and outside its holes, or Unreadable is raised before anything is allocated.
+    A range must lie inside the file and outside its holes; otherwise Unreadable is raised before anything is allocated.
     """
 
     __slots__ = ("_data", "_ends", "_holes", "size")
@@ -61,7 +61,7 @@ class Window:
         self.size = len(data)
 
     def take(self, at: int, size: int, what: str) -> bytes:
-        """`what` names the range in the error: "its section table"."""
+        """Return `size` bytes at offset `at`; `what` names the range in the error, as in "its section table"."""
         if at < 0 or size < 0 or at + size > self.size:
             raise Unreadable(f"{what} ({size} bytes at {at:#x}) ends beyond the file's {self.size} bytes")
         if self._holes and size and self._next_hole(at) < at + size:

@@ -1,1 +1,1 @@
-"""Newer versions, night by night: propose, explain, and build what holds."""
+"""Nightly updates: propose newer versions, explain the rejected ones, build and publish what passes its smoke tests."""

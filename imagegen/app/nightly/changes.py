@@ -42,12 +42,12 @@ class Section:
 
     @property
     def text(self) -> str:
-        """For a terminal, without markup."""
+        """The section for a terminal, without markup."""
         return "\n".join([f"{self.date} {self.cell}", *(f"  {plain(line)}" for line in self.lines)]) + "\n"
 
 
 def section(proposal: Proposal, moved: Sequence[str]) -> Section:
-    """`moved` are sentences about what is otherwise than before."""
+    """Return the changelog section of a proposal; `moved` are sentences about the difference between the two locks."""
     start = _name(proposal.before) if proposal.before else "nothing"
     lines = [*moved, *(told(held) for held in proposal.held)]
     escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
@@ -60,13 +60,13 @@ def plain(line: str) -> str:
 
 
 def told(held: RejectedUpdate) -> str:
-    """Why a release is not taken."""
+    """Return the sentence that explains why a release is not taken."""
     newer = f", not {held.newer}" if held.newer else ""
     return f"{held.name} stays {held.stays}{newer}: {held.reason}"
 
 
 def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
-    """For JSON."""
+    """Return the proposal as a JSON-serializable dict."""
     return {
         "cell": proposal.cell.id,
         "as_of": proposal.as_of,
@@ -77,10 +77,10 @@ def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
 
 
 def add(path: Path, new: Section) -> None:
-    """Put the section into the file, at once or not at all.
+    """Insert a section into the changelog file, atomically.
 
-    It takes the place of what this day's earlier run told of the same step; after a further step, it tells both. Raises
-    LockError for a file that is not as this module writes it.
+    It replaces a section of the same date and cell. Where that section ends at the lock at which the new one begins,
+    the new one also gets its lines, except those about rejected updates. Raises LockError for a file of another form.
     """
     try:
         sections = list(read(data.read(path, path.parent.parent).decode(), path))
@@ -100,13 +100,13 @@ def add(path: Path, new: Section) -> None:
 
 
 def dumps(sections: Iterable[Section]) -> str:
-    """Newest first, the cells of a day by name."""
+    """Return the changelog text: newest date first, the cells of one date sorted by name."""
     by_cell = sorted(sections, key=lambda each: each.cell)
     return "\n".join([_HEAD, *map(str, sorted(by_cell, key=lambda each: each.date, reverse=True))])
 
 
 def read(text: str, path: Path | str = FILE) -> tuple[Section, ...]:
-    """The sections of a file. Raises LockError for another form."""
+    """Parse the sections of a changelog. Raises LockError for another form."""
     found: list[Section] = []
     title: re.Match[str] | None = None
     body: list[str] = []

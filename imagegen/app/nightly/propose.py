@@ -95,12 +95,18 @@ def propose(
 
 
 def rank(package: str) -> int:
-    """In the order in which components are told, and move where not all can."""
+    """Return the priority of a package: 0 for torch's family, 1 for engines, 2 for others.
+
+    Updates are listed in this order, and the lower number is updated first where not all updates fit together.
+    """
     return 0 if package in _TORCH else 1 if package in _ENGINES else 2
 
 
 def _on(before: Lock, base: LockedBase, cell: Cell) -> Lock:
-    """The lock on a base of today. Archives are signed anew several times a day: that alone changes nothing."""
+    """Return the lock on today's base, or `before` itself where only the archives' signatures differ.
+
+    Archives are signed anew several times a day, and a new signature alone is no reason for another lock.
+    """
     if replace(base, archives=before.base.archives) == before.base:
         return before
     return replace(before, base=base, inputs={**before.inputs, "base": cell.inputs["base"]}, record=None)

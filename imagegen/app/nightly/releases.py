@@ -57,7 +57,8 @@ class ReleaseIndex:
     def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
         """Return the releases of a component, newest first; a git component has none.
 
-        An index that does not answer is told, and has none: whether that is an error, the resolution knows.
+        An index that does not respond is logged and yields no releases; the resolution raises the error if it needs
+        that index.
         """
         package = asked.component.package
         if asked.git:

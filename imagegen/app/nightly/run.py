@@ -1,7 +1,8 @@
-"""One night: for each cell what could move, is built, proven and published; what fails leaves all as it was.
+"""Nightly update run: propose, build, smoke-test and publish each cell; a failure leaves the project's lock unchanged.
 
-A candidate is a lock that is not proven. It lies in a folder beside the store, where `imagegen build` does not look,
-and takes the place of the project's lock once its image is published. One that failed stays there, to be looked at.
+A candidate is a lock whose image has not passed its smoke tests. It lies in a directory beside the store, which
+`imagegen build` does not read, and replaces the project's lock once its image is published. The candidate of a failed
+run stays there for inspection.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Published(Protocol):
     def news(self) -> bool: ...  # whether the registry has anything now that it had not
 
 
-def _nobody(cell: Cell, made: Lock) -> NoReturn:
+def _unused(cell: Cell, made: Lock) -> NoReturn:
     raise AssertionError(f"{cell.id} is only proposed ({made.as_of})")
 
 
@@ -45,8 +46,8 @@ class Steps:
     """The steps for one cell; each raises ImagegenErrors. A proposal takes the first alone."""
 
     propose: Callable[[Cell], Proposal]
-    published: Callable[[Cell, Lock], bool] = _nobody  # whether the registry has it, under all tags that are asked for
-    publish: Callable[[Cell, Lock], Published] = _nobody  # builds, audits, pushes and proves, then moves the tags
+    published: Callable[[Cell, Lock], bool] = _unused  # whether the registry has it under all requested tags
+    publish: Callable[[Cell, Lock], Published] = _unused  # builds, audits, pushes and smoke-tests, then moves the tags
 
 
 @dataclass(frozen=True)
@@ -86,47 +87,50 @@ class Outcome:
 def run(
     cells: Iterable[Cell],
     steps: Steps,
-    desk: LockRepository,
+    locks: LockRepository,
     *,
     propose_only: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Outcome, ...]:
-    """All cells, each whatever becomes of the others. `propose_only` writes locks and changes, and builds nothing."""
-    return tuple(_timed(cell, steps, desk, propose_only=propose_only, clock=clock) for cell in cells)
+    """Run the steps for all cells; the failure of one does not stop the others.
+
+    With `propose_only`, write locks and changelog entries and build nothing.
+    """
+    return tuple(_timed(cell, steps, locks, propose_only=propose_only, clock=clock) for cell in cells)
 
 
 def _timed(
-    cell: Cell, steps: Steps, desk: LockRepository, *, propose_only: bool, clock: Callable[[], float]
+    cell: Cell, steps: Steps, locks: LockRepository, *, propose_only: bool, clock: Callable[[], float]
 ) -> Outcome:
     start = clock()
     proposal: Proposal | None = None
     try:
         proposal = steps.propose(cell)
-        result, digest, proposal = _move(cell, proposal, steps, desk, propose_only=propose_only)
+        result, digest, proposal = _move(cell, proposal, steps, locks, propose_only=propose_only)
         return Outcome(cell.id, result, clock() - start, proposal, digest)
     except ImagegenError as error:
-        candidate = desk.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
+        candidate = locks.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
         return Outcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
 
 
 def _move(
-    cell: Cell, proposal: Proposal, steps: Steps, desk: LockRepository, *, propose_only: bool
+    cell: Cell, proposal: Proposal, steps: Steps, locks: LockRepository, *, propose_only: bool
 ) -> tuple[Result, str | None, Proposal]:
     """Return the result, the digest of the image in the registry, and the proposal as it was written."""
     made = proposal.after
     if propose_only:
         if proposal.changed:
-            desk.keep(proposal)
+            locks.keep(proposal)
         return ("proposed" if proposal.changed else "unchanged"), None, proposal
     if not proposal.changed and made.record and steps.published(cell, made):
         return "unchanged", made.record.digest, proposal
     if proposal.changed:
-        desk.lay(made)
+        locks.lay(made)
     published = steps.publish(cell, made)
     made = replace(made, record=published.record)
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made != proposal.before:
-        desk.keep(kept)
+        locks.keep(kept)
     return ("published" if proposal.changed or published.news else "unchanged"), published.digest, kept
 
 

@@ -23,9 +23,10 @@ _SHOWN = 3  # foreign files in a message
 
 
 def replace(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Make `directory` hold these files and no others. Whoever looks sees the old report whole, or the new one.
+    """Replace the content of `directory` by these files; a reader sees either the old or the new report, never a
+    mixture.
 
-    Raises StoreError as `require_own`, and where it cannot be written.
+    Raises StoreError as `require_own` does, and where the directory cannot be written.
     """
     require_own(directory)
     directory = directory.resolve()

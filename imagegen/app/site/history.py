@@ -22,7 +22,10 @@ Sentences = Callable[[Lock, Lock], Sequence[str]]  # what the second has otherwi
 
 @dataclass(frozen=True)
 class Step:
-    """One change of a lock. `commit` is None where no repository is known; `pending`: nobody has committed it yet."""
+    """One change of a lock.
+
+    `commit` is None outside a repository; `pending` means that the change is not committed yet.
+    """
 
     date: str  # "2026-11-20"
     commit: str | None
@@ -32,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """Newest first; `older`: there is more, which is left out. No steps: nobody knows."""
+    """The changes of a lock, newest first; empty where they are not known. `older`: further changes are left out."""
 
     steps: tuple[Step, ...] = ()
     older: bool = False
@@ -56,7 +59,7 @@ def history_of(
         notes = {each.end: _said(each) for each in reversed(sections)}
         cut = revision.shallow(path.parent, env)
         pairs = zip(versions, [*versions[1:], None], strict=True)
-        steps = [new.step(tuple(_told(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
+        steps = [new.step(tuple(_lines(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
     return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
 
 
@@ -66,7 +69,7 @@ def _said(section: Section) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Version:
-    """The lock as a commit has it; None where it was removed, or is of a form that is not read any more."""
+    """The lock at one commit; None where it was removed or has a format that is no longer read."""
 
     commit: str | None
     date: str
@@ -84,7 +87,7 @@ class _Version:
         return Step(self.date, self.commit, lines, pending=self.commit is None)
 
 
-def _told(
+def _lines(
     old: _Version | None, new: Lock | None, sentences: Sentences, notes: Mapping[str, Sequence[str]], *, cut: bool
 ) -> Sequence[str]:
     if new is None:

@@ -19,7 +19,10 @@ Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that is known of a cell with a lock. `smoke` and `audit` are None where nobody ran them here."""
+    """A locked cell with everything that its report page shows.
+
+    `smoke` and `audit` are None where no report of that tool is in this store.
+    """
 
     cell: Cell
     lock: Lock

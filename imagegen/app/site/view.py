@@ -21,7 +21,7 @@ from imagegen.plan.rules import Row
 from imagegen.plan.state import MEANINGS, CellState, StateName
 
 _ON_CARDS = 4  # main components
-_WORST_FIRST = ("error", "warning")  # severities that are told; notes are only counted
+_WORST_FIRST = ("error", "warning")  # severities that are listed; notes are only counted
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def href(cell: str) -> str:
 
 
 def index(report: Report) -> Index:
-    """The whole report as it is shown."""
+    """Return the whole report as the index page shows it."""
     counts = Counter(state.name for state in report.states.values())
     locked = {sheet.cell.id for sheet in report.sheets}
     groups = [
@@ -221,8 +221,8 @@ def _audit(report: Audit) -> Told:
     named = [counted(counts[severity], severity) for severity in _WORST_FIRST if counts[severity]]
     summary = f"It found {' and '.join(named)}" if named else "It found no errors and no warnings"
     notes = f", and {counted(counts['info'], 'note')}" if counts["info"] else ""
-    told = [each for each in report["findings"] if each["severity"] in _WORST_FIRST]
-    return Told(f"{summary}{notes}.", findings=tuple(map(_finding, told)))
+    listed = [each for each in report["findings"] if each["severity"] in _WORST_FIRST]
+    return Told(f"{summary}{notes}.", findings=tuple(map(_finding, listed)))
 
 
 def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
