@@ -97,7 +97,7 @@ def _print(app: App, report: Report, *, everything: bool, each_package: bool) ->
 
 
 def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
-    """Raises UsageError for a GPU that nobody knows."""
+    """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
     vocabulary = compat.Vocabulary.of(app.matrix) if names else None
     found = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(found.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))

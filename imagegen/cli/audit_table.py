@@ -21,16 +21,19 @@ _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 
 def table(report: Report, width: int, *, everything: bool, each_package: bool) -> Iterator[Text]:
-    """The lines. `everything`: notes and all details too; `each_package`: what each one runs with and on."""
-    told = [finding for finding in report.findings if everything or finding.severity is not Severity.INFO]
-    for package, findings in by_package(told).items():
+    """Yield the lines of the report.
+
+    `everything` includes notes and all details; `each_package` lists what each package runs with and on.
+    """
+    listed = [finding for finding in report.findings if everything or finding.severity is not Severity.INFO]
+    for package, findings in by_package(listed).items():
         yield from wrapped(package or report.subject, width, style="bold")
         for finding in findings:
             yield from _finding(finding, width, everything=everything)
-    helped = dict.fromkeys(finding.id for finding in told if finding.severity is not Severity.INFO)
-    if helped:
+    explained = dict.fromkeys(finding.id for finding in listed if finding.severity is not Severity.INFO)
+    if explained:
         yield Text("what helps", style="bold")
-        for name in helped:
+        for name in explained:
             yield from wrapped(f"{name}: {catalogue.explain(name).fix}", width, indent=2)
     if each_package:
         for verdict in report.verdicts:

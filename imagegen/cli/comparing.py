@@ -30,7 +30,7 @@ from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import costs
 from imagegen.wheels.throttle import BuildJob
 
-NOBODY = "nobody whom the project names"
+NO_SIGNER = "no signer that the project names"
 
 
 def places(app: App, client: Client) -> Places:
@@ -52,7 +52,7 @@ def places(app: App, client: Client) -> Places:
 
     def documents(source: Source, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
-        documents = testimony(source, project, NOBODY)(digest).testimony.documents
+        documents = testimony(source, project, NO_SIGNER)(digest).testimony.documents
         found = [each for each in documents if each.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
 
@@ -77,18 +77,18 @@ def names(app: App) -> list[str]:
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
-def testimony(source: Source, project: Project, nobody: str) -> Callable[[str], Attachments]:
-    """Return a function that reads and verifies an image's attachments; `nobody` is the message without a trusted
+def testimony(source: Source, project: Project, no_signer: str) -> Callable[[str], Attachments]:
+    """Return a function that reads and verifies an image's attachments; `no_signer` is the message without a trusted
     signer.
     """
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
 
-    def said(digest: str) -> Attachments:
+    def verify_attachments(digest: str) -> Attachments:
         there = gather(repository, digest, trust)
-        return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, nobody)
+        return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
 
-    return said
+    return verify_attachments
 
 
 def known(app: App) -> Known:

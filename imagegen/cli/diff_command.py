@@ -105,16 +105,16 @@ def _table(changes: Sequence[Change]) -> Table:
 
 
 def _rebuild(each: Rebuild) -> str:
-    time = f"about {duration(each.seconds)} on {CORES} cores" if each.seconds else "nobody has measured how long"
+    time = f"about {duration(each.seconds)} on {CORES} cores" if each.seconds else "an unmeasured time"
     return f"{each.name} {each.version}: {'here already' if each.kept else time}; {', '.join(each.because)}"
 
 
 def _as_dict(found: Difference) -> dict[str, Any]:
-    told = asdict(found)
+    values = asdict(found)
     for name in ("before", "after"):  # whose locks `show --json` prints
         side: DiffOperand = getattr(found, name)
-        told[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
-        told[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
-    told["same"] = found.empty
-    told["sentences"] = words.sentences(found)
-    return told
+        values[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
+        values[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
+    values["same"] = found.empty
+    values["sentences"] = words.sentences(found)
+    return values

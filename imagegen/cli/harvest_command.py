@@ -132,7 +132,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
 def _packages(app: App, asked: Sequence[str]) -> list[str]:
     """Return the requested packages, else those that have a file.
 
-    A component without a file is not looked for: on the index, somebody else's package may have its name, as apex's.
+    A component without a file is not looked up: its name on the index may belong to another project, as with apex.
     """
     components = app.matrix.components.values()
     chosen = {_package(components, name) for name in asked} or set(metadata.names(app.directories))
@@ -172,8 +172,8 @@ def _keep(app: App, found: Package, before: Package) -> dict[str, Any]:
         "changed": [version for version in new if version in old and new[version] != old[version]],
         "gone": [version for version in old if version not in new],
     }
-    told = ", ".join(f"{len(versions)} {what}{_some(versions)}" for what, versions in news.items() if versions)
-    app.progress.say(f"{found.name}: {counted(len(new), 'release')}, {told or 'nothing new'}")
+    changes = ", ".join(f"{len(versions)} {what}{_some(versions)}" for what, versions in news.items() if versions)
+    app.progress.say(f"{found.name}: {counted(len(new), 'release')}, {changes or 'nothing new'}")
     return {"package": found.name, "path": str(path), "written": changed, "releases": len(new), **news}
 
 

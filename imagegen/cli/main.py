@@ -19,7 +19,7 @@ _GRACE = 3.0  # seconds for which further signals are taken for the same one: ma
 
 
 class _Stopped(BaseException):
-    """Somebody asks imagegen to end: containers, processes, mounts and temporary files go on the way out."""
+    """A signal asks imagegen to stop: containers, processes, mounts and temporary files are removed on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def main() -> None:
         code = 128 + stopped.number
         atexit.register(_set_handlers, signal.SIG_IGN)  # the exit code stands; what is left takes milliseconds
         _set_handlers(_grace_handler())
-    except Exception as error:  # noqa: BLE001 - the last resort of every error that nobody expected
+    except Exception as error:  # noqa: BLE001 - the last resort for unexpected errors
         code = _unexpected(error)
         _set_handlers(signal.SIG_DFL)
     else:
@@ -148,7 +148,7 @@ def _print_json(error: Any) -> None:
 
 
 def _unexpected(error: Exception) -> int:
-    """An error that no sentence was written for: a bug, or a machine in a state that nobody thought of."""
+    """Report an unexpected error, a bug or an unforeseen state of the machine, and return the exit code."""
     if _debug():
         _traceback(error)
     else:

@@ -85,12 +85,14 @@ def command(
         )
     time = resolve.moment(as_of)
     cells = _locked(app, pattern)
-    desk = LockRepository(app.project / "locks", _room(app), partial(words.sentences, known=known(app)))
+    lock_files = LockRepository(
+        app.project / "locks", _candidates_directory(app), partial(words.sentences, known=known(app))
+    )
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)
     if publisher:
         publisher.require_signer()
-    outcomes = run(cells, _steps(app, time, publisher), desk, propose_only=propose_only)
+    outcomes = run(cells, _steps(app, time, publisher), lock_files, propose_only=propose_only)
     if as_json:
         app.json([_as_dict(app, each) for each in outcomes])
     else:
@@ -115,7 +117,7 @@ def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
     cells = tuple(cell for cell in chosen if app.lock_path(cell).exists())
     if cells:
         return cells
-    fix = f"`imagegen lock {pattern or 'IMAGE'}` makes the first, from which the nights go on"
+    fix = f"`imagegen lock {pattern or 'IMAGE'}` creates the first lock, which nightly updates start from"
     if pattern and len(chosen) == 1:
         raise LockError(
             f"{chosen[0].id} has no lock", code="lock-missing", where=str(app.lock_path(chosen[0])), fix=fix
@@ -125,17 +127,20 @@ def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
     )
 
 
-def _room(app: App) -> Path:
-    """Beside the store, one for each project."""
+def _candidates_directory(app: App) -> Path:
+    """Return the directory of candidates: beside the store, one for each project."""
     name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
     return app.settings.store.parent / "nightly" / name
 
 
 def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
-    """`bases` are those of today by name: each is resolved once in a night."""
+    """Propose an update of the cell.
+
+    `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
+    """
     settings = app.sources(cell)
     chooser = places(app, cell)
-    shelf = ReleaseIndex(time, settings, chooser, app.progress)
+    releases = ReleaseIndex(time, settings, chooser, app.progress)
     before = app.find_lock(cell)
 
     def lock_with(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
@@ -160,7 +165,7 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
             bases[name] = base.resolve(cell.base, settings, app.progress)
         return bases[name]
 
-    return propose(cell, before, time, app.matrix.rules, lock_with, today, shelf.of)
+    return propose(cell, before, time, app.matrix.rules, lock_with, today, releases.of)
 
 
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:

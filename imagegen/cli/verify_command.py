@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.comparing import NOBODY, names, testimony
+from imagegen.cli.comparing import NO_SIGNER, names, testimony
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
@@ -68,7 +68,7 @@ def command(
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
         source, asked = sides.located(reference, app.store, client, app.settings)
-        said = testimony(source, project, "none of the keys of --key" if keys else NOBODY)
+        said = testimony(source, project, "none of the keys of --key" if keys else NO_SIGNER)
         demands = VerificationOptions(
             cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
         )

@@ -10,10 +10,10 @@ from imagegen.cli.lazy import Lazy
 COMMANDS = {
     "find": "Where a wheel of a component could come from for a cell, with the reason why each fits or does not.",
     "list": "The wheels that are kept here, and what they are for.",
-    "build": "Compile what a cell's lock wants compiled, as far as it is not there.",
-    "push": "Give wheels to the team's wheelhouse in a registry.",
-    "pull": "Take wheels from the team's wheelhouse in a registry.",
-    "gc": "Let go of wheels that no lock needs and nobody used for 30 days, or of those that are named.",
+    "build": "Compile the wheels that a cell's lock needs and the wheelhouse lacks.",
+    "push": "Push wheels to the team's wheelhouse in a registry.",
+    "pull": "Pull wheels from the team's wheelhouse in a registry.",
+    "gc": "Remove wheels that no lock needs and that were not used for 30 days, or the named ones.",
 }
 
 

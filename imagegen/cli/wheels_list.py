@@ -31,7 +31,7 @@ def command(app: App, *, as_json: bool) -> None:
     for wheel in wheels:
         made = _age(wheel.record.get("made"), time.time())
         size = human(wheel.size)
-        table.add_row(wheel.name, wheel.version, *map(_told, _facts(wheel)), size, made, wheel.key)
+        table.add_row(wheel.name, wheel.version, *map(_cell, _facts(wheel)), size, made, wheel.key)
     if wheels:
         table.print(app.out)
     else:
@@ -39,13 +39,15 @@ def command(app: App, *, as_json: bool) -> None:
 
 
 def _facts(wheel: BuiltWheel) -> tuple[Any, ...]:
-    """Torch, Python and architectures. Of a record that somebody else wrote, what can be read."""
+    """Return torch, Python and architectures of a wheel's record, as far as it has them: other programs may write
+    records.
+    """
     architectures = wheel.record.get("architectures")
     gpus = " ".join(map(str, architectures)) if isinstance(architectures, list | tuple) else None
     return wheel.record.get("torch"), wheel.record.get("python"), gpus
 
 
-def _told(fact: Any) -> str:
+def _cell(fact: Any) -> str:
     return shown(str(fact)) if fact else "-"
 
 

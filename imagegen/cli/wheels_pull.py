@@ -44,11 +44,11 @@ def command(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: 
                 found[key] = "pulled"
             else:
                 found[key] = "absent"
-            app.progress.say(f"{name}: {_TOLD[found[key]]}")
+            app.progress.say(f"{name}: {_OUTCOMES[found[key]]}")
     if as_json:
         app.json(found)
     else:
-        counts = {told: list(found.values()).count(told) for told in _TOLD}
+        counts = {outcome: list(found.values()).count(outcome) for outcome in _OUTCOMES}
         app.progress.say(
             f"{counted(counts['pulled'], 'wheel')} pulled from {team}, {counts['here']} here already, "
             f"{counts['absent']} not there"
@@ -56,7 +56,7 @@ def command(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: 
     sys.exit(1 if "absent" in found.values() else 0)
 
 
-_TOLD = {"here": "here already", "pulled": "pulled", "absent": "not there"}
+_OUTCOMES = {"here": "here already", "pulled": "pulled", "absent": "not there"}
 
 
 def _of_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:

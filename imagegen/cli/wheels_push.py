@@ -41,7 +41,7 @@ def command(app: App, *, patterns: tuple[str, ...], destination: str | None, dry
             pushed[wheel.key] = not team.has(wheel.key)
             if pushed[wheel.key] and not dry_run:
                 team.push(wheel, app.store, app.progress)
-            app.progress.say(f"{wheel.filename} ({human(wheel.size)}): {_told(pushed[wheel.key], dry_run)}")
+            app.progress.say(f"{wheel.filename} ({human(wheel.size)}): {_outcome(pushed[wheel.key], dry_run)}")
     if as_json:
         keys = ("key", "name", "version", "filename", "sha256", "size")
         app.json(
@@ -52,7 +52,7 @@ def command(app: App, *, patterns: tuple[str, ...], destination: str | None, dry
         app.progress.say(f"{sum(pushed.values())} of {counted(len(wheels), 'wheel')} {verb} to {team}")
 
 
-def _told(pushed: bool, dry_run: bool) -> str:
+def _outcome(pushed: bool, dry_run: bool) -> str:
     return ("would be pushed" if dry_run else "pushed") if pushed else "there already"
 
 

@@ -185,7 +185,7 @@ def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:  # noqa: F8
     assert ended.code == 64
     assert 'there is no command "biuld"' in ended.err
     assert 'did you mean "build"?' in ended.err
-    assert "Let go of wheels" in run("wheels", "--help").out
+    assert "Remove wheels" in run("wheels", "--help").out
 
 
 def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> None:
