@@ -1,4 +1,4 @@
-"""The one time that every file in an image has, and that builds are told it is."""
+"""The one modification time of every file in an image, which builds get as SOURCE_DATE_EPOCH."""
 
 # 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
 # of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.

@@ -1,10 +1,11 @@
-"""A container for programs that nobody vouches for: byte-compiling a wheel's sources, building an sdist.
+"""A container for untrusted programs: byte-compiling a wheel's sources, building an sdist.
 
-bubblewrap (`bwrap`) makes it: a root that cannot be written, a /tmp of its own, no network, no process, file descriptor
-or variable of the host, no privilege, and no system call that only attacks need (`seccomp`). Started as root, the
-program runs as the user `nobody` on the real machine, since the kernel exempts root from process limits even inside a
-user namespace; started as a user, it runs as that user in a user namespace. Every process has an address-space limit;
-where this user may make a control group (cgroup v1 or v2), one limit more holds for all of them together.
+bubblewrap (`bwrap`) creates it: a root that cannot be written, a /tmp of its own, no network, no process, file
+descriptor or variable of the host, no privilege, and no system call that only attacks need (`seccomp`). Started as
+root, the program runs as an unprivileged user (id 65534) on the real machine, since the kernel exempts root from
+process limits even inside a user namespace; started as a user, it runs as that user in a user namespace. Every process
+has an address-space limit; where this user may make a control group (cgroup v1 or v2), one limit more holds for all of
+them together.
 
 Sources: bwrap(1), setpriv(1), prlimit(1), getrlimit(2), the kernel's admin-guide/cgroup-v1 and cgroup-v2.
 """
@@ -29,7 +30,7 @@ from typing import IO
 from imagegen.core import seccomp
 from imagegen.core.errors import SandboxError
 
-_NOBODY = 65534
+_UNPRIVILEGED = 65534
 _TASKS = 128  # processes and threads together
 _OPEN_FILES = 1024
 _LONGEST_FILE = 256 << 20  # bytes; stdout and stderr of what `run` runs are files too
@@ -53,11 +54,11 @@ _FORBIDDEN = ("new namespace", "uid map", "gid map", "unshare", "Operation not p
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The view of a sandboxed program. Paths in `read_only` and `writable` are those inside -> those on the host.
+    """The view of a sandboxed program. `read_only` and `writable` map paths inside to paths on the host.
 
-    `rootfs` is an unpacked file tree. Only /tmp and the `writable` directories can be written; as root, those
-    directories are given to `nobody`. `memory` is in bytes: for each process, for /tmp, and, where control groups can
-    be made, for everything in the sandbox together.
+    `rootfs` is an unpacked file tree. Only /tmp and the `writable` directories can be written; as root, the owner of
+    those directories becomes the unprivileged user. `memory` is in bytes: for each process, for /tmp, and, where
+    control groups can be made, for everything in the sandbox together.
     """
 
     rootfs: Path
@@ -81,7 +82,7 @@ class Sandbox:
         """
         if os.geteuid() == 0:
             for path in self.writable.values():
-                os.chown(path, _NOBODY, _NOBODY)
+                os.chown(path, _UNPRIVILEGED, _UNPRIVILEGED)
         filter_program = seccomp.program(platform.machine())
         groups = _make_cgroups(self.memory)
         try:
@@ -138,7 +139,7 @@ class Sandbox:
             return out.read()
 
     def _limits(self) -> list[str]:
-        user = _NOBODY if os.geteuid() == 0 else os.geteuid()
+        user = _UNPRIVILEGED if os.geteuid() == 0 else os.geteuid()
         tasks = _tasks_of(user) + _TASKS  # the kernel counts all tasks of the user, not the sandbox's alone
         limits = {"as": self.memory, "nproc": tasks, "nofile": _OPEN_FILES, "fsize": _LONGEST_FILE, "core": 0}
         return ["prlimit", *(f"--{name}={_allowed(name, value)}" for name, value in limits.items()), "--"]
@@ -154,14 +155,21 @@ class Sandbox:
         for option, mounts in (("--ro-bind", self.read_only), ("--bind", self.writable)):
             for inside, path in sorted(mounts.items()):
                 for parent in reversed(PurePosixPath(inside).parents[:-1]):
-                    command += ["--dir", str(parent)]  # made by the mount itself they would be closed to nobody
+                    command += ["--dir", str(parent)]  # the mount itself would make them unreadable for the program
                 command += [option, str(path), inside]
         command += ["--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108 - as above
         if os.geteuid() != 0:
-            return [*command, "--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY), "--", *argv]
-        # Without a user namespace: become nobody inside, with the root file tree's own setpriv.
+            return [*command, "--unshare-user", "--uid", str(_UNPRIVILEGED), "--gid", str(_UNPRIVILEGED), "--", *argv]
+        # Without a user namespace: become the unprivileged user inside, with the root file tree's own setpriv.
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--"]
-        become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--inh-caps=-all", "--"]
+        become = [
+            "setpriv",
+            f"--reuid={_UNPRIVILEGED}",
+            f"--regid={_UNPRIVILEGED}",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--",
+        ]
         return [*command, *become, *argv]
 
 
@@ -196,7 +204,7 @@ def failure(argv: Sequence[str], status: int, stderr: bytes) -> SandboxError:
 
 @contextmanager
 def pipe_from(data: bytes) -> Iterator[int]:
-    """A file descriptor from which `data` can be read once; at most a page, which every pipe has room for."""
+    """Yield a file descriptor from which `data` can be read once; at most a page, the minimum capacity of a pipe."""
     reader, writer = os.pipe()
     try:
         with open(writer, "wb") as file:
@@ -221,7 +229,7 @@ def _root(rootfs: Path) -> Iterator[str]:
 
 
 def _allowed(name: str, value: int) -> int:
-    """`value`, or what this process itself is held to: without a privilege, nobody may raise a limit again."""
+    """Return `value`, or this process's own hard limit if that is lower: raising a hard limit takes a privilege."""
     hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1]
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 

@@ -550,7 +550,7 @@ def test_a_registry_that_does_not_exist() -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     for name, said in (
         ("registry.invalid", "no host of that name is known here"),
-        ("127.0.0.1:1", "nobody listens there"),
+        ("127.0.0.1:1", "no server listens there"),
     ):
         with pytest.raises(PublishError, match=said):
             Target(parse(f"{name}/a/b"), Client(settings, attempts=1), settings).reach()

@@ -240,8 +240,8 @@ def test_what_cannot_be_reached_is_a_candidate_and_no_crash(host: Host, places: 
         "registry.example asks for credentials: HTTP status 401",
         "cannot be read: No such file or directory",
         "cannot be reached: it is away",
-        "cannot be reached: nobody listens there: [Errno 111] ",
-        f"cannot be reached: {dead.removeprefix('http://')} was given up: nobody listens there: [Errno 111] ",
+        "cannot be reached: no server listens there: [Errno 111] ",
+        f"cannot be reached: {dead.removeprefix('http://')} was given up: no server listens there: [Errno 111] ",
         "is not there",
         "compiled for this cell, since no wheel fits; 2 whose names do cannot be reached",
     ]

@@ -76,10 +76,11 @@ class Archive:
 
 
 def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
-    """The tree below one folder, as an sdist has it; from the store where it was made before.
+    """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
 
-    Raises FetchError: the commit cannot be had, has another tree or other submodules, is no longer what `ref` leads to,
-    or holds what no archive should. Where nobody can be asked for `ref` and the commit is here, that is said.
+    Raises FetchError: the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
+    leads, or contains entries that an archive must not have. If the commit is in the store and no server can be asked
+    for `ref`, a warning is logged instead.
     """
     decides = [_FORMAT, source.commit, source.tree, folder]
     if source.submodules:
@@ -98,8 +99,8 @@ def archive(source: Source, folder: str, store: Store, settings: Settings, progr
                 progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
         if known:
             return Archive(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
-        with ExitStack() as rooms:
-            tree, found = _gathered(source, rooms, store, settings, progress)
+        with ExitStack() as repositories:
+            tree, found = _gathered(source, repositories, store, settings, progress)
             made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
         store.remember(_RECORD, key, asdict(made))
     return made
@@ -111,19 +112,19 @@ def is_pointer(data: bytes) -> bool:
 
 
 def _gathered(
-    source: Source, rooms: ExitStack, store: Store, settings: Settings, progress: Progress
+    source: Source, repositories: ExitStack, store: Store, settings: Settings, progress: Progress
 ) -> tuple[str, dict[str, tuple[Entry, Read]]]:
-    """The commit's tree, and all that goes into the archive, by path, with where its bytes are.
+    """Return the commit's tree id and all archive entries by path, each with a function that reads it.
 
-    They are readable as long as `rooms` is open.
+    The readers work until `repositories` is closed.
     """
 
     def one(url: str, commit: str, tree: str | None) -> tuple[str, list[Entry], Read]:
         with timed(progress, f"fetching {url} at {commit[:12]}"):
-            repository = rooms.enter_context(fetched(url, commit, tree, store, settings))
+            repository = repositories.enter_context(fetched(url, commit, tree, store, settings))
         where = f"{url} at {commit}"
         entries = trees.checked(trees.listed(repository.listing(repository.tree), where), where)
-        return repository.tree, entries, rooms.enter_context(repository.blobs())
+        return repository.tree, entries, repositories.enter_context(repository.blobs())
 
     tree, entries, read = one(source.url, source.commit, source.tree)
     found = {entry.path: (entry, read) for entry in entries}

@@ -108,7 +108,7 @@ def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterat
         elif full.is_dir():
             leave_out(os.fsdecode(path))
         elif full.exists():
-            yield path  # neither: whoever takes it says so
+            yield path  # neither: the caller reports it
         # else it is tracked, and was removed
 
 

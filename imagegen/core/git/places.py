@@ -26,7 +26,7 @@ _USABLE = ("https://", "http://", "file:///", "/")  # others need the user's key
 
 @dataclass(frozen=True)
 class Place:
-    """A repository as git is told it: on a server (`address`), or a directory."""
+    """An address that git fetches a repository from: on a server (`address`), or a directory."""
 
     url: str  # without credentials
     address: Address | None  # None: `url` is a path
@@ -79,7 +79,9 @@ def _named(base: str, path: str, by: str) -> Place:
 
 
 def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(base, what it stands in for), in git's order; of the user's and the system's configuration, nothing else."""
+    """Return the (base, replaced prefix) pairs of `url.<base>.insteadOf`, in git's order, from user and system
+    configuration.
+    """
     for name, start in command.user_configuration(settings.env, r"^url\..*\.insteadof$"):
         base = name.removeprefix("url.").removesuffix(".insteadof")
         if start and base.startswith(_USABLE):

@@ -1,11 +1,10 @@
-"""One commit of a repository, without its history: fetched by the system's git, in a room of its own.
+"""Fetch one commit of a repository without its history, with the system's git, into a temporary directory.
 
 git runs with no configuration, hooks, prompts, credential helpers or submodules, over https alone (plain http to this
-machine, and to what the user names; directories that the user names), and is held to a size and a time. It checks that
-objects are what their hashes say; we check that the commit has the tree that the matrix names, so that a lock says in
-two ways what was read.
-Sources: git(1) and git-config(1), git 2.39; gitprotocol-v2(5) for fetching one commit by its hash; gitrevisions(7) for
-what a short name means.
+machine and to what the user names; directories that the user names), and is limited in size and time. git verifies that
+objects match their hashes; imagegen verifies that the commit has the tree that the matrix names, so that a lock pins
+the sources twice. Sources: git(1) and git-config(1), git 2.39; gitprotocol-v2(5) for fetching one commit by its hash;
+gitrevisions(7) for the meaning of a short name.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ T = TypeVar("T")
 
 
 class NoRepositoryError(FetchError):
-    """Whoever was asked has no such repository, or does not show it."""
+    """The server has no such repository, or does not show it to this user."""
 
     code = "fetch-no-repository"
 
@@ -106,12 +105,12 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
     Raises FetchError: out of reach, absent, with another tree.
     """
     fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
-    with store.room("git") as room:
-        repository = room / "repository"
+    with store.room("git") as work_dir:
+        repository = work_dir / "repository"
 
         def ask(place: Place, env: dict[str, str]) -> str:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
-            command.run(room, env, create)
+            command.run(work_dir, env, create)
             here = {**env, "GIT_DIR": str(repository)}
             command.run(repository, here, [*fetch, "--", place.url, commit])
             found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
@@ -124,7 +123,7 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
                 )
             return found
 
-        found = _from_one(url, f"commit {commit}", ask, room, store, settings)
+        found = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
         yield Repository(repository, settings.env, found)
 
 
@@ -134,7 +133,7 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
     names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
 
     def ask(place: Place, env: dict[str, str]) -> None:
-        rows = command.run(room, env, ["ls-remote", "--", place.url, *names, *(f"{name}^{{}}" for name in names)])
+        rows = command.run(work_dir, env, ["ls-remote", "--", place.url, *names, *(f"{name}^{{}}" for name in names)])
         found = {name: at for at, _, name in (row.partition("\t") for row in rows.splitlines())}
         name = next((name for name in names if name in found), None)
         if name is None:
@@ -148,8 +147,8 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
         if now != commit:
             raise _moved(place.url, name, ref, commit, now)
 
-    with store.room("git") as room:
-        _from_one(url, ref, ask, room, store, settings)
+    with store.room("git") as work_dir:
+        _from_one(url, ref, ask, work_dir, store, settings)
 
 
 def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
@@ -168,14 +167,14 @@ def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
 
 
 def _from_one(
-    url: str, wanted: str, ask: Callable[[Place, dict[str, str]], T], room: Path, store: Store, settings: Settings
+    url: str, wanted: str, ask: Callable[[Place, dict[str, str]], T], work_dir: Path, store: Store, settings: Settings
 ) -> T:
-    """Return what the first place gives that has the repository. Raises FetchError."""
+    """Return the result of `ask` for the first place that has the repository. Raises FetchError."""
     refused: list[NoRepositoryError] = []
     for place in places(url, settings):
         _reach(place, url, settings)
         try:
-            return ask(place, _environment(room, place, settings))
+            return ask(place, _environment(work_dir, place, settings))
         except command.FailedError as error:
             store.blame_disk(str(error))
             explained = _explained(place, wanted, str(error))
@@ -189,7 +188,7 @@ def _from_one(
 
 
 def _reach(place: Place, url: str, settings: Settings) -> None:
-    """Raise FetchError, soon, where nobody answers: git itself waits for minutes."""
+    """Raise FetchError within seconds if the server does not respond: git itself waits for minutes."""
     if place.address is None:
         return
     try:
@@ -201,11 +200,13 @@ def _reach(place: Place, url: str, settings: Settings) -> None:
             fix = f"{place.by} names it: correct that, or run this where it can be reached"
         raise UnreachableError(f"{place.url} cannot be reached", why=error.why, fix=fix) from error
     except FetchError:
-        pass  # somebody answers: git hears what they have to say
+        pass  # the server responds: git reports the error
 
 
-def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]:
-    """Nothing of the user's but the way to the network, and the credentials for this host."""
+def _environment(work_dir: Path, place: Place, settings: Settings) -> dict[str, str]:
+    """Return git's environment: none of the user's variables but those for network access, and this
+    host's credentials.
+    """
     configuration, address, protocols = dict(_CONFIGURATION), place.address, ["https"]
     if address is None:
         protocols = ["file"]
@@ -218,9 +219,9 @@ def _environment(room: Path, place: Place, settings: Settings) -> dict[str, str]
             f"Authorization: Basic {token}"
         )
         configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
-    env = command.environment(settings.env, room, configuration, protocols)
+    env = command.environment(settings.env, work_dir, configuration, protocols)
     if address is None:
-        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(room, place.url))
+        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(work_dir, place.url))
     for name in _PROXIES:
         if proxy := settings.env.get(name) or settings.env.get(name.upper()):
             env[name] = proxy

@@ -20,7 +20,7 @@ _BUSY = frozenset({429, 503})  # said of the whole server, not of one file
 
 
 class UnavailableError(FetchError):
-    """Nothing came that could be judged: nobody answers, or who answers does not let us read."""
+    """No usable answer: the server does not respond, or refuses to let this user read."""
 
     code = "fetch-unavailable"
 
@@ -116,10 +116,10 @@ def _until(date: str) -> float | None:
 def whole_size(response: requests.Response) -> int | None:
     """Bytes of the whole file as far as the answer tells: Content-Length, or the end of Content-Range."""
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:
-        told = response.headers.get("Content-Range", "").rpartition("/")[2]
+        size = response.headers.get("Content-Range", "").rpartition("/")[2]
     else:
-        told = response.headers.get("Content-Length", "")
-    return size_of(told)
+        size = response.headers.get("Content-Length", "")
+    return size_of(size)
 
 
 def size_of(header: str) -> int | None:

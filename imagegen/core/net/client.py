@@ -82,8 +82,8 @@ class Client:
 
         A file:// directory gives its index.html.
 
-        `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
-        `limit` is in bytes.
+        `authorization` is a header for the first origin only; redirects to another origin do not get it. `limit` is in
+        bytes.
         """
         if is_file(url):
             path = file_path(url)
@@ -230,8 +230,8 @@ class Client:
                 _restart(part, meter)
                 if answer.response.status_code != HTTPStatus.OK:
                     raise TryAgainError("the server does not give the range that was asked for", wait=0, local=True)
-            if (told := whole_size(answer.response)) not in (None, size):
-                raise _unexpected(answer.url, f"{size} bytes", f"{told} bytes")
+            if (total := whole_size(answer.response)) not in (None, size):
+                raise _unexpected(answer.url, f"{size} bytes", f"{total} bytes")
             part.pieces += 1
             self._append(part, self.exchange.chunks(answer), answer.url, size, meter)
         if part.size < size:

@@ -184,10 +184,12 @@ class Exchange:
         for _ in range(_MAX_REDIRECTS + 1):
             # Credentials stay with the origin that they were given for.
             own = address.origin == first.origin
-            told = headers if own else {name: value for name, value in headers.items() if name != _AUTHORIZATION}
+            sent_headers = (
+                headers if own else {name: value for name, value in headers.items() if name != _AUTHORIZATION}
+            )
             auth = address.auth or (first.auth if own else None) or self._known.get(address.origin)
             data = _Outgoing(body, self, line, first.url) if body and body.size else None
-            with self._send(method, address, told, auth, data, silence) as response:
+            with self._send(method, address, sent_headers, auth, data, silence) as response:
                 if "Location" not in response.headers or not response.is_redirect or not follow:
                     yield address, response
                     return
@@ -255,7 +257,7 @@ class _Outgoing:
 
 
 def authorized(authorization: str | None) -> dict[str, str]:
-    """The header, for whoever is asked first and for nobody whom a redirect names on another origin."""
+    """Return the Authorization header for the first request; it is dropped on cross-origin redirects."""
     return {_AUTHORIZATION: authorization} if authorization else {}
 
 

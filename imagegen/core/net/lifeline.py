@@ -53,7 +53,7 @@ class StallWatchdog:
             self.cut()
 
     def cut(self) -> None:
-        """Shut the connection down, from any thread: whoever reads it sees its end."""
+        """Shut the connection down, from any thread: its reader sees the end of the stream."""
         with self._lock:
             self.was_cut = True
             for handle in () if self._over else self._handles:

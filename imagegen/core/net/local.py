@@ -32,7 +32,7 @@ def bundle(path: Path) -> str:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        if not path.is_file():  # opening a pipe would wait for whoever writes to it
+        if not path.is_file():  # opening a pipe would wait for a writer
             raise NotFoundError(f"{path} does not exist or is no file")
         file = path.open("rb")
     except OSError as error:

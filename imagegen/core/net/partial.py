@@ -28,7 +28,7 @@ class Partial:
         self._file, self._path = file, path
         self._hash = hashlib.sha256()
         self.size = 0
-        self.pieces = 0  # answers that its bytes came from; nobody knows those of an earlier run
+        self.pieces = 0  # answers that its bytes came from, in this run
         if os.fstat(file.fileno()).st_size > limit:
             self.clear()
         while chunk := file.read(_CHUNK):
@@ -76,7 +76,7 @@ def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
             file.flush()
         except OSError as error:
             if disk.is_full(error):
-                part.size = 0  # its room is needed more than what it saves
+                part.size = 0  # other files need the disk space more
             raise
         finally:
             if part.size == 0:
@@ -88,7 +88,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
     while True:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever held the lock before may have moved the file to its blob's name, or removed it.
+            # The previous holder of the lock may have moved the file to its blob's name, or removed it.
             if names(path, file.fileno()):
                 yield file
                 return

@@ -12,7 +12,7 @@ _MAX_REASON = 300  # characters of what others say
 _UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes
 _MEANINGS: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "no host of that name is known here: "),
-    (ConnectionRefusedError, "nobody listens there: "),
+    (ConnectionRefusedError, "no server listens there: "),
 )
 
 
@@ -34,5 +34,5 @@ def distrust(error: ssl.SSLCertVerificationError) -> str:
 
 def innermost(error: BaseException) -> BaseException:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    cause = cause or next(iter(error.args), None)  # urllib3 hands some over so
+    cause = cause or next(iter(error.args), None)  # urllib3 passes some as an argument
     return innermost(cause) if isinstance(cause, Exception) else error

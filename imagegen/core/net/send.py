@@ -1,7 +1,8 @@
-"""Sending over HTTP: requests that may carry a body, streamed, with the same care as for what is fetched.
+"""HTTP requests that may carry a body, streamed, with the same checks as for downloads.
 
-Credentials reach no redirect's target; certificates, proxies, time limits and the stop of a run are the client's. What
-was sent half may have arrived: whoever sends something that must not arrive twice asks before the next try.
+Credentials are not sent to a redirect's target; certificates, proxies, time limits and cancellation are the client's. A
+request that failed half-way may have taken effect: a caller whose request must not be repeated asks the server for its
+state before it retries.
 """
 
 from __future__ import annotations
@@ -67,14 +68,17 @@ class Sender:
         limit: int = _MAX_SAID,
         follow: bool = True,
     ) -> Reply:
-        """One try, to be called inside `retry`. Raises DeniedError, and what `retry` takes for a fault that may pass.
+        """Send one request, inside `retry`. Raises DeniedError, and for transient faults the errors that `retry`
+        repeats on.
 
-        `limit` is how many bytes of the answer are read; without `follow`, a redirect is an answer like others.
-        `authorization` is a header for whoever is asked first, and for nobody whom a redirect names on another origin.
+        `limit` is the number of bytes of the answer to read; without `follow`, a redirect is returned like another
+        answer. `authorization` is a header for the first origin only; redirects to another origin do not get it.
         """
-        told = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
+        sent_headers = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
         exchange, silence = self._exchange, self._silence if method in ("PUT", "PATCH") else None
-        with exchange.answer(method, url, told, body, check=check_willing, silence=silence, follow=follow) as answer:
+        with exchange.answer(
+            method, url, sent_headers, body, check=check_willing, silence=silence, follow=follow
+        ) as answer:
             exchange.alive(answer)
             said = b""
             for chunk in exchange.chunks(answer):

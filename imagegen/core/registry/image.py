@@ -208,10 +208,12 @@ def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
     try:
         descriptor = _descriptor(entry)
         kind = _text(entry.get("artifactType", ""))
-        told = _table(entry.get("annotations") or {}, "annotations")
+        annotations = _table(entry.get("annotations") or {}, "annotations")
     except _Malformed:
         return None
-    plain = {name: text for name, text in told.items() if isinstance(text, str) and unprintable(name + text) is None}
+    plain = {
+        name: text for name, text in annotations.items() if isinstance(text, str) and unprintable(name + text) is None
+    }
     return descriptor, kind, plain
 
 
@@ -291,7 +293,7 @@ def _descriptor(value: Any) -> Descriptor:
 
 def _annotations(value: Any) -> dict[str, str]:
     entries = _table(_table(value, "a descriptor").get("annotations") or {}, "annotations")
-    return {_text(name): _text(told) for name, told in entries.items()}
+    return {_text(name): _text(text) for name, text in entries.items()}
 
 
 def _json(data: bytes, where: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def place(text: str, said: str) -> Path | Reference:
                 f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text}: there is no such user here"
             ) from error
     fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
-    if not set(text) & set("/.:"):  # Docker Hub's, as names go, and nobody means that
+    if not set(text) & set("/.:"):  # a name of Docker Hub, which is not meant
         raise UsageError(
             f"{said} names no mirror",
             code="usage-invalid-mirror",
@@ -134,7 +134,7 @@ class Mirror:
     def _copy(self, digest: str, size: int, store: Store, meter: Meter) -> bool:
         path = _blob(Path(str(self._at)), digest)
         try:
-            # What never ends, and a pipe of that name, must keep nobody waiting.
+            # An endless file, or a pipe of that name, must not block the build.
             with open(os.open(path, _READING), "rb") as source, store.writer() as writer:
                 while chunk := source.read(min(_CHUNK, size - writer.size + 1)):
                     if writer.size + len(chunk) > size:

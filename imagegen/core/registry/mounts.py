@@ -1,8 +1,8 @@
-"""Repositories of the same registry that may have a blob already, so that it is linked and not sent.
+"""Repositories of the same registry that may have a blob already, so that it is mounted and not uploaded.
 
-Source: OCI distribution-spec v1.1, "Mounting a blob from another repository". Whoever is asked to mount what it lacks
-begins an upload, so each repository is asked whether it has the blob first: then an upload in its place means that the
-registry does not mount, and it is asked no more.
+Source: OCI distribution-spec v1.1, "Mounting a blob from another repository". A registry that lacks the blob answers a
+mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
+that the registry does not support mounts, and no further mount is tried.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Mounts:
                 self._repositories.insert(0, repository)
 
     def drop(self, repository: str) -> None:
-        """It may not be read."""
+        """Remove a repository that may not be read."""
         with self._lock:
             if repository in self._repositories:
                 self._repositories.remove(repository)
 
     def give_up(self) -> None:
-        """The registry does not mount."""
+        """Remove all repositories: the registry does not support mounts."""
         with self._lock:
             self._repositories.clear()

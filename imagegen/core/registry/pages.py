@@ -55,8 +55,8 @@ def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[R
 
 def _page(session: Session, sender: Sender, url: str, accept: str) -> Reply:
     def once(authorization: str | None) -> Reply:
-        told = {"Accept": accept}
-        return sender.once("GET", url, authorization=authorization, headers=told, limit=MAX_DOCUMENT, follow=False)
+        headers = {"Accept": accept}
+        return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_DOCUMENT, follow=False)
 
     return session.asking(lambda authorization: sender.retry(url, lambda: once(authorization), aim="be fetched"))
 

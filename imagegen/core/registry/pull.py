@@ -91,7 +91,7 @@ class Repository:
         self._sender = Sender(client)
 
     def reach(self) -> None:
-        """Raise FetchError, soon, when nobody answers at the registry's address."""
+        """Raise FetchError within seconds if the registry does not respond at its address."""
         try:
             self._session.reach()
         except UnreachableError as error:
@@ -138,8 +138,8 @@ class Repository:
         url = f"{self._endpoint.base}/manifests/{asked}"
         page = self._page(url, MAX_DOCUMENT, ACCEPT)
         digest = digest_of(page.body)
-        told = page.headers.get("Docker-Content-Digest", digest)
-        for expected in (asked, told):
+        reported = page.headers.get("Docker-Content-Digest", digest)
+        for expected in (asked, reported):
             if expected.startswith("sha256:"):
                 self._check(url, "digest", expected, digest)
         if size is not None:
@@ -179,7 +179,7 @@ class Repository:
                 f"{where} is listed for {referrer.subject}, and does not refer to it",
                 code="fetch-referrer-mismatch",
                 why=f"it refers to {artifact.subject or 'nothing'}",
-                fix="do not trust it: whoever may write there can have changed the list",
+                fix="do not trust it: any account with write access can have changed the list",
             )
         return artifact
 
@@ -209,8 +209,8 @@ class Repository:
                         code="fetch-list-malformed",
                         why=f"HTTP status {page.status}",
                     )
-                told = json.loads(page.body)["tags"] or []
-                found |= dict.fromkeys(tag for tag in told if isinstance(tag, str) and is_tag(tag))
+                tags = json.loads(page.body)["tags"] or []
+                found |= dict.fromkeys(tag for tag in tags if isinstance(tag, str) and is_tag(tag))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise FetchError(
                     f"the tags of {self._name} cannot be read", code="fetch-list-malformed", why="its list is none"
@@ -244,11 +244,11 @@ class Repository:
             )
 
     def _asking(self, ask: Callable[[str | None], T]) -> T:
-        """`ask` with the registry's authorization."""
+        """Call `ask` with the registry's authorization."""
         return self._explained(lambda: self._session.asking(ask))
 
     def _explained(self, ask: Callable[[], T]) -> T:
-        """`ask`; the registry's refusals told as what they are for an image."""
+        """Call `ask` and turn the registry's refusals into errors about the image."""
         try:
             return ask()
         except NotFoundError as error:

@@ -98,7 +98,7 @@ class Target:
         self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
 
     def reach(self) -> None:
-        """Raise PublishError, soon, when nobody answers at the registry's address."""
+        """Raise PublishError within seconds if the registry does not respond at its address."""
         with self._explained():
             self._session.reach()
 
@@ -216,17 +216,17 @@ class Target:
         return digest_of(manifest)
 
     def look_again(self) -> None:
-        """See that lists which clients keep still have all that was attached here: the last thing to do.
+        """Verify that the referrers lists maintained by clients still have all artifacts attached here; call this last.
 
-        Somebody who read a list before it was written, and wrote theirs after, has taken away what was added. Raises
-        PublishError.
+        A client that read a list before it was written here and wrote its own version afterwards has removed the
+        entries added here; they are added again. Raises PublishError.
         """
         with self._listing:
             for subject in self._listed:
                 self._list(subject)
 
     def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
-        """`do` for each, `at_once` at a time. The first error ends the rest and the client."""
+        """Call `do` for each blob, `at_once` at a time. The first error ends the others and the client."""
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="registry")
         try:
             tasks = {pool.submit(do, blob): blob for blob in blobs}
@@ -238,14 +238,16 @@ class Target:
             pool.shutdown(cancel_futures=True)
 
     def _cancel(self, begun: Reply) -> None:
-        """End an upload that carries nothing; one that cannot be ended so ends by itself."""
+        """End an upload without content; one that cannot be ended here expires by itself."""
         with suppress(FetchError):
             place = redirected(parse_address(begun.url), begun.headers.get("Location", ""))
-            if place.origin == parse_address(self._base).origin:  # our authorization is for nobody else
+            if place.origin == parse_address(self._base).origin:  # other origins must not get our authorization
                 self._ask("DELETE", place.url)
 
     def _send(self, blob: Descriptor, data: bytes) -> None:
-        """Bring a document here, where it is not; to look for it in repositories beside would take longer."""
+        """Upload a document unless it is here; looking for it in other repositories would take longer
+        than the upload.
+        """
         if not self.has(blob.digest, blob.size):
             self._finish(Upload(blob, data, self._sender, f"{self._base}/blobs", None, Quiet().meter("", 0)), blob)
 
@@ -257,7 +259,9 @@ class Target:
                     raise self._refusal(reply, f"blob {blob.digest}")
 
     def _has(self, base: str, digest: str, size: int) -> bool | None:
-        """None: the registry does not say. Raises FetchError, PublishError."""
+        """Return whether the repository has the blob; None if the registry does not tell. Raises FetchError,
+        PublishError.
+        """
         try:
             reply = self._ask("HEAD", f"{base}/blobs/{digest}")
         except DeniedError as error:
@@ -271,7 +275,7 @@ class Target:
     def _other_has(self, other: str, blob: Descriptor) -> bool | None:
         try:
             return self._has(self._others[other], blob.digest, blob.size)
-        except (FetchError, PublishError):  # whoever it is, the blob can be sent
+        except (FetchError, PublishError):  # whatever the fault there, the blob can be uploaded
             self._mounts.drop(other)
             return False
 
@@ -294,15 +298,16 @@ class Target:
                     "PUT", url, authorization=authorization, headers=headers, body=small(manifest)
                 )
             )
-        told = reply.headers.get("Docker-Content-Digest", digest)
-        if reply.status not in _DONE or told != digest:
-            raise self._refusal(reply, what, f"it says that it keeps {told}, and {digest} was sent")
+        reported = reply.headers.get("Docker-Content-Digest", digest)
+        if reply.status not in _DONE or reported != digest:
+            raise self._refusal(reply, what, f"it says that it keeps {reported}, and {digest} was sent")
         return reply
 
     def _list(self, subject: str) -> None:
-        """Put what was attached to the subject into the list that clients keep, where it is not there.
+        """Add what was attached to the subject to its referrers list, which clients maintain, where it is missing.
 
-        Nothing keeps two from writing at once, and then what the first one wrote is lost: so whoever wrote looks.
+        The API has no atomic update of such a list, and a concurrent writer's entries can be lost: so each writer reads
+        the list again after writing.
         """
         tag = fallback_tag(subject)
         where, entries = f"{self._reference.name}:{tag}", self._listed[subject]
@@ -318,7 +323,7 @@ class Target:
             if (longer := lacking()) is not None:
                 self._put(longer, INDEX_TYPE, tag)
                 if lacking() is not None:
-                    raise TryAgainError("the list of referrers was changed by somebody else", local=True)
+                    raise TryAgainError("another client changed the list of referrers", local=True)
 
         with self._explained():
             self._sender.retry(f"{self._base}/manifests/{tag}", once)
@@ -335,7 +340,7 @@ class Target:
         try:
             yield
         except DeniedError as error:
-            fix = f"`docker login {self._session.host}` as somebody who may push there"
+            fix = f"`docker login {self._session.host}` as a user who may push there"
             raise PublishError(
                 f"{name} may not be written to", code="publish-denied", **self._session.told(error, fix)
             ) from error

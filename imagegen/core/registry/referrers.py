@@ -1,8 +1,8 @@
 """Referrers of an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
 
-Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": a registry lists them itself, or
-whoever attaches one keeps the list, an index under a tag that is made of the subject's digest. OCI image-spec v1.1,
-manifest.md: subject, artifactType, and the empty config of an artifact.
+Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": either the registry lists them, or
+the client that attaches one maintains the list, an index under a tag derived from the subject's digest. OCI image-spec
+v1.1, manifest.md: subject, artifactType, and the empty config of an artifact.
 """
 
 from __future__ import annotations

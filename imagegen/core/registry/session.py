@@ -1,7 +1,8 @@
 """Authentication with a registry: its challenge answered with a token or a password, for reading and writing.
 
-Source: Docker Registry v2 authentication via central service: whoever is refused fetches a token from the realm that
-the refusal names, and asks again with it. A token ends after minutes; who is refused later gets a new one the same way.
+Source: Docker Registry v2 authentication via central service: a refused client fetches a token from the realm that the
+refusal names and repeats the request with it. A token expires after minutes; a later refusal is answered in the same
+way.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Session:
         return self._endpoint.host
 
     def told(self, denied: DeniedError, fix: str) -> dict[str, str]:
-        """Why a refusal that new credentials did not change may be one, and what helps, as an error takes it."""
+        """Return `why` and `fix` of an error for a refusal that new credentials did not change."""
         who = f"{urlsplit(denied.url).netloc} answers {denied.why}"
         if abs(denied.ahead) > _SKEW:
             how = f"{_span(abs(denied.ahead))} {'ahead of' if denied.ahead > 0 else 'behind'}"
@@ -60,26 +61,26 @@ class Session:
         return {"why": f"{who} to the credentials that Docker's configuration has for {self.host}", "fix": fix}
 
     def reach(self) -> None:
-        """Raise UnreachableError, soon, when nobody answers at the registry's address."""
+        """Raise UnreachableError within seconds if the registry does not respond at its address."""
         root = self._endpoint.base.partition("/v2/")[0] + "/v2/"
         try:
             self._client.impatient().page(root, limit=MAX_DOCUMENT)
         except UnreachableError:
             raise
         except FetchError:
-            pass  # somebody answers: what they say to the real question counts
+            pass  # the registry responds: its answer to the real request counts
 
     def asking(self, ask: Callable[[str | None], T]) -> T:
-        """`ask` with the authorization at hand; where the registry itself refuses that, once more with a new one.
+        """Call `ask` with the current authorization; if the registry itself refuses that, once more with a new one.
 
-        Raises DeniedError when that is refused, too, and what `ask` raises.
+        Raises DeniedError if that is refused too, and what `ask` raises.
         """
         with self._lock:
             known = self._authorization
         try:
             return ask(known)
         except DeniedError as error:
-            # Only the registry may say where a user's credentials go: not whoever it redirects to.
+            # Only the registry may name the realm that gets a user's credentials, not a redirect's target.
             if parse_address(error.url).origin != parse_address(self._endpoint.base).origin:
                 raise
             return ask(self._authorize(error, known))

@@ -56,7 +56,7 @@ class Upload:
         self.done = self.mounted = False
         self._place: str | None = None  # where it goes on; None: not begun
         self._offset = 0  # bytes that the registry has
-        self._sure = True  # whether it was the registry that told the offset last
+        self._sure = True  # whether the offset is the one that the registry reported last
         self._piece = _PIECE
         self._refused = {"PATCH": 0, "PUT": 0}  # answers that may mean that it has lost the upload
         self._restarts = 0
@@ -150,11 +150,11 @@ class Upload:
         """Send the rest, and the digest that all of it must have."""
         reply = self._request("PUT", authorization, end=self._blob.size)
         if reply.status in _ENDED:
-            told = reply.headers.get("Docker-Content-Digest", self._blob.digest)
-            if told != self._blob.digest:
+            reported = reply.headers.get("Docker-Content-Digest", self._blob.digest)
+            if reported != self._blob.digest:
                 what = f"blob {self._blob.digest} is not at {reply.url} as it is here"
                 raise PublishError(
-                    what, why=f"the registry says that it keeps {told}", fix="do not trust this registry"
+                    what, why=f"the registry says that it keeps {reported}", fix="do not trust this registry"
                 )
             self._finish()
         elif reply.status in _LOST and not self._refused["PUT"]:
@@ -173,8 +173,8 @@ class Upload:
         body = Body(end - self._offset, partial(self._bytes, self._offset, end)) if end else None
         if method == "PUT":
             url += ("&" if "?" in url else "?") + urlencode({"digest": self._blob.digest})
-        told = {"Content-Type": _OCTETS, **(headers or {})} if body else None
-        return self._sender.once(method, url, authorization=authorization if own else None, headers=told, body=body)
+        sent = {"Content-Type": _OCTETS, **(headers or {})} if body else None
+        return self._sender.once(method, url, authorization=authorization if own else None, headers=sent, body=body)
 
     def _bytes(self, start: int, end: int) -> Iterator[bytes]:
         """The blob's bytes in this range. The last of all leave only when all of them have the blob's digest."""
@@ -254,10 +254,10 @@ class Upload:
         self._shown = position
 
 
-def arrived(told: str) -> int | None:
-    """Return how many bytes a registry has, by its Range header; None without one.
+def arrived(header: str) -> int | None:
+    """Return how many bytes a registry has, by the value of its Range header; None without one.
 
-    Nothing and one byte look the same there: then it is nothing.
+    No byte and one byte look the same in that header: the result is then 0.
     """
-    found = _RANGE.fullmatch(told.strip())
+    found = _RANGE.fullmatch(header.strip())
     return None if found is None else int(found[1]) + 1 if int(found[1]) else 0

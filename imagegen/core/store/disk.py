@@ -16,12 +16,12 @@ _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, 
 
 
 def is_full(error: OSError) -> bool:
-    """Return whether it says that there is no room left, on the disk or in the user's quota."""
+    """Return whether the error means a full disk or an exhausted quota."""
     return error.errno in FULL
 
 
 def free(place: Path) -> int:
-    """Bytes that this user may still write there; of the nearest directory that exists."""
+    """Return how many bytes this user may still write there, or in the nearest parent directory that exists."""
     while not place.exists():
         place = place.parent
     found = os.statvfs(place)
@@ -30,10 +30,7 @@ def free(place: Path) -> int:
 
 @contextmanager
 def explained(place: Path, what: str, fix: str | None, needed: int = 0) -> Iterator[None]:
-    """Turn the errors of a full or a closed disk into sentences about `what`, which lies at `place`.
-
-    `needed` is how many bytes the work under way asked for, as far as that is known. Raises StoreError.
-    """
+    """Turn errors of a full or read-only disk into StoreErrors about `what`, which lies at `place`."""
     try:
         yield
     except OSError as error:
@@ -54,7 +51,7 @@ def require(place: Path, what: str, fix: str | None, needed: int) -> None:
 
 
 def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
-    """The error for a disk that has too little room, or none any more."""
+    """Return the error for a full disk; `needed` is the estimate in bytes of what does not fit."""
     why = f"{human(free(place))} are free there"
     if needed:
         why += f", and this takes about {human(needed)} in all"

@@ -1,6 +1,6 @@
 """Cache for results too large for a record: the record stores the digest of a blob.
 
-Records stay for good; such a blob goes with the others, when nothing wants it and nobody has used it for a day.
+Records are never removed; a blob of this cache is removed like others, after a day without use or reference.
 """
 
 from __future__ import annotations

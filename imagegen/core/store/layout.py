@@ -1,12 +1,12 @@
 """The store: a content-addressed OCI image layout, shared by concurrent builds.
 
-Source: OCI image-spec v1.1, image-layout.md. Beside the layout's own entries live `records/` (what a key of inputs
-once gave), `rootfs/` (unpacked bases, remade when missing), `tmp/` and `locks/`.
+Source: OCI image-spec v1.1, image-layout.md. Beside the layout's own entries there are `records/` (cached results by
+key of their inputs), `rootfs/` (unpacked bases, remade when missing), `tmp/` and `locks/`.
 
 Writers write to a temporary name, fsync, and rename; a killed build leaves nothing that a later one would trust.
-Directories are not synced: a rename that a power failure undoes leaves something to be made again, and no more, since
-whoever follows a record or a name looks whether the blob is there.
-Readers verify: `open` checks the digest of every byte that it gives out.
+Directories are not synced: after a power failure a rename may be undone, and the file is then made again, because
+readers of a record or a name check that the blob exists. Readers verify: `open` checks the digest of every byte that it
+returns.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Store:
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Return whether the blob is here, with the given size in bytes; says nothing of its content.
+        """Return whether the blob is here, with the given size in bytes; its content is not verified.
 
-        Whoever asks is going to use it: it counts as used now, and stays for a day.
+        It counts as used now, and the collector keeps it for a day.
         """
         found = self.use(self.path(digest))
         return found is not None and (size is None or found == size)
@@ -106,7 +106,7 @@ class Store:
         return True
 
     def use(self, path: Path) -> int | None:
-        """The size in bytes of a file of the store, or None; it counts as used now."""
+        """Return the size in bytes of a file of the store, or None; it counts as used now."""
         with self.gate(fcntl.LOCK_SH):
             try:
                 found = path.stat().st_size
@@ -118,10 +118,12 @@ class Store:
 
     @contextmanager
     def gate(self, operation: int) -> Iterator[None]:
-        """Held (LOCK_SH) while a file is found and marked as used, or (LOCK_EX) found unused and removed."""
+        """Lock between users and the collector: shared while a file is found and marked as used, exclusive while it is
+        removed.
+        """
         try:
             handle = os.open(self.root / "locks" / "gate", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # nobody collects a store that cannot be written
+        except OSError:  # a store that cannot be written is not collected
             yield
             return
         try:
@@ -183,15 +185,17 @@ class Store:
 
     @contextmanager
     def room(self, name: str) -> Iterator[Path]:
-        """An empty directory on the store's disk to work in; it goes at the end, or when the build is killed."""
+        """Yield an empty temporary directory on the store's disk; it is removed at the end, or after the build was
+        killed.
+        """
         with self.explained(), unfinished.new_directory(self.root / "tmp", f"{name}-") as path:
             yield path
 
     def recall(self, kind: str, key: str) -> dict[str, Any] | None:
         """Return what `remember` stored under this kind and key ("sha256:..."), or None.
 
-        A record that is not what `remember` wrote, or was written under another key, counts as absent. Whoever may
-        write to the store can forge one: what holds a build against that is the digest that its lock records.
+        A record that `remember` did not write, or wrote under another key, counts as absent. A user with write access
+        to the store can forge one: the digest in the lock's record is what protects a build against that.
         """
         try:
             seal, _, body = self._record(kind, key).read_bytes().partition(b"\n")
@@ -203,7 +207,7 @@ class Store:
         return record
 
     def remember(self, kind: str, key: str, record: dict[str, Any]) -> None:
-        """Keep what the inputs behind `key` gave, so that nobody has to do it again."""
+        """Store the result for the inputs behind `key`, so that it is not computed again."""
         path = self._record(kind, key)
         body = json.dumps(record, sort_keys=True).encode()
         with self.explained():
@@ -222,9 +226,9 @@ class Store:
 
     @contextmanager
     def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """A lock between threads and processes, held around work that two builds must not do at once.
+        """Hold a lock between threads and processes, around work that two builds must not do at once.
 
-        `waiting` is called first where somebody else holds it.
+        `waiting` is called first if another build holds it.
         """
         lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
         with self.explained():
@@ -264,7 +268,7 @@ class Store:
         disk.require(self.root, "the store", _REMEDY, size)
 
     def blame_disk(self, stderr: str) -> None:
-        """Raise StoreError when a program that worked in a `room` says that the disk is full."""
+        """Raise StoreError if a program's stderr says that the disk of its temporary directory in the store is full."""
         if any(os.strerror(number) in stderr for number in disk.FULL):
             raise disk.full(self.root, "the store", _REMEDY, self._needed)
 
@@ -314,7 +318,7 @@ class BlobWriter:
         return digest
 
     def discard(self) -> None:
-        """Remove what was not committed. A full disk is told by `write` or `commit`, not once more here."""
+        """Remove what was not committed. `write` and `commit` report a full disk; this does not report it again."""
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._file.close()

@@ -1,7 +1,7 @@
-"""Temporary files and directories in the store's tmp/, each locked by its maker as long as that lives.
+"""Temporary files and directories in the store's tmp/, each locked by its maker's process.
 
-So a killed build's are told from a running one's by nothing but their lock, and go as soon as anybody opens the store.
-Downloads (`part-...`, imagegen/core/net/partial.py) stay: a later run goes on where they end.
+The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a store is
+opened. Downloads (`part-...`, imagegen/core/net/partial.py) stay: a later run resumes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ PART = "part-"
 
 
 def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
-    """A new file, open for writing and locked until it is closed: rename it before that."""
+    """Create a file, open for writing and locked until it is closed; return descriptor and path. Rename it before
+    closing.
+    """
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -29,7 +31,7 @@ def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
 
 @contextmanager
 def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
-    """A new directory, locked, and removed at the end unless it has been renamed."""
+    """Yield a new locked directory, which is removed at the end unless it was renamed."""
     while True:
         path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
         try:
@@ -56,7 +58,7 @@ def names(path: Path, handle: int) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what no living process holds, downloads aside."""
+    """Remove all temporary files without a living owner, except downloads."""
     for path in folder.iterdir():
         if not path.name.startswith(PART):
             remove(path)

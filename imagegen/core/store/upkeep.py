@@ -36,7 +36,7 @@ class Sizes:
 
 
 def blobs(store: Store) -> Iterator[str]:
-    """Every blob's digest, sorted. What else lies there, as NFS leaves it, is no business of ours."""
+    """Return every blob's digest, sorted. Other files there, as NFS leaves some, are ignored."""
     for path in sorted((store.root / "blobs" / "sha256").iterdir()):
         if is_digest(digest := f"sha256:{path.name}"):
             yield digest
@@ -69,10 +69,11 @@ def sizes(store: Store) -> Sizes:
 
 
 def collect(store: Store, wanted: Iterable[str], now: float | None = None) -> int:
-    """Remove blobs and unpacked bases that nothing wants and nobody used for a day, and unfinished downloads as old.
+    """Remove blobs, unpacked bases and unfinished downloads that are not needed and were not used for a day.
 
-    `wanted` are digests (of wheels, packages, layers, unpacked bases); so is all of which the named images are made.
-    Builds may run meanwhile: what one decides to use counts as used from then on. Returns the bytes that were freed.
+    `wanted` are digests to keep (of wheels, packages, layers, unpacked bases); the parts of the named images are kept
+    too. Builds may run meanwhile: a file that one of them decides to use counts as used. Returns the number of bytes
+    freed.
     """
     now = time.time() if now is None else now
     keep = set(wanted)
@@ -104,7 +105,7 @@ def _remove(store: Store, path: Path, now: float) -> int:
 
 
 def _unused(path: Path, now: float) -> bool:
-    """Return whether it is there and was not used for a day."""
+    """Return whether the path exists and was not used for a day."""
     try:
         return now - path.lstat().st_mtime >= YOUNG
     except FileNotFoundError:
@@ -116,7 +117,7 @@ def _tree(root: Path) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes on disk; 0 for a directory, and for what a build has taken away since it was listed."""
+    """Return the bytes on disk; 0 for a directory, and for a file that a build has removed since it was listed."""
     try:
         status = path.lstat()
     except FileNotFoundError:
