@@ -106,7 +106,7 @@ def _names(subject: Subject) -> Iterator[Finding]:
 
 
 def _clashes(subject: Subject) -> Iterator[Finding]:
-    """Paths that two packages bring with other contents. What a winner leaves out is in no package any more."""
+    """Paths with different contents in two packages, without those that a file-conflict override leaves out."""
     contents = {
         str(package): {path: _identity(file) for path, file in package.files.items() if file.sha256 is not None}
         for package in subject.packages
@@ -157,7 +157,7 @@ def _has_modules(package: Package) -> bool:
 
 
 def _gave_away(package: Package, subject: Subject) -> bool:
-    """Return whether libraries in the package's folders are left out in favour of a winner's."""
+    """Return whether libraries in the package's folders are left out by a file-conflict override."""
     folders = {path.partition("/")[0] for path in package.files}
     return any(_is_library(path) and path.partition("/")[0] in folders for path in subject.excused)
 

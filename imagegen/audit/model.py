@@ -171,7 +171,7 @@ class Subject:
     driver: str | None = None  # the oldest driver it is promised for: "580.65.06"
     torch: str | None = None  # of loose wheels: the release that they are to run with
     cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
-    excused: frozenset[str] = frozenset()  # paths that packages leave out for a winner
+    excused: frozenset[str] = frozenset()  # paths left out by file-conflict overrides
     omits: Mapping[str, str] = field(default_factory=dict)  # distribution that the matrix leaves out -> why
 
 
