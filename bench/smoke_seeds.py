@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imagegen" / "in
 
 
 def grpo(model: str, device: str, precision: str, seed: int) -> dict[str, float]:
-    from suite import grpo as algorithm
-    from suite import tinylm
-    from suite.checks.grpo import mean_rewards, sampler_error
+    from smoke import grpo as algorithm
+    from smoke import tinylm
+    from smoke.checks.grpo import mean_rewards, sampler_error
 
     make = {"llama": tinylm.llama, "plain": tinylm.PlainModel}[model]
     autocast = torch.bfloat16 if precision == "bfloat16" else None
@@ -39,7 +39,7 @@ def grpo(model: str, device: str, precision: str, seed: int) -> dict[str, float]
 
 
 def sb3(seed: int) -> dict[str, float]:
-    from suite.checks import sb3 as check
+    from smoke.checks import sb3 as check
 
     model = check.construct(seed)
     before, _ = check.act(model, masked=True)
@@ -51,8 +51,8 @@ def sb3(seed: int) -> dict[str, float]:
 def trl(device: str, seed: int) -> dict[str, float]:
     import tempfile
 
-    from suite.checks import trl_grpo as check
-    from suite.program import Findings
+    from smoke.checks import trl_grpo as check
+    from smoke.program import Findings
 
     check.SEED = seed
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
 
 # Tables that the glossary names otherwise than the code.
-_TITLES = {"Winner": "FileConflictOverride", "WinnerEntry": "FileConflictOverrideEntry"}
+_TITLES = {"FileConflict": "FileConflictOverride", "FileConflictEntry": "FileConflictOverrideEntry"}
 # The lock's schema has no descriptions: what its tables mean.
 _LOCK_KEYS = {
     "version": "Version of the format.",
@@ -35,7 +35,7 @@ _LOCK_KEYS = {
     "env": "Environment variables, each with its reason.",
     "build": "Wheels that are compiled, each with its sources and key.",
     "wheel": "Wheels, each with its index, hash, reason and the packages that require it.",
-    "winner": "File-conflict overrides that apply.",
+    "file-conflict": "File-conflict overrides that apply.",
     "record": "Digests of layers and image, from `lock --record`.",
 }
 

@@ -14,8 +14,8 @@ import os
 import sys
 from typing import Any
 
-from suite import runner
-from suite.table import CHECKS
+from smoke import runner
+from smoke.table import CHECKS
 
 OFF = {"NCCL_P2P_DISABLE": "1"}
 # Variables -> the beginning of each transport's name.

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from suite.program import Spec, answer
+from smoke.program import Spec, answer
 
 DT_INIT = 12  # where a library's first code is
 SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {}, ("sm_90", "sm_120"))
@@ -78,8 +78,8 @@ def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patc
 
 def grpo() -> tuple[ModuleType, list[Mutation]]:
     import torch
-    from suite import grpo as algorithm
-    from suite.checks import grpo as check
+    from smoke import grpo as algorithm
+    from smoke.checks import grpo as check
 
     def advantages(change: Callable[..., Any]) -> Callable[[Patch], None]:
         return changed(algorithm, "advantages", change)
@@ -168,8 +168,8 @@ def _random_reward(original: Callable[..., Any], *arguments: Any) -> Any:
 
 def short_grpo(patch: Patch, mutation: Mutation) -> None:
     """One seed, and a few steps where learning is not the point, so that all mutations take a minute."""
-    from suite import grpo as algorithm
-    from suite.checks import grpo as check
+    from smoke import grpo as algorithm
+    from smoke.checks import grpo as check
 
     patch.set(check, "SEEDS", (0,))
     if not mutation.long:
@@ -179,7 +179,7 @@ def short_grpo(patch: Patch, mutation: Mutation) -> None:
 
 def checkpoint() -> tuple[ModuleType, list[Mutation]]:
     import torch
-    from suite.checks import checkpoint as check
+    from smoke.checks import checkpoint as check
 
     def fresh_optimizer(original: Callable[..., Any], folder: Any) -> Any:
         model, _ = original(folder)
@@ -205,7 +205,7 @@ def checkpoint() -> tuple[ModuleType, list[Mutation]]:
 
 
 def attention() -> tuple[ModuleType, list[Mutation]]:
-    from suite.checks import attention as check
+    from smoke.checks import attention as check
 
     def sdpa(change: Callable[..., Any]) -> Callable[[Patch], None]:
         return changed(check, "scaled_dot_product_attention", change)
@@ -226,7 +226,7 @@ def attention() -> tuple[ModuleType, list[Mutation]]:
 
 def numerics() -> tuple[ModuleType, list[Mutation]]:
     import torch
-    from suite.checks import numerics as check
+    from smoke.checks import numerics as check
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     functional = torch.nn.functional
@@ -290,14 +290,14 @@ def numerics() -> tuple[ModuleType, list[Mutation]]:
 
 
 def apart(*arguments: Any) -> None:
-    from suite.checks import numerics as check
+    from smoke.checks import numerics as check
 
     changed(check.dist, "all_reduce", lambda *_: None)(Patch())
     check.rank_main(*arguments)
 
 
 class Scorer:
-    """A rollout engine (suite.rollout.Scorer) of transformers alone, with the checkpoint of a folder."""
+    """A rollout engine (smoke.rollout.Scorer) of transformers alone, with the checkpoint of a folder."""
 
     def __init__(self, folder: Path, *, stale: bool = False, temperature: float = 1.0) -> None:
         import torch
@@ -311,14 +311,14 @@ class Scorer:
 
     def score(self, sequences: list[list[int]]) -> list[list[float]]:
         import torch
-        from suite import decoder
+        from smoke import decoder
 
         return decoder.score(self._model, torch.tensor(sequences)).tolist()
 
     def generate(self, prompts: list[list[int]], count: int, temperature: float, tokens: int) -> list[list[Any]]:
         """The likeliest tokens: which ones does not matter here."""
         import torch
-        from suite.rollout import Completion
+        from smoke.rollout import Completion
 
         rows = torch.tensor(prompts)
         log_probs = []
@@ -333,7 +333,7 @@ class Scorer:
 
 
 def collective() -> tuple[ModuleType, list[Mutation]]:
-    from suite.checks import collective as check
+    from smoke.checks import collective as check
 
     def ranks(function: Callable[..., None]) -> Callable[[Patch], None]:
         return lambda patch: patch.set(check, "rank_main", function)
@@ -348,7 +348,7 @@ def collective() -> tuple[ModuleType, list[Mutation]]:
 
 def fabric() -> tuple[ModuleType, list[Mutation]]:
     """NCCL's check over gloo: its log is empty here, and the mutations of the log are lines of NCCL's form."""
-    from suite.checks import fabric as check
+    from smoke.checks import fabric as check
 
     def ranks(function: Callable[..., None]) -> Callable[[Patch], None]:
         return lambda patch: patch.set(check, "rank_main", function)
@@ -375,21 +375,21 @@ def dying_rank(rank: int, *_: Any) -> None:
 
 
 def lonely_rank(*arguments: Any) -> None:
-    from suite.checks import collective as check
+    from smoke.checks import collective as check
 
     changed(check.dist, "all_reduce", lambda *_: None)(Patch())
     check.rank_main(*arguments)
 
 
 def lonely_fabric_rank(*arguments: Any) -> None:
-    from suite.checks import fabric as check
+    from smoke.checks import fabric as check
 
     changed(check.dist, "all_reduce", lambda *_: None)(Patch())
     check.rank_main(*arguments)
 
 
 def sb3() -> tuple[ModuleType, list[Mutation]]:
-    from suite.checks import sb3 as check
+    from smoke.checks import sb3 as check
 
     def act(change: Callable[..., Any]) -> Callable[[Patch], None]:
         return changed(check, "act", change)
@@ -411,8 +411,8 @@ def sb3() -> tuple[ModuleType, list[Mutation]]:
 
 
 def loading() -> tuple[ModuleType, list[Mutation]]:
-    from suite import forks
-    from suite.checks import loading as check
+    from smoke import forks
+    from smoke.checks import loading as check
 
     folder = Path(tempfile.mkdtemp(dir=sys.prefix))
     library = next(path for path in check.libraries(Path(sys.prefix)) if b"\0PyErr_SetString\0" in path.read_bytes())
@@ -453,7 +453,7 @@ def damaged(
     content: bytes, *, symbol: bytes = b"", needed: bytes = b"", start: int | None = None, size: int | None = None
 ) -> bytes:
     """A library that wants another symbol, another library, or begins somewhere else."""
-    from suite import elf
+    from smoke import elf
 
     changed = bytearray(content[:size])
     name = content.index(b"\0PyErr_SetString\0") + 1
@@ -471,7 +471,7 @@ def damaged(
 
 
 def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
-    from suite.checks import trl_grpo as check
+    from smoke.checks import trl_grpo as check
     from trl import GRPOTrainer
 
     def trainer(method: str, change: Callable[..., Any]) -> Callable[[Patch], None]:

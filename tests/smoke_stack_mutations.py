@@ -17,12 +17,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from smoke.program import Spec
 from smoke_mutations import Mutation, Patch, changed, main
-from suite.program import Spec
 
 
 class TorchEngine:
-    """A rollout engine as suite.rollout wants it, on a copy of the weights in plain torch."""
+    """A rollout engine as smoke.rollout wants it, on a copy of the weights in plain torch."""
 
     def __init__(self, model: Any) -> None:
         import torch
@@ -33,8 +33,8 @@ class TorchEngine:
 
     def generate(self, prompts: list[list[int]], count: int, temperature: float) -> list[list[Any]]:
         import torch
-        from suite import grpo as algorithm
-        from suite.rollout import Completion
+        from smoke import grpo as algorithm
+        from smoke.rollout import Completion
 
         given = torch.tensor(prompts)
         with torch.no_grad():
@@ -58,9 +58,9 @@ class TorchEngine:
 
 def rollout() -> tuple[ModuleType, list[Mutation]]:
     import torch
-    from suite import grpo as algorithm
-    from suite import rollout as check
-    from suite.checks.grpo import CPU
+    from smoke import grpo as algorithm
+    from smoke import rollout as check
+    from smoke.checks.grpo import CPU
 
     def whole(_: Spec) -> Any:
         return check.check_engine(start, CPU)
@@ -117,8 +117,8 @@ def rollout() -> tuple[ModuleType, list[Mutation]]:
 def verl() -> tuple[ModuleType, list[Mutation]]:
     import numpy as np
     import torch
-    from suite import grpo as algorithm
-    from suite.checks import verl as check
+    from smoke import grpo as algorithm
+    from smoke.checks import verl as check
     from verl.trainer.ppo import core_algos
 
     def theirs(change: Callable[..., Any]) -> Callable[[Patch], None]:
@@ -159,7 +159,7 @@ def verl() -> tuple[ModuleType, list[Mutation]]:
 
 def megatron() -> tuple[ModuleType, list[Mutation]]:
     import torch
-    from suite.checks import megatron as check
+    from smoke.checks import megatron as check
 
     def frozen_part(original: Callable[..., Any], device: str) -> Any:
         model = original(device)
@@ -187,7 +187,7 @@ def toolkit() -> tuple[ModuleType, list[Mutation]]:
     import sysconfig
 
     import torch
-    from suite.checks import toolkit as check
+    from smoke.checks import toolkit as check
     from torch.utils import cpp_extension
 
     def without(part: str) -> Callable[[Patch], None]:
@@ -219,7 +219,7 @@ def toolkit() -> tuple[ModuleType, list[Mutation]]:
 
 def triton() -> tuple[ModuleType, list[Mutation]]:
     import triton as library
-    from suite.checks import triton_jit as check
+    from smoke.checks import triton_jit as check
 
     def for_the_host(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         compiled = original(*arguments, **options)
@@ -236,8 +236,8 @@ def triton() -> tuple[ModuleType, list[Mutation]]:
 
 
 def flashinfer() -> tuple[ModuleType, list[Mutation]]:
-    from suite import stub
-    from suite.checks import flashinfer as check
+    from smoke import stub
+    from smoke.checks import flashinfer as check
 
     return check, [
         Mutation("none", (), lambda _: None),

@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from suite import verl_run
-from suite.program import Failed, Spec
+from smoke import verl_run
+from smoke.program import Failed, Spec
 
 # Applied once the module is loaded, in every process that loads it.
 HOOK = """\

@@ -13,7 +13,7 @@ from imagegen.cli.report import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.image import layers
 from imagegen.image.layers.image import local_tags
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke

@@ -1,6 +1,6 @@
 """Programs that run in containers, with what is installed there; they import nothing of imagegen.
 
-`suite` holds the smoke checks, `preflight` the startup checks that every image contains, `worker` the source builds.
+`smoke` holds the smoke checks, `preflight` the startup checks that every image contains, `worker` the source builds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-SUITE = Path(__file__).parent / "suite"
+SMOKE = Path(__file__).parent / "smoke"
 WORKER = Path(__file__).parent / "worker"
 _SCRIPTS = ("doctor", "entrypoint")  # programs of their own in the image; the rest is the package they share
 _FLAGS = "-BIS"  # nothing of the user's environment, no site-packages, no byte-code written

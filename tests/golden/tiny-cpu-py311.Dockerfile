@@ -40,7 +40,7 @@ chmod 0755 "$uv"
     --compile-bytecode --requirements /mnt/requirements/requirements.txt
 IMAGEGEN
 
-# What every image brings besides: the greeting, constraints for pip and uv, a home for any user.
+# Files of every image: startup checks, constraints for pip and uv, a home for any user.
 COPY support/ /opt/imagegen/
 RUN <<"IMAGEGEN"
 set -eu
@@ -57,11 +57,11 @@ ENV PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 ENV VIRTUAL_ENV="/opt/venv"
 # A lock has the last word.
 ENV LANG="en_US.UTF-8"
-# One home for every user, with and without a name: caches of Hugging Face, Triton, vLLM and flashinfer follow it.
+# One home for every user, named or not: caches of Hugging Face, Triton, vLLM and flashinfer are below it.
 ENV HOME="/home/user"
 # A name for users without one: Python's getpass.getuser() fails otherwise.
 ENV LOGNAME="user"
-# What is installed on top cannot move the stack: pip and uv refuse other versions, and say so.
+# Packages installed later cannot change the stack: pip and uv reject other versions.
 ENV PIP_CONSTRAINT="/opt/imagegen/constraints.txt"
 ENV UV_CONSTRAINT="/opt/imagegen/constraints.txt"
 # Quoting is shown to whoever reads the golden file.

@@ -27,7 +27,7 @@ from imagegen.core.errors import EngineError, LostEngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers.image import local_tags
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.embedded_engine import debs
 from imagegen.run.engine import Engine, connection

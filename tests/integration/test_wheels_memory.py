@@ -165,7 +165,7 @@ def bench(tmp_path: Path, requirements: list[Path], toolkit: dict[str, str]) -> 
             tar.add(tmp_path / "member", f"heavy-1.0/{name}")
     for wheel in requirements:
         (sources / wheel.name).symlink_to(wheel)
-    spec = {"format": 1, "name": "heavy", "version": "1.0", "source": "heavy-1.0.tar.gz", "patches": [], "units": UNITS}
+    spec = {"format": 2, "name": "heavy", "version": "1.0", "source": "heavy-1.0.tar.gz", "units": UNITS}
     spec |= {"build_requires": [wheel.name for wheel in requirements], "modules": ["heavy"], "epoch": 1_700_000_000}
     yield Bench(tmp_path, {**spec, "env": toolkit, "jobs": "MAX_JOBS", "threads": None})
     shutil.rmtree(tmp_path / "work", ignore_errors=True)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from imagegen.cli import build_command
 from imagegen.cli.app import App
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine

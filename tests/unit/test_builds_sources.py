@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from imagegen.core.config import Settings
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import LockedPatch
 from imagegen.wheels.builds.sources import require_sources
@@ -24,7 +26,8 @@ def look(room: Path, archive: bytes, *patches: bytes) -> None:
         for number, patch in enumerate(patches)
     )
     source = replace(BUILD.source, sha256=store.write(archive).removeprefix("sha256:"), size=len(archive))
-    require_sources(replace(BUILD, source=source, patches=held), store)
+    settings = Settings.from_environment({"HOME": str(room), "PATH": os.defpath})
+    require_sources(replace(BUILD, source=source, patches=held), store, settings)
 
 
 def stating(text: str) -> bytes:
@@ -35,10 +38,25 @@ def test_sources_that_take_their_patches_pass(tmp_path: Path) -> None:
     look(tmp_path, packed({"setup.py": SETUP}), PATCH)
 
 
-def test_a_patch_that_does_not_apply_is_told_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        (PATCH.replace(b" one", b" else"), "0.patch: error: patch failed: setup.py:1"),
+        (PATCH.replace(b"setup.py", b"gone.py"), "gone.py: No such file"),
+        (PATCH.replace(b"b/setup.py", b"../../setup.py"), "0.patch"),
+        (b"--- a/setup.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", "removes or renames setup.py"),
+        (b"no patch\n", "0.patch"),
+        (b"", "0.patch"),
+    ],
+)
+def test_a_patch_that_does_not_apply_is_refused_with_its_name(tmp_path: Path, patch: bytes, why: str) -> None:
     with raises("source-build-sources-invalid") as caught:
-        look(tmp_path, packed({"setup.py": b"else\n"}), PATCH)
-    assert "0.patch:3: line 1 of setup.py is not what the hunk expects: 'else'" in str(caught.value)
+        look(tmp_path, packed({"setup.py": SETUP}), patch)
+    assert why in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_patch_that_was_applied_before_is_refused(tmp_path: Path) -> None:
     with raises("source-build-sources-invalid"):
         look(tmp_path, packed({"setup.py": SETUP}), PATCH, PATCH)
 

@@ -48,7 +48,7 @@ def pinned(name: str, version: str, *via: str, because: str | None = None, size:
 
 def stack(*wheels: LockedWheel, builds: tuple[LockedBuild, ...] = (), **more: Any) -> Lock:
     ordered = tuple(sorted(wheels, key=lambda each: each.name))
-    return replace(LOCK, axes={**LOCK.axes, "cuda": "cu130"}, wheels=ordered, builds=builds, winners=(), **more)
+    return replace(LOCK, axes={**LOCK.axes, "cuda": "cu130"}, wheels=ordered, builds=builds, file_conflicts=(), **more)
 
 
 def recorded(locked: Lock) -> Lock:

@@ -20,7 +20,7 @@ from imagegen.core.errors import SmokeError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
-from imagegen.incontainer.suite.table import CHECKS
+from imagegen.incontainer.smoke.table import CHECKS
 from imagegen.run.smoke import Result
 from imagegen.supply.export import export, run_image
 from imagegen.supply.export.results import read_results

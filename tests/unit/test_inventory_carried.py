@@ -15,7 +15,7 @@ from imagegen.core.store import Store, digest_of, upkeep
 from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.carried import known, take
 from imagegen.image.layers import watch
-from imagegen.plan.lock.model import Lock, LockedGpus, Winner
+from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.elf_samples import make_elf
 from tests.unit import test_inventory_cell as inventory
 from tests.unit.test_inventory_cell import cell_of
@@ -28,8 +28,8 @@ settings, store, rootfs = inventory.settings, inventory.store, inventory.rootfs
 def lock(store: Store, tmp_path: Path) -> Lock:
     one = locked(store, tmp_path, "one", {"s.so": make_elf(), "one/_c.so": make_elf(needed=["libabsent.so.1"])})
     two = locked(store, tmp_path, "two", {"s.so": make_elf(exported=["two"]), "two.py": b"x = 1\n"})
-    winners = (Winner("s-is-twos", "two", ("one",), "*/site-packages/s.so", "b"),)
-    return replace(lock_of(one, two), winners=winners, gpu=LockedGpus(("9.0",), "580.65.06"))
+    file_conflicts = (FileConflict("s-is-twos", "two", ("one",), "*/site-packages/s.so", "b"),)
+    return replace(lock_of(one, two), file_conflicts=file_conflicts, gpu=LockedGpus(("9.0",), "580.65.06"))
 
 
 @pytest.fixture

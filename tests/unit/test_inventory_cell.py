@@ -1,4 +1,4 @@
-"""A cell's lock as what an audit is about: packages without the files that winners replace, base, GPUs, imports."""
+"""A cell's lock as what an audit is about: packages without the files that overrides leave out, base, GPUs, imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inventory import cell as cells
-from imagegen.plan.lock.model import LockedGpus, Winner
+from imagegen.plan.lock.model import FileConflict, LockedGpus
 from imagegen.plan.matrix.model import Cell, Declarations
 from tests.elf_samples import make_elf
 from tests.unit import test_layers_assemble as assembled
@@ -47,11 +47,11 @@ def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, settings: Settings) -> None:
     one = locked(store, tmp_path, "one", {"s.so": make_elf(), "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
     two = locked(store, tmp_path, "two", {"s.so": make_elf(exported=["two"])})
-    winners = (
-        Winner("s-is-twos", "two", ("one",), "*/site-packages/s.so", "b"),
-        Winner("tool-is-twos", "two", ("one",), "/opt/venv/bin/*", "b"),
+    file_conflicts = (
+        FileConflict("s-is-twos", "two", ("one",), "*/site-packages/s.so", "b"),
+        FileConflict("tool-is-twos", "two", ("one",), "/opt/venv/bin/*", "b"),
     )
-    lock = replace(lock_of(one, two), winners=winners, gpu=LockedGpus(("9.0",), "580.65.06"))
+    lock = replace(lock_of(one, two), file_conflicts=file_conflicts, gpu=LockedGpus(("9.0",), "580.65.06"))
     subject = cells.subject(lock, cell_of("13.0", one=("one", "one.deep")), store, settings, Quiet())
     assert (subject.name, subject.python, subject.driver, subject.gpus) == (lock.cell, "3.11", "580.65.06", (GPU,))
     assert subject.cuda is True

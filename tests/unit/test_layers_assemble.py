@@ -29,7 +29,7 @@ from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sizes import layer_sizes, package_sizes, shared
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Winner
+from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
 from tests.wheels import make_wheel
@@ -206,13 +206,13 @@ def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_pat
 
 
 @pytest.mark.usefixtures("_a_base")
-def test_the_winners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, settings: Settings) -> None:
+def test_the_owners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, settings: Settings) -> None:
     wheels = [locked(store, tmp_path, name, {"s.py": name.encode(), f"{name}.py": b""}) for name in ("one", "two")]
     lock = lock_of(*wheels)
     with pytest.raises(OwnershipErrors):
         assembling.assemble(lock, store, settings, Quiet())
     keys = {part.key for part in plan(lock)}
-    lock = replace(lock, winners=(Winner("r", "two", ("one",), "*/site-packages/s.py", "b"),))
+    lock = replace(lock, file_conflicts=(FileConflict("r", "two", ("one",), "*/site-packages/s.py", "b"),))
     assert len({part.key for part in plan(lock)} - keys) == 1, "the layer that leaves out, and no other, is another"
     built = assembling.assemble(lock, store, settings, Quiet())
     found: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Two packages, one path: kept once, given to the winner, or refused."""
+"""Two packages, one path: kept once, given to the owner, or refused."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from imagegen.core.errors import LockError
 from imagegen.image.layers.ownership import OwnershipErrors, left_out, losers
 from imagegen.plan.lock import file as lock_file
 from imagegen.plan.lock import freshness
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Winner, winners_among
-from imagegen.plan.matrix.rule import WinnerRule
+from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel, file_conflicts_among
+from imagegen.plan.matrix.rule import FileConflictRule
 from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL, complaint, load
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 REFUSED = "refused: names the path and both packages"
-RULE = WinnerRule("cv2-headless", "headless", ("full",), "*/site-packages/cv2/*", "b", "s", "2026-11-21")
+RULE = FileConflictRule("cv2-headless", "headless", ("full",), "*/site-packages/cv2/*", "b", "s", "2026-11-21")
 WINNERS = """\
-winners:
+file_conflicts:
   cv2-headless:
-    winner: headless
+    owner: headless
     over: [full]
     paths: "*/site-packages/cv2/*"
     because: b
@@ -31,7 +31,7 @@ winners:
 """
 
 
-def lock_of(*names: str, winners: tuple[Winner, ...] = ()) -> Lock:
+def lock_of(*names: str, file_conflicts: tuple[FileConflict, ...] = ()) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     uv, *wheels = (
@@ -50,7 +50,7 @@ def lock_of(*names: str, winners: tuple[Winner, ...] = ()) -> Lock:
         wheels=tuple(wheels),
         env=(),
         record=None,
-        winners=winners,
+        file_conflicts=file_conflicts,
     )
 
 
@@ -118,7 +118,7 @@ def test_a_thousand_clashes_of_two_packages_are_one_error() -> None:
 @pytest.mark.fault(
     "Wheels", "two packages with one path, and a sourced rule", "only the file of the selected package is in the image"
 )
-def test_a_rule_names_the_winner() -> None:
+def test_a_rule_names_the_owner() -> None:
     contents = {
         "full": {f"{SITE}/cv2/__init__.py": "aa -", f"{SITE}/other.py": "cc -"},
         "headless": {f"{SITE}/cv2/__init__.py": "bb -", f"{SITE}/cv2/more.py": "dd -"},
@@ -126,7 +126,7 @@ def test_a_rule_names_the_winner() -> None:
     lock = lock_of(*contents)
     with pytest.raises(OwnershipErrors):
         losers(lock, contents)
-    lock = replace(lock, winners=winners_among([RULE], lock.wheels))
+    lock = replace(lock, file_conflicts=file_conflicts_among([RULE], lock.wheels))
     assert losers(lock, contents) == {"full": frozenset({f"{SITE}/cv2/__init__.py"})}
     assert left_out(lock, "full", contents["full"]) == losers(lock, contents)["full"]
     assert left_out(lock, "headless", contents["headless"]) == frozenset()
@@ -138,54 +138,56 @@ def test_a_rule_names_the_winner() -> None:
 def test_a_rule_cannot_lose_files() -> None:
     contents = {"full": {f"{SITE}/cv2/only.py": "aa -"}, "headless": {f"{SITE}/cv2/__init__.py": "bb -"}}
     lock = lock_of(*contents)
-    lock = replace(lock, winners=winners_among([RULE], lock.wheels))
+    lock = replace(lock, file_conflicts=file_conflicts_among([RULE], lock.wheels))
     with pytest.raises(OwnershipErrors, match="would be in no package") as caught:
         losers(lock, contents)
     assert "only.py" in str(caught.value) and "cv2-headless" in str(caught.value)
-    back = replace(RULE, id="back", winner="full", over=("headless",))
-    lock = replace(lock, winners=winners_among([RULE, back], lock.wheels))
+    back = replace(RULE, id="back", owner="full", over=("headless",))
+    lock = replace(lock, file_conflicts=file_conflicts_among([RULE, back], lock.wheels))
     with pytest.raises(OwnershipErrors, match="would be in no package"):
         losers(lock, {name: {f"{SITE}/cv2/x": name} for name in ("full", "headless")})
 
 
 def test_a_lock_says_whose_record_is_not_believed(tmp_path: Path) -> None:
     wheel = f"{{file: x-1.0-py3-none-any.whl, sha256: '{'0' * 64}', because: b, source: s, date: '2026-11-21'}}"
-    cell = load(tmp_path, SMALL, f"misrecorded:\n  x: {wheel}\n").cells()[0]
+    cell = load(tmp_path, SMALL, f"record_exceptions:\n  x: {wheel}\n").cells()[0]
     lock = replace(lock_of("x"), inputs=cell.inputs)
-    assert freshness.stale(lock, cell) == ("misrecorded",)
-    lock = replace(lock, wheels=(replace(lock.wheels[0], misrecorded="b"),))
+    assert freshness.stale(lock, cell) == ("record-exceptions",)
+    lock = replace(lock, wheels=(replace(lock.wheels[0], record_exception="b"),))
     assert freshness.stale(lock, cell) == ()
     assert lock_file.loads(lock_file.dumps(lock)) == lock
-    assert 'misrecorded = "b"' in lock_file.dumps(lock)
+    assert 'record-exception = "b"' in lock_file.dumps(lock)
 
 
-def test_a_lock_holds_the_winners_that_it_needs(tmp_path: Path) -> None:
-    assert winners_among([RULE], lock_of("headless", "other").wheels) == ()
+def test_a_lock_holds_the_overrides_that_it_needs(tmp_path: Path) -> None:
+    assert file_conflicts_among([RULE], lock_of("headless", "other").wheels) == ()
     cell = load(tmp_path, SMALL, WINNERS).cells()[0]
-    assert cell.winners == (RULE,)
+    assert cell.file_conflicts == (RULE,)
     without = replace(lock_of("full"), inputs=cell.inputs)
-    assert "winner" not in lock_file.dumps(without)
+    assert "file-conflict" not in lock_file.dumps(without)
     assert freshness.stale(without, cell) == ()
     lock = replace(lock_of("full", "headless"), inputs=cell.inputs)
-    assert freshness.stale(lock, cell) == ("winners",)
-    lock = replace(lock, winners=winners_among(cell.winners, lock.wheels))
+    assert freshness.stale(lock, cell) == ("file-conflicts",)
+    lock = replace(lock, file_conflicts=file_conflicts_among(cell.file_conflicts, lock.wheels))
     assert freshness.stale(lock, cell) == ()
     text = lock_file.dumps(lock)
     assert lock_file.loads(text) == lock
     assert 'over = ["full"]' in text
-    assert lock_file.inputs_hash(lock) != lock_file.inputs_hash(replace(lock, winners=()))
+    assert lock_file.inputs_hash(lock) != lock_file.inputs_hash(replace(lock, file_conflicts=()))
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [('"headless"', '"absent"'), ('over = ["full"]', 'over = ["absent"]'), ('"*/site', '"site'), ('"cv2-', '"../')],
 )
-def test_a_winner_written_by_hand_is_checked(before: str, after: str) -> None:
-    lock = lock_of("full", "headless", winners=(Winner("cv2-headless", "headless", ("full",), RULE.paths, "b"),))
-    head, winner, tail = lock_file.dumps(lock).partition("[[winner]]")
+def test_an_override_written_by_hand_is_checked(before: str, after: str) -> None:
+    lock = lock_of(
+        "full", "headless", file_conflicts=(FileConflict("cv2-headless", "headless", ("full",), RULE.paths, "b"),)
+    )
+    head, header, tail = lock_file.dumps(lock).partition("[[file-conflict]]")
     assert before in tail
     with pytest.raises(LockError):
-        lock_file.loads(head + winner + tail.replace(before, after, 1))
+        lock_file.loads(head + header + tail.replace(before, after, 1))
 
 
 @pytest.mark.parametrize(
@@ -205,8 +207,12 @@ def test_a_faulty_rule_is_refused_with_its_line(tmp_path: Path, before: str, aft
     assert "1.yaml:" in told
 
 
-def test_a_winner_may_win_in_some_of_its_releases_only() -> None:
+def test_an_override_may_apply_to_some_releases_only() -> None:
     wheels = lock_of("full", "headless").wheels
     version = next(wheel.version for wheel in wheels if wheel.name == "headless")
-    assert winners_among([replace(RULE, versions=f"<={version}")], wheels) == winners_among([RULE], wheels) != ()
-    assert winners_among([replace(RULE, versions=f">{version}")], wheels) == ()
+    assert (
+        file_conflicts_among([replace(RULE, versions=f"<={version}")], wheels)
+        == file_conflicts_among([RULE], wheels)
+        != ()
+    )
+    assert file_conflicts_among([replace(RULE, versions=f">{version}")], wheels) == ()

@@ -24,7 +24,7 @@ from imagegen.image.layers import bytecode, support
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.plan import plan
-from imagegen.incontainer.preflight import image as reader
+from imagegen.incontainer.preflight.model import image_from_json
 from imagegen.plan import matrix
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock, LockedGit, LockedGpus, LockedSdist
@@ -84,7 +84,7 @@ def test_the_programs_run_under_the_bases_interpreter_and_see_nothing_of_the_use
 def test_every_module_has_byte_code(store: Store) -> None:
     found = top(assembled.lock_of(), store)
     modules = {name for name in found if name.startswith("opt/imagegen/preflight/") and name.endswith(".py")}
-    assert "opt/imagegen/preflight/checks/driver.py" in modules
+    assert "opt/imagegen/preflight/gpu_checks.py" in modules
     assert len(modules) == len([name for name in found if name.endswith(".pyc")])
 
 
@@ -104,7 +104,7 @@ def test_the_facts_say_which_gpus_and_which_driver() -> None:
 
 def test_what_the_image_reads_is_what_was_written() -> None:
     file = next(file for file in support.files(CUDA) if file.path.endswith("image.json"))
-    assert reader.from_json(json.loads(file.content)) == support.image_facts(CUDA)
+    assert image_from_json(json.loads(file.content)) == support.image_facts(CUDA)
 
 
 def test_the_config_starts_with_the_entrypoint_and_the_labels_have_the_floor() -> None:

@@ -18,7 +18,7 @@ from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory.cell import blobs
 from imagegen.image.layers import layer, watch
 from imagegen.image.layers.archive import Archive, Entry
-from imagegen.plan.lock.model import Lock, LockedWheel, Winner
+from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
@@ -96,11 +96,11 @@ def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_
 def test_files_that_no_layer_holds_are_seen_too(
     store: Store, tmp_path: Path, settings: Settings, read: list[str]
 ) -> None:
-    """A winner's file is in place of the others', and of equal files in one layer there is one."""
+    """The file of an override is in place of the others', and of equal files in one layer there is one."""
     wheels = [
         locked(store, tmp_path, name, {"lib.so": LIBRARY, "s.so": LIBRARY + name.encode()}) for name in ("one", "two")
     ]
-    lock = replace(lock_of(*wheels), winners=(Winner("r", "two", ("one",), "*/site-packages/s.so", "b"),))
+    lock = replace(lock_of(*wheels), file_conflicts=(FileConflict("r", "two", ("one",), "*/site-packages/s.so", "b"),))
     assemble(lock, store, settings, Quiet())
     assert sorted(name for name in read if name.endswith(".so")) == ["lib.so", "lib.so", "s.so", "s.so"]
     for wheel in wheels:

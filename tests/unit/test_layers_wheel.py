@@ -242,17 +242,17 @@ def test_longer_hashes_and_hex_are_verified(tmp_path: Path, algorithm: str, enco
 def test_a_rule_may_say_that_a_record_is_not_to_be_believed(tmp_path: Path) -> None:
     record = "demo/__init__.py,sha256=AAAA,7\n"
     path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, record=record)
-    with pytest.raises(WheelError, match=r"`misrecorded:` in the matrix"):
+    with pytest.raises(WheelError, match=r"`record_exceptions:` in the matrix"):
         open_all(path)
     digest = hashlib.sha256(b"x = 1\n").digest()
-    with Wheel(path, FILENAME, misrecorded=True) as wheel:
+    with Wheel(path, FILENAME, ignore_record=True) as wheel:
         assert wheel.members["demo/__init__.py"].sha256 == digest.hex()
         assert wheel.read("demo/__init__.py") == b"x = 1\n"
         files = {file.path.rpartition("/")[2]: b"".join(file.chunks()) for file in installation(wheel, "3.11")}
     assert base64.urlsafe_b64encode(digest).rstrip(b"=") in files["RECORD"]
     path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, add_unrecorded)
     with pytest.raises(WheelError, match="RECORD lacks a member"):
-        Wheel(path, FILENAME, misrecorded=True)
+        Wheel(path, FILENAME, ignore_record=True)
 
 
 @pytest.mark.fault("Wheels", "RECORD with a member that the wheel lacks", WHOLE)

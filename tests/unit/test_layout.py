@@ -60,7 +60,7 @@ ORDER = [
     "app",
     "cli",
 ]
-PROGRAMS = ("suite", "preflight", "worker")  # of incontainer
+PROGRAMS = ("smoke", "preflight", "worker")  # of incontainer
 SOURCES = sorted(
     path
     for path in PACKAGE.rglob("*.py")

@@ -130,7 +130,7 @@ def test_a_mirror_of_ones_own_has_it(tmp_path: Path, made: tuple[bytes, LockedIn
     data, locked = made
     store = Store(tmp_path / "store")
     store.write(data)
-    of_312 = replace(OF_312, interpreter=locked, wheels=(), builds=(), winners=(), record=None)
+    of_312 = replace(OF_312, interpreter=locked, wheels=(), builds=(), file_conflicts=(), record=None)
     (listing, *_) = mirror.listings(of_312, store)
     assert locked.file and locked.file.filename in {name for name, _ in listing.files}
     only = replace(listing, files=tuple(each for each in listing.files if each[0] == locked.file.filename))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.incontainer.preflight import words
-from imagegen.incontainer.preflight.checks import driver
+from imagegen.incontainer.preflight import formatting
+from imagegen.incontainer.preflight.gpu_checks import FIRST_DRIVER
 from imagegen.incontainer.preflight.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
 from imagegen.incontainer.preflight.table import CHECKS, Check, Row, examine
 
@@ -38,7 +38,7 @@ def test_a_good_machine_has_no_findings() -> None:
     assert found(CPU, Machine({}, shm=SHM)) == []
 
 
-# What is odd -> the check that says so, how bad it is, and words that must be in it.
+# What is odd -> the check that says so, how bad it is, and formatting that must be in it.
 CASES: dict[str, tuple[Image, dict[str, Any], tuple[str, str], tuple[str, ...]]] = {
     # NVIDIA, "Minor Version Compatibility": CUDA 13.x needs a driver of at least 580.
     "driver too old": (HOPPER, {"driver": "570.124.06"}, ("driver", "error"), ("570.124.06", "580.65.06", "13.0")),
@@ -227,20 +227,20 @@ def test_a_check_that_fails_is_a_note_and_the_worst_comes_first() -> None:
 
 
 def test_the_greeting_is_short_and_ascii() -> None:
-    assert words.greeting(HOPPER, GOOD, []).splitlines() == [
+    assert formatting.banner(HOPPER, GOOD, []).splitlines() == [
         "imagegen: hopper-vllm-cu130-py311 (vllm 0.24.0, torch 2.11.0) on NVIDIA H200 (9.0), driver 580.159.04",
         "imagegen: /opt/imagegen/doctor says more; IMAGEGEN_PREFLIGHT=0 silences this",
     ]
-    assert "8 x NVIDIA H200 (9.0), driver" in words.greeting(HOPPER, GOOD._replace(gpus=(H200,) * 8), [])
+    assert "8 x NVIDIA H200 (9.0), driver" in formatting.banner(HOPPER, GOOD._replace(gpus=(H200,) * 8), [])
     odd = Finding("x", "warning", "caf\u00e9 \U0001f40d \x1b[31m", "f")
-    assert "warning: caf\\xe9 \\U0001f40d \\x1b[31m" in words.greeting(HOPPER, GOOD, [odd])
+    assert "warning: caf\\xe9 \\U0001f40d \\x1b[31m" in formatting.banner(HOPPER, GOOD, [odd])
     note = Finding("x", "note", "not worth a line", "f")
-    assert "not worth" not in words.greeting(HOPPER, GOOD, [note])
+    assert "not worth" not in formatting.banner(HOPPER, GOOD, [note])
 
 
 @given(st.text(max_size=200))
 def test_whatever_is_said_is_printable_ascii(text: str) -> None:
-    shown = words.ascii_only(text)
+    shown = formatting.ascii_only(text)
     assert all(char == "\n" or " " <= char <= "~" for char in shown)
     assert shown.count("\n") == text.count("\n")
 
@@ -259,7 +259,7 @@ def test_what_is_no_version_is_never_older(one: str, two: str) -> None:
 
 
 def test_drivers_of_toolkits_rise_with_them() -> None:
-    rows = [(numbers(cuda), numbers(first)) for cuda, first in driver.FIRST_DRIVER.items()]
+    rows = [(numbers(cuda), numbers(first)) for cuda, first in FIRST_DRIVER.items()]
     assert rows == sorted(rows)
     assert [first for _, first in rows] == sorted(first for _, first in rows)
 
@@ -267,10 +267,10 @@ def test_drivers_of_toolkits_rise_with_them() -> None:
 def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:
     rows = (Row("shm", "warning", "it is large enough"), Row("home", "ok", "it can be written"))
     findings = (Finding("shm", "warning", "64 MiB", "--ipc=host"), Finding("shm", "note", "old", "update"))
-    text = words.table(rows, findings)
+    text = formatting.table(rows, findings)
     assert "it is large enough" not in text
     first, *_ = text.splitlines()
     assert first.split(maxsplit=2) == ["warning", "shm", "64 MiB"]
     for shown in ("it can be written", "fix: --ipc=host", "old", "fix: update"):
         assert text.count(shown) == 1
-    assert all(len(line) <= 80 and line == line.rstrip() for line in words.table(rows, findings).splitlines())
+    assert all(len(line) <= 80 and line == line.rstrip() for line in formatting.table(rows, findings).splitlines())

@@ -112,7 +112,7 @@ def test_a_greeting_that_hangs_is_not_waited_for(image: Path) -> None:
     assert time.monotonic() - start > 0.3
 
 
-@pytest.mark.parametrize("broken", ["image.json", "preflight/words.py", "preflight/__init__.py"])
+@pytest.mark.parametrize("broken", ["image.json", "preflight/formatting.py", "preflight/__init__.py"])
 def test_a_broken_preflight_keeps_nobody_from_the_command(run: Run, image: Path, broken: str) -> None:
     (image / broken).write_text("{")
     done = run("sh", "-c", "echo out; exit 3")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.store import Store
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import Report, Result

@@ -28,7 +28,7 @@ from imagegen.plan.lock.model import LOCAL, File, LockedPatch
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.dockerfile import Instruction, instructions
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD
+from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD, packed
 from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
 from tests.unit.test_store import put_image
 
@@ -103,9 +103,11 @@ def mount_of(run: Instruction, kind: str) -> str:
 
 
 def test_the_folder_of_the_builds(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
     store = Store(tmp_path / "store")
-    source, needed = store.write(b"source"), store.write(b"setuptools")
-    patch = store.write(b"--- a\n+++ b\n")
+    archive = packed({"setup.py": b"one\n"})
+    source, needed = store.write(archive), store.write(b"setuptools")
+    patch = store.write(b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-one\n+two\n")
     build = replace(
         BUILD,
         source=replace(BUILD.source, sha256=source.removeprefix("sha256:")),
@@ -114,20 +116,20 @@ def test_the_folder_of_the_builds(tmp_path: Path) -> None:
     )
     before = os.umask(0o077)
     try:
-        recipe.write_builds([build], {build.name: RECIPE}, tmp_path / "builds", store)
+        recipe.write_builds([build], {build.name: RECIPE}, tmp_path / "builds", store, settings)
     finally:
         os.umask(before)
     of_build = tmp_path / "builds" / "demo-ext"
     assert sorted(path.name for path in of_build.iterdir()) == [
-        *("arches.patch", "demo_ext-1.0.tar.gz", "setuptools-80.9.0-py3-none-any.whl", "spec.json")
+        *("demo_ext-1.0.tar.gz", "patched", "setuptools-80.9.0-py3-none-any.whl", "spec.json")
     ]
-    assert (of_build / "demo_ext-1.0.tar.gz").read_bytes() == b"source"
+    assert (of_build / "demo_ext-1.0.tar.gz").read_bytes() == archive
+    assert (of_build / "patched" / "setup.py").read_text() == "two\n"
     assert json.loads((of_build / "spec.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "name": "demo-ext",
         "version": "1.0",
         "source": "demo_ext-1.0.tar.gz",
-        "patches": ["arches.patch"],
         "build_requires": ["setuptools-80.9.0-py3-none-any.whl"],
         "env": {"TORCH_CUDA_ARCH_LIST": "9.0;12.0"},
         "jobs": "MAX_JOBS",
@@ -151,8 +153,8 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
     sources = tmp_path / "my-ext"
     sources.mkdir()
     (sources / "setup.py").touch()
-    packed = git.pack(sources, "demo-ext-1.0", store)
-    source = File("demo_ext-1.0.tar.gz", packed.size, packed.digest.removeprefix("sha256:"), LOCAL)
+    made = git.pack(sources, "demo-ext-1.0", store)
+    source = File("demo_ext-1.0.tar.gz", made.size, made.digest.removeprefix("sha256:"), LOCAL)
     lock = replace(WITH_BUILD, builds=(replace(BUILD, source=source, build_requires=()),))
     one = store.write(b"a wheel")
     small = replace(WITH_BUILD.uv, file=replace(WITH_BUILD.uv.file, sha256=one.removeprefix("sha256:"), size=7))

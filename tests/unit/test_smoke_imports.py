@@ -21,9 +21,9 @@ import imagegen.incontainer
 HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
-from suite import elf, stub  # noqa: E402
-from suite.checks import imports  # noqa: E402
-from suite.program import Failed, Spec  # noqa: E402
+from smoke import elf, stub  # noqa: E402
+from smoke.checks import imports  # noqa: E402
+from smoke.program import Failed, Spec  # noqa: E402
 
 FUNCTIONS = ["cuMemMap", "cuTensorMapEncodeTiled"]
 ONLY_ONCE = """

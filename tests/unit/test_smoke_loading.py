@@ -19,9 +19,9 @@ import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
 
-from suite import elf, forks, stub
-from suite.checks import loading
-from suite.program import Failed, Spec
+from smoke import elf, forks, stub
+from smoke.checks import loading
+from smoke.program import Failed, Spec
 
 NOTHING = "int nothing;"
 

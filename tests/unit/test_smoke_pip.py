@@ -12,8 +12,8 @@ import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))
 
-from suite import stub
-from suite.checks import pip
+from smoke import stub
+from smoke.checks import pip
 
 
 @pytest.mark.parametrize(

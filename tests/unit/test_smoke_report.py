@@ -22,8 +22,8 @@ from imagegen.audit import shipped
 from imagegen.cli.report import print_report
 from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Quiet
-from imagegen.incontainer import SUITE
-from imagegen.incontainer.suite.table import CHECKS, applicable
+from imagegen.incontainer import SMOKE
+from imagegen.incontainer.smoke.table import CHECKS, applicable
 from imagegen.plan.lock.model import File, Lock, LockedBase, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
@@ -205,10 +205,10 @@ def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has
 
 def test_the_suite_travels_whole_and_alone() -> None:
     copied = files(spec(lock_of({"torch": "2"}), Declarations({"torch": ("torch",)}, {}, {"apex": "It is on GitHub."})))
-    home = SUITE
+    home = SMOKE
     assert set(copied) == {
         f"{ROOT}/spec.json",
-        *(f"{ROOT}/suite/{path.relative_to(home)}" for path in home.rglob("*.py")),
+        *(f"{ROOT}/smoke/{path.relative_to(home)}" for path in home.rglob("*.py")),
     }
     told = json.loads(copied[f"{ROOT}/spec.json"])
     assert told == {

@@ -23,14 +23,14 @@ from imagegen.run.smoke import numerics
 HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
-from suite import runner  # noqa: E402
-from suite.arch import arch_names, dotted, runs_on, targets  # noqa: E402
-from suite.checks.versions import canonical_version, compare  # noqa: E402
-from suite.program import Failed, Findings, Skipped, Spec, answer, compile_targets  # noqa: E402
-from suite.table import CHECKS, Check, applicable  # noqa: E402
+from smoke import runner  # noqa: E402
+from smoke.arch import arch_names, dotted, runs_on, targets  # noqa: E402
+from smoke.checks.versions import canonical_version, compare  # noqa: E402
+from smoke.program import Failed, Findings, Skipped, Spec, answer, compile_targets  # noqa: E402
+from smoke.table import CHECKS, Check, applicable  # noqa: E402
 
 SPEC = Spec("cpu", "3.11", sys.prefix, {}, {}, {})
-PROGRAMS = sorted((HOME / "suite" / "checks").glob("[a-z]*.py"))
+PROGRAMS = sorted((HOME / "smoke" / "checks").glob("[a-z]*.py"))
 
 
 def run(code: str, timeout: int = 20) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
         "overrides": {},
     }
     spec.write_text(json.dumps(fields))
-    argv = [sys.executable, "-m", "suite.runner", str(spec)]
+    argv = [sys.executable, "-m", "smoke.runner", str(spec)]
     lines = subprocess.run([*argv, "imports", "pip-check", "sb3"], cwd=HOME, capture_output=True, check=True).stdout
     results = [json.loads(line) for line in lines.splitlines()]
     assert [result["check"] for result in results] == ["imports", "pip-check"]  # no sb3-contrib in this lock
@@ -189,7 +189,7 @@ def test_measurements_run_where_they_are_named_alone() -> None:
     assert applicable((), numerics.CHECKS) == ()
 
 
-@pytest.mark.parametrize("path", sorted((HOME / "suite").rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((HOME / "smoke").rglob("*.py")), ids=lambda path: path.stem)
 def test_the_suite_keeps_to_python_310(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 10))
 

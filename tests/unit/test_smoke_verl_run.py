@@ -14,8 +14,8 @@ import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `suite` is copied to
 
-from suite import program, verl_run
-from suite.table import CHECKS
+from smoke import program, verl_run
+from smoke.table import CHECKS
 
 VARIANT = verl_run.Variant(steps=4, rise=0.09)
 

@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def command(place: Path, do: str, **change: Any) -> list[str]:
-    spec = {"format": 1, "name": "it", "version": "1.0", "source": "it-1.0.tar.gz", "patches": [], "units": 3}
+    spec = {"format": 2, "name": "it", "version": "1.0", "source": "it-1.0.tar.gz", "units": 3}
     spec |= {"build_requires": [], "env": {"DO": do}, "modules": ["it"], "epoch": EPOCH, "jobs": "JOBS"} | change
     (place / "spec.json").write_text(json.dumps(spec))
     folders = ["--sources", str(place / "sources"), "--work", str(place / "work"), "--out", str(place / "out")]
@@ -156,9 +156,9 @@ def test_what_a_backend_leaves_running_does_not_hold_the_build(place: Path) -> N
     ("change", "why"),
     [
         ({"source": "other.tar.gz"}, r"other\.tar\.gz is not in"),
-        ({"patches": ["../x"]}, "'../x' is no file name"),
+        ({"build_requires": ["../x"]}, "'../x' is no file name"),
         ({"build_requires": ["x.whl"]}, r"x\.whl is not in"),
-        ({"format": 2}, "format 2 is not known"),
+        ({"format": 1}, "format 1 is not known"),
         ({"epoch": "1"}, "epoch must be a int"),
     ],
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from imagegen.incontainer.worker import units
 from imagegen.incontainer.worker.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
-from imagegen.incontainer.worker.memory import family, machine, own_group
-from imagegen.incontainer.worker.units import Count
+from imagegen.incontainer.worker.memory import machine, own_cgroup, process_tree
+from imagegen.incontainer.worker.units import UnitCounter
 
 MB = 1 << 20
 MEMINFO = (
@@ -49,9 +49,9 @@ def test_a_limit_of_a_group_above_counts_in_version_2(tmp_path: Path) -> None:
         "sys/a/cpu.max": "150000 100000\n",
     }
     proc = tree(tmp_path, "0::/a/b\n", V2, files)
-    group = own_group(proc)
+    group = own_cgroup(proc)
     assert group is not None
-    assert (group.limit(), group.room(), group.kills(), group.peak()) == (1000 * MB, 450 * MB, 2, 300 * MB)
+    assert (group.limit(), group.headroom(), group.kills(), group.peak()) == (1000 * MB, 450 * MB, 2, 300 * MB)
     assert machine(proc, tmp_path / "sys") == {
         "cores": len(os.sched_getaffinity(0)),  # the quota is of a group above
         "memory": 1000 * MB,
@@ -72,9 +72,9 @@ def test_version_1_says_the_limits_that_a_container_cannot_see(tmp_path: Path) -
         "sys/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
     }
     proc = tree(tmp_path, "4:cpu,memory:/docker/abc\n0::/\n", V1.replace("INSIDE", "/docker/abc") + V2, files)
-    group = own_group(proc)
+    group = own_cgroup(proc)
     assert group is not None and group.version == 1
-    assert (group.limit(), group.room(), group.kills(), group.peak()) == (700 * MB, None, 1, 20 * MB)
+    assert (group.limit(), group.headroom(), group.kills(), group.peak()) == (700 * MB, None, 1, 20 * MB)
     assert machine(proc, tmp_path / "sys")["swap"] == 2048 << 10
 
 
@@ -82,14 +82,14 @@ def test_a_group_that_a_mount_does_not_show_is_read_at_the_mount(tmp_path: Path)
     proc = tree(
         tmp_path, "4:memory:/elsewhere\n", V1.replace("INSIDE", "/docker"), {"sys/memory/memory.limit_in_bytes": "5\n"}
     )
-    group = own_group(proc)
+    group = own_cgroup(proc)
     assert group is not None and group.limit() == 5
 
 
 @pytest.mark.parametrize(("cgroup", "mounts"), [("", ""), ("0::/\n", V2), ("4:memory:/\n", "")])
 def test_without_a_group_the_machine_itself_counts(tmp_path: Path, cgroup: str, mounts: str) -> None:
     proc = tree(tmp_path, cgroup, mounts, {"sys/cgroup.procs": ""})
-    assert own_group(proc) is None
+    assert own_cgroup(proc) is None
     found = machine(proc, tmp_path / "sys")
     assert (found["memory"], found["available"], found["limit"]) == (16000000 << 10, 12000000 << 10, None)
 
@@ -104,14 +104,14 @@ def test_a_quota_of_cpu_time_is_less_than_its_cores(tmp_path: Path) -> None:
 def test_this_machine_has_memory_and_this_process_is_of_its_own_family() -> None:
     found = machine()
     assert 0 < (found["available"] or 0) <= (found["memory"] or 0) and (found["cores"] or 0) > 0
-    own = next(process for process in family(os.getpid()) if process.pid == os.getpid())
+    own = next(process for process in process_tree(os.getpid()) if process.pid == os.getpid())
     assert own.parent == os.getppid() and own.memory > MB
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=6), st.integers(0, 50))
 def test_all_runs_of_ninja_count(runs: list[tuple[int, int]], earlier: int) -> None:
     """Each run is (units, how many of them are said to be done)."""
-    count = Count(earlier, None)
+    count = UnitCounter(earlier, None)
     expected = earlier
     for total, finished in runs:
         for number in range(1, min(finished, total) + 1):
@@ -123,7 +123,7 @@ def test_all_runs_of_ninja_count(runs: list[tuple[int, int]], earlier: int) -> N
 
 
 def test_a_unit_that_failed_is_not_done() -> None:
-    count = Count(5, 20)
+    count = UnitCounter(5, 20)
     count.read("@ninja 1 9 @ nvcc -c a.cu -o a.o")
     count.read("@ninja 2 9 @ nvcc -c b.cu -o b.o")
     assert not count.read("FAILED: [code=137] b.o ")
@@ -131,7 +131,7 @@ def test_a_unit_that_failed_is_not_done() -> None:
 
 
 def test_compilers_without_ninja_count_by_their_commands() -> None:
-    count = Count(0, 2)
+    count = UnitCounter(0, 2)
     assert count.read("gcc -O2 -fPIC -c a.c -o build/a.o")
     assert not count.read("gcc -shared build/a.o -o a.so")
     assert not count.read("ninja: error: loading 'build.ninja': -c x -o y.o")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import io
-import re
 import stat
 import tarfile
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from imagegen.incontainer.worker import patching, requires, source
-from imagegen.incontainer.worker.fail import Refused
+from imagegen.incontainer.worker import requires, source
+from imagegen.incontainer.worker.errors import Refused
 from imagegen.incontainer.worker.hook import LEGACY, declared
 from imagegen.incontainer.worker.repack import finish
 
@@ -85,78 +80,36 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
         source.unpack(tmp_path / "x.tar.gz", tmp_path / "x", EPOCH)
 
 
-def diff(before: str | None, after: str | None, name: str = "d/f") -> bytes:
-    lines = difflib.unified_diff(
-        re.findall(r"[^\n]*\n|[^\n]+", before or ""),
-        re.findall(r"[^\n]*\n|[^\n]+", after or ""),
-        "/dev/null" if before is None else f"a/{name}",
-        "/dev/null" if after is None else f"b/{name}",
-    )
-    return "".join(
-        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
-    ).encode()
+def test_patched_files_replace_and_join_those_of_the_archive(tmp_path: Path) -> None:
+    archive(tmp_path / "x.tar.gz", ("x-1/a.py", b"a"), ("x-1/d/b.py", b"b"))
+    added = tmp_path / "patched" / "d" / "new.sh"
+    added.parent.mkdir(parents=True)
+    added.write_bytes(b"new")
+    added.chmod(0o555)
+    (tmp_path / "patched" / "a.py").write_bytes(b"changed")
+    source.prepare({"source": "x.tar.gz", "epoch": EPOCH}, tmp_path, tmp_path / "x")
+    files = {str(path.relative_to(tmp_path / "x")): path for path in (tmp_path / "x").rglob("*") if path.is_file()}
+    assert {name: path.read_bytes() for name, path in files.items()} == {
+        "a.py": b"changed",
+        "d/b.py": b"b",
+        "d/new.sh": b"new",
+    }
+    assert {path.stat().st_mtime for path in files.values()} == {EPOCH}
+    assert {name: stat.S_IMODE(path.stat().st_mode) for name, path in files.items()} == {
+        "a.py": 0o644,
+        "d/b.py": 0o644,
+        "d/new.sh": 0o755,
+    }
 
 
-texts = st.builds(
-    lambda lines, end: "\n".join(lines) + end,
-    st.lists(st.sampled_from(["a", "b\r", "c\rd", "-- c", "++ d", "", " ", "@@ -1 +1 @@", "\\ e"]), max_size=30),
-    st.sampled_from(["", "\n"]),
-)
-
-
-@given(texts, texts)
-def test_a_patch_makes_of_one_text_the_other(tmp_path_factory: pytest.TempPathFactory, before: str, after: str) -> None:
-    folder = tmp_path_factory.mktemp("patched")
-    (folder / "x.patch").write_bytes(diff(before, after))
-    (folder / "d").mkdir()
-    (folder / "d/f").write_bytes(before.encode())
-    if before == after:
-        with pytest.raises(Refused, match="no change"):
-            patching.apply(folder / "x.patch", folder)
-    else:
-        patching.apply(folder / "x.patch", folder)
-        assert (folder / "d/f").read_bytes() == after.encode()
-    for place in (folder / "x.patch", folder / "d/f"):
-        place.unlink()
-
-
-@given(st.binary(max_size=200) | texts.map(str.encode))
-def test_any_bytes_are_a_patch_or_refused(text: bytes) -> None:
-    with suppress(Refused):
-        assert all(change.hunks for change in patching.parse(b"--- a/x\n+++ b/x\n" + text, "x.patch"))
-
-
-def test_files_are_made_and_removed(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("1\n2\n")
-    made = b"diff --git a/n.sh b/n.sh\nnew file mode 100755\n" + diff(None, "x\n", "n.sh")
-    (tmp_path / "x.patch").write_bytes(made + diff("1\n2\n", None, "old"))
-    assert patching.apply(tmp_path / "x.patch", tmp_path) == [tmp_path / "n.sh"]
-    assert (tmp_path / "n.sh").stat().st_mode & 0o100
-    assert not (tmp_path / "old").exists()
-
-
-@pytest.mark.parametrize(
-    ("patch", "why"),
-    [
-        (diff("1\n", "2\n", "f"), r"x.patch:3: line 1 of f is not what the hunk expects: 'other'"),
-        (diff("1\n", "2\n", "missing"), "there is no file missing"),
-        (diff(None, "2\n", "f"), "it is there already"),
-        (diff("1\n", "2\n", "../f"), "no path below a first folder"),
-        (b"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-other\n+x\n", "its head says"),
-        (b"rename from f\nrename to g\n", "x.patch:1: renames"),
-        (b"--- a/f\n+++ b/g\n@@ -1 +1 @@\n-other\n+x\n", "renames are not applied"),
-        (b"--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-other\n", "it has more than the patch takes away"),
-        (diff("1\n", "2\n", "l"), "is a link"),
-        (b"hello\n", "there is no change in it"),
-    ],
-)
-def test_a_patch_that_does_not_fit_is_refused(tmp_path: Path, patch: bytes, why: str) -> None:
-    (tmp_path / "x.patch").write_bytes(patch)
-    (tmp_path / "f").write_text("other\nmore\n")
-    (tmp_path / "l").symlink_to("f")
-    with pytest.raises(Refused, match=why):
-        patching.apply(tmp_path / "x.patch", tmp_path)
-    assert (tmp_path / "f").read_text() == "other\nmore\n"
+def test_a_patched_file_changes_the_identity_of_the_objects(tmp_path: Path) -> None:
+    archive(tmp_path / "x.tar.gz", ("x-1/a.py", b"a"))
+    (tmp_path / "patched").mkdir()
+    found = set()
+    for content in (b"one", b"two"):
+        (tmp_path / "patched" / "a.py").write_bytes(content)
+        found.add(source.identity({"source": "x.tar.gz"}, tmp_path, "python"))
+    assert len(found) == 2
 
 
 def wheel(place: Path, *members: tuple[str, bytes], when: tuple[int, ...] = (2020, 1, 1, 0, 0, 0)) -> Path:

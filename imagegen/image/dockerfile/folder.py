@@ -18,7 +18,8 @@ from imagegen.image.dockerfile.dockerfile import Rendered
 from imagegen.image.dockerfile.stages import spec
 from imagegen.image.layers import support
 from imagegen.incontainer import WORKER
-from imagegen.plan.lock.build_sources import fetch_sources
+from imagegen.incontainer.worker.source import PATCHED
+from imagegen.plan.lock.build_sources import fetch_sources, patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
 
@@ -59,16 +60,18 @@ def write(
             for deb in added.debs:
                 _place(store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
         if locked.builds:
-            write_builds(locked.builds, recipes, fresh / "builds", store)
+            write_builds(locked.builds, recipes, fresh / "builds", store, settings)
         _write_support(locked, fresh / "support")
         (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
 
 
-def write_builds(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store) -> None:
-    """Write the worker, and for each build its description, source, patches and build requirements.
+def write_builds(
+    builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store, settings: Settings
+) -> None:
+    """Write the worker, and for each build its description, source, patched files and build requirements.
 
     `recipes` are by package. All that they begin with must be in the store: `lock.build_sources` brings it. Raises
-    StoreError.
+    StoreError, and BuildError for sources that a patch does not fit.
     """
     directory.mkdir()
     for path in sorted(WORKER.rglob("*.py")):
@@ -80,14 +83,23 @@ def write_builds(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], d
         folder.mkdir()
         for file in (build.source, *(wheel.file for wheel in build.build_requires)):
             _place(store, file.digest, folder / file.filename)
-        for patch in build.patches:
-            _place(store, f"sha256:{patch.sha256}", folder / patch.filename)
+        if build.patches:
+            _write_patched(build, folder / PATCHED, store, settings)
         (folder / "spec.json").write_text(json.dumps(spec(build, recipe), indent=2) + "\n", encoding="utf-8")
     for path in (directory, *directory.rglob("*")):  # BuildKit's caches know modes, and the umask decides none of them
         if path.is_dir():
             path.chmod(0o755)
-        elif path.stat().st_nlink == 1:  # what is linked is the store's, and read-only
-            path.chmod(0o444)
+        elif path.stat().st_nlink == 1:  # a linked file is the store's, and read-only
+            path.chmod(0o555 if path.stat().st_mode & 0o100 else 0o444)
+
+
+def _write_patched(build: LockedBuild, directory: Path, store: Store, settings: Settings) -> None:
+    """Write the files that the build's patches change or add, as they are afterwards."""
+    with patched_sources(build, store, settings) as (sources, paths):
+        for path in paths:
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(sources / path, target)
 
 
 def _place(store: Store, digest: str, target: Path) -> None:

@@ -10,22 +10,22 @@ from imagegen.core.epoch import EPOCH
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
 
-_SPEC_FORMAT = 1  # of what wheels/suite/build.py reads
+_SPEC_FORMAT = 2  # of what incontainer/worker/build.py reads
 _HEX = 12  # digits of the key in the cache's name
 
 
 def toolchain(lock: Lock) -> Lock:
     """The lock of the stage that every build starts from: the wheels that builds of this lock compile against."""
     names = {name for build in lock.builds for name in build.against}
-    winners = [
+    file_conflicts = [
         replace(each, over=over)
-        for each in lock.winners
+        for each in lock.file_conflicts
         if each.distribution in names and (over := tuple(name for name in each.over if name in names))
     ]
     return replace(
         lock,
         wheels=tuple(wheel for wheel in lock.wheels if wheel.name in names),
-        winners=tuple(winners),
+        file_conflicts=tuple(file_conflicts),
         builds=(),
         record=None,
     )
@@ -43,7 +43,6 @@ def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
         "name": build.name,
         "version": build.version,
         "source": build.source.filename,
-        "patches": [patch.filename for patch in build.patches],
         "build_requires": [wheel.file.filename for wheel in build.build_requires],
         "env": dict(sorted(build.env.items())),
         "jobs": recipe.jobs,

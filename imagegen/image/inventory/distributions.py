@@ -256,12 +256,12 @@ def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> 
                 pairs.setdefault((first, each.name), []).append(path)
     given = []
     for pair, paths in pairs.items():
-        for winner, loser in (pair, pair[::-1]):
-            own, others = found[winner].sizes, found[loser].sizes
+        for owner, other in (pair, pair[::-1]):
+            own, others = found[owner].sizes, found[other].sizes
             telling = [path for path in paths if own.get(path) != others.get(path)]
             over = telling and all(own.get(path) == sizes.get(path) for path in telling)
-            if over and loser in map(required_name, found[winner].requires):
-                given.append((found[loser], paths))
+            if over and other in map(required_name, found[owner].requires):
+                given.append((found[other], paths))
     return given
 
 

@@ -53,7 +53,7 @@ def answer(files):
     for path, source in files:
         pyc = compile_one(path, source)
         out.write(struct.pack(">I", len(pyc)) + pyc)
-        out.flush()  # so that whoever reads knows which file was the last
+        out.flush()  # so that the reader knows which file was the last
 
 
 def main():

@@ -1,8 +1,8 @@
 """One path, two packages: the same file is fine, two different ones are an error, wherever in the image they lie.
 
 Overlay file systems would show whichever layer comes last, and pip whichever package was installed last: a package
-that works by the order of installation does not work. Where one of them must win, the lock says so (`winners`, from a
-sourced rule of the matrix), and the others leave their files out.
+that works by the order of installation does not work. An override of the lock (`file-conflict`, from a
+sourced rule of the matrix) names the one that keeps its files; the others leave theirs out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from imagegen.image.layers import watch
 from imagegen.image.layers.install import Installed, absolute, installation, pyc_path, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import open_locked
-from imagegen.plan.lock.model import Lock, LockedWheel, Winner
+from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 Contents = Mapping[str, str]  # path -> sha256 and mode, of what a wheel installs
 _FIX = (
     "leave one of the two out of the image, lock versions that do not overlap, or say in the matrix which of them wins "
-    "(`winners:`)"
+    "(`file_conflicts:`)"
 )
 
 
@@ -33,7 +33,7 @@ class OwnershipErrors(ErrorGroup, WheelError):
 
 def left_out(lock: Lock, distribution: str, paths: Iterable[str]) -> frozenset[str]:
     """Return those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
-    globs = [winner.paths for winner in lock.winners if distribution in winner.over]
+    globs = [conflict.paths for conflict in lock.file_conflicts if distribution in conflict.over]
     return frozenset(path for path in paths if any(fnmatchcase(path, glob) for glob in globs)) if globs else frozenset()
 
 
@@ -41,14 +41,14 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
     """Distribution -> the paths that it must leave out, for those that have any.
 
     `contents` are of all wheels of the lock, by distribution. Raises OwnershipErrors unless, without these paths, each
-    path of the stack has one content, and each that was left out has a winner that brings it.
+    path of the stack has one content, and each that was left out is in the package that owns it.
     """
     out = {name: found for name in contents if (found := left_out(lock, name, contents[name]))}
     kept = {
         name: {path: identity for path, identity in table.items() if path not in out[name]} if name in out else table
         for name, table in contents.items()
     }
-    errors = [*_ownerless(lock.winners, out, kept), *_clashes(kept)]
+    errors = [*_ownerless(lock.file_conflicts, out, kept), *_clashes(kept)]
     if errors:
         raise OwnershipErrors(list(errors))
     return out
@@ -114,15 +114,15 @@ def _clash(one: str, two: str, why: str, paths: list[str]) -> WheelError:
 
 
 def _ownerless(
-    winners: Iterable[Winner], out: Mapping[str, frozenset[str]], kept: Mapping[str, Contents]
+    file_conflicts: Iterable[FileConflict], out: Mapping[str, frozenset[str]], kept: Mapping[str, Contents]
 ) -> list[WheelError]:
     """Errors for files that are left out in favour of one that does not bring them: they would be nowhere."""
     errors = []
-    for winner in winners:
-        for loser in winner.over:
-            given = {path for path in out.get(loser, ()) if fnmatchcase(path, winner.paths)}
-            if lost := sorted(given - kept.get(winner.distribution, {}).keys()):
-                why = f"{winner.rule} gives it to {winner.distribution}, which does not bring it; {loser} does"
+    for conflict in file_conflicts:
+        for other in conflict.over:
+            given = {path for path in out.get(other, ()) if fnmatchcase(path, conflict.paths)}
+            if lost := sorted(given - kept.get(conflict.distribution, {}).keys()):
+                why = f"{conflict.rule} gives it to {conflict.distribution}, which does not bring it; {other} does"
                 fix = "narrow the `paths` of that rule to what both bring"
                 errors.append(
                     WheelError(

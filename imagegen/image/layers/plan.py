@@ -73,9 +73,9 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
 
 
 def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
-    """Everything that decides the layer's bytes: wheels, prefix, the interpreter that compiles, the format, winners."""
+    """Return the key of the layer: its wheels, prefix, compiling interpreter, format and file-conflict overrides."""
     names = {wheel.name for wheel in wheels}
-    left_out = [[name, each.paths] for each in lock.winners for name in each.over if name in names]
+    left_out = [[name, each.paths] for each in lock.file_conflicts for name in each.over if name in names]
     return digest_of_json(
         {
             "format": LAYER_FORMAT,

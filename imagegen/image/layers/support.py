@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from imagegen import incontainer as preflight
 from imagegen.image.layers.install import site_packages
-from imagegen.incontainer.preflight.image import to_json
 from imagegen.incontainer.preflight.model import Image as ImageFacts
+from imagegen.incontainer.preflight.model import image_to_json
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar, cuda_version
 
@@ -22,8 +22,8 @@ ENTRYPOINT = f"{ROOT}/entrypoint"
 CONSTRAINTS = f"{ROOT}/constraints.txt"
 HOME = "/home/user"
 WORKDIR = "/workspace"
-OPEN = (HOME, f"{HOME}/.cache", WORKDIR)  # everybody's to write in, as /tmp is (1777)
-# What is mounted where people know it from other images lands where caches are.
+OPEN = (HOME, f"{HOME}/.cache", WORKDIR)  # writable for every user, as /tmp is (1777)
+# Mounts at the place that other images use end up where this image's caches are.
 LINKS: Mapping[str, str] = {"/root/.cache": f"{HOME}/.cache"}
 # NVIDIA's wheels make a CUDA toolkit but for these: wheel -> the libraries that linkers look for without a version, all
 # of which carry CUDA's major version as their own.
@@ -31,9 +31,9 @@ LINKED = {"nvidia-cublas": ("cublas", "cublasLt"), "nvidia-cuda-nvrtc": ("nvrtc"
 CUDA_HOME = "/usr/local/cuda"
 
 _HOME_BECAUSE = (
-    "One home for every user, with and without a name: caches of Hugging Face, Triton, vLLM and flashinfer follow it."
+    "One home for every user, named or not: caches of Hugging Face, Triton, vLLM and flashinfer are below it."
 )
-_HELD_BECAUSE = "What is installed on top cannot move the stack: pip and uv refuse other versions, and say so."
+_HELD_BECAUSE = "Packages installed later cannot change the stack: pip and uv reject other versions."
 ENV = (
     EnvVar("HOME", HOME, _HOME_BECAUSE),
     EnvVar("LOGNAME", "user", "A name for users without one: Python's getpass.getuser() fails otherwise."),
@@ -58,7 +58,7 @@ def files(lock: Lock) -> tuple[SupportFile, ...]:
         SupportFile(f"{ROOT}/{name}", program, executable=True)
         for name, program in preflight.scripts(lock.interpreter.path).items()
     ]
-    facts = json.dumps(to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
+    facts = json.dumps(image_to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
     found += [
         SupportFile(CONSTRAINTS, constraints(lock).encode()),
         SupportFile(f"{ROOT}/image.json", facts.encode()),
@@ -109,7 +109,7 @@ def constraints(lock: Lock) -> str:
     """constraints.txt: the exact version of everything in the stack."""
     head = (
         f"# The versions of {lock.cell}: pip and uv take no others (PIP_CONSTRAINT, UV_CONSTRAINT).\n"
-        "# To put one in your own hands, take its line out.\n"
+        "# To choose a version yourself, remove its line.\n"
     )
     return head + "".join(f"{name}=={version}\n" for name, version in _packages(lock).items())
 

@@ -47,19 +47,19 @@ class Member:
 def open_locked(store: Store, locked: LockedWheel) -> Wheel:
     """The wheel of a lock, which must be in the store."""
     path = store.path(locked.file.digest)
-    return Wheel(path, locked.file.filename, misrecorded=locked.misrecorded is not None)
+    return Wheel(path, locked.file.filename, ignore_record=locked.record_exception is not None)
 
 
 class Wheel:
     """An open wheel whose table of contents has been validated. A context manager.
 
-    With `misrecorded`, RECORD's hashes and sizes are not believed, its names are: all members are read to hash them.
+    With `ignore_record`, RECORD's hashes and sizes are not believed, its names are: all members are read to hash them.
     Raises WheelError, naming wheel and member, for everything that a well-made wheel does not do.
     """
 
-    def __init__(self, path: Path, filename: str, *, misrecorded: bool = False) -> None:
+    def __init__(self, path: Path, filename: str, *, ignore_record: bool = False) -> None:
         self.filename = filename
-        self._misrecorded = misrecorded
+        self._ignore_record = ignore_record
         try:
             distribution, version, _, _ = parse_wheel_filename(filename)
         except ValueError as error:
@@ -135,7 +135,7 @@ class Wheel:
 
     def _lie(self, name: str, promised: str, found: str) -> WheelError:
         error = self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {found}")
-        error.fix = "lock another version; or, if its project means it so, say so under `misrecorded:` in the matrix"
+        error.fix = "lock another version, or accept this wheel under `record_exceptions:` in the matrix"
         return error
 
     def _dist_info(self) -> str:
@@ -181,7 +181,7 @@ class Wheel:
             algorithm, promised = record.get(name, ("", ""))
             if algorithm not in _HASHES and name not in unsigned:
                 raise self._error("RECORD gives no sha256 for a member", name)
-            if self._misrecorded and name not in unsigned:
+            if self._ignore_record and name not in unsigned:
                 algorithm = "sha256"
                 promised = self._hashed(name, algorithm)[0]
             sha256 = promised if algorithm == "sha256" else self._rehash(name, algorithm, promised)
@@ -219,7 +219,7 @@ class Wheel:
                 row = (algorithm, _hex(algorithm, encoded))
                 if record.setdefault(path, row) != row:
                     raise self._error("RECORD names a member twice, with different hashes", path)
-                if size and size != str(entry.size) and not self._misrecorded:
+                if size and size != str(entry.size) and not self._ignore_record:
                     raise self._lie(path, f"{size} bytes", str(entry.size))
         except (InvalidRecordEntry, csv.Error) as error:
             raise self._error("RECORD cannot be read", f"{self.dist_info}/RECORD", str(error)) from error

@@ -1,6 +1,6 @@
-"""The ENTRYPOINT of every image: greet, then become the command. Nothing that happens before can keep it from that.
+"""The ENTRYPOINT of every image: print the startup banner, then execute the command, even if the banner failed.
 
-The greeting is made by a child that has as long as PATIENCE; standard input and output stay the command's own.
+A child process with a limit of PATIENCE seconds makes the banner; standard input and output stay the command's own.
 """
 
 import os
@@ -13,10 +13,10 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(command):
-    """Never returns. The exit code is the command's; 127 and 126 as shells have them where there is none to run."""
+    """Execute `command`; never returns. The exit code is the command's; 127 and 126 as in a shell if it cannot run."""
     if os.environ.get("IMAGEGEN_PREFLIGHT") != "0":
         try:
-            _greet()
+            _print_banner()
         except Exception:  # no process, no pipe: the command may do without  # noqa: BLE001, S110
             pass
     _undo()
@@ -28,7 +28,7 @@ def main(command):
         _end(f"{command[0]}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _greet():
+def _print_banner():
     for number in _STOPPING:  # the first process of a container gets no signal that it does not ask for
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: os._exit(128 + number))
@@ -63,19 +63,20 @@ def _as_child():
 
 def _text():
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from preflight import image, snapshot
+    from preflight import snapshot
+    from preflight.model import read_image
 
-    own = image.read()
+    own = read_image()
     begun = snapshot.begin(os.environ) if own.cuda else None
 
-    from preflight import table, words  # while nvidia-smi looks around
+    from preflight import formatting, table  # while nvidia-smi looks around
 
     machine = snapshot.gather(os.environ, begun)
-    return words.greeting(own, machine, table.examine(own, machine))
+    return formatting.banner(own, machine, table.examine(own, machine))
 
 
 def _undo():
-    """What Python has changed for itself, and the command would inherit."""
+    """Restore what Python changed for itself and the command would inherit."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     if "LC_CTYPE" in os.environ:  # PEP 538: in the C locale, Python sets it

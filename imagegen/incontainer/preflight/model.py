@@ -1,10 +1,12 @@
-"""The facts that checks look at, and what they find. Frozen: a check is a function of these and of nothing else.
+"""The facts that checks read, and findings. Frozen: a check is a pure function of the facts.
 
-Named tuples, not data classes: those take a quarter of the time that a container has for its greeting (measured).
+Named tuples, not data classes, whose import takes a quarter of the time that the startup banner has (measured).
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong or worth knowing. `text` and `fix` are sentences without a full stop."""
+    """A problem or remark. `text` and `fix` are sentences without a full stop."""
 
     check: str
     severity: str  # one of SEVERITIES
@@ -25,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What an image says of itself (image.json). All of it is empty where a machine is looked at without an image."""
+    """The image's description (image.json). All fields are empty on a machine without an image."""
 
     cell: str = ""
     cuda: str | None = None  # version of CUDA that the stack is built for, "13.0"; None: it runs on the CPU
@@ -34,7 +36,7 @@ class Image(NamedTuple):
     packages: Mapping[str, str] = _NONE  # distribution -> version
 
     def has(self, *names: str) -> bool:
-        """Whether one of these distributions is in it."""
+        """Return whether the image contains one of these distributions."""
         return any(name in self.packages for name in names)
 
 
@@ -57,7 +59,7 @@ class CudaLibrary(NamedTuple):
 
 
 class CudaProbe(NamedTuple):
-    """What the CUDA driver library answered to a process of its own."""
+    """The result of calling the CUDA driver library in a separate process."""
 
     library: str | None  # the file that was loaded
     init: int | None  # cuInit's result; None: the process gave none
@@ -66,7 +68,7 @@ class CudaProbe(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A container or a host, as far as it can be seen from inside and without root."""
+    """A container or a host, as far as it is visible from inside and without root."""
 
     environ: Mapping[str, str]
     place: str = "container"  # or "host"
@@ -82,21 +84,50 @@ class Machine(NamedTuple):
     writable: Mapping[str, bool] = _NONE  # "HOME", "TMPDIR" -> whether it is there and ours
     libraries: tuple[CudaLibrary, ...] = ()
     memlock: int | None = None  # bytes that may be locked in memory; None: any number
-    probe: CudaProbe | None = None  # only where somebody asked for it: loading the driver takes a while, and may crash
+    probe: CudaProbe | None = None  # on request only: loading the driver takes a while, and may crash
 
     @property
     def wsl(self) -> bool:
-        """Whether this is Windows' Linux: its kernel says so (WSL2: "5.15.153.1-microsoft-standard-WSL2")."""
+        """Whether the kernel is WSL's ("5.15.153.1-microsoft-standard-WSL2")."""
         return "microsoft" in self.kernel.lower()
 
 
+IMAGE_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "image.json")
+
+
+def read_image(path: str = IMAGE_FILE) -> Image:
+    with open(path, encoding="utf-8") as file:
+        return image_from_json(json.load(file))
+
+
+def image_from_json(fields: Any) -> Image:
+    """Inverse of `image_to_json`; ignores unknown fields."""
+    return Image(
+        cell=fields["cell"],
+        cuda=fields["cuda"],
+        gpus=tuple(fields["gpus"]),
+        driver=fields["driver"],
+        packages=fields["packages"],
+    )
+
+
+def image_to_json(image: Image) -> dict[str, Any]:
+    return {
+        "cell": image.cell,
+        "cuda": image.cuda,
+        "gpus": list(image.gpus),
+        "driver": image.driver,
+        "packages": dict(sorted(image.packages.items())),
+    }
+
+
 def numbers(version: str) -> tuple[int, ...]:
-    """A version to be compared, (580, 65, 6) for 580.65.06; () for what is not numbers and dots."""
+    """Return a comparable version, (580, 65, 6) for 580.65.06; () if a part is not a number."""
     parts = version.split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
 
 
 def older(version: str, than: str) -> bool:
-    """Whether one driver's version comes before another's; False where one of them cannot be read."""
+    """Return whether driver `version` precedes `than`; False if either cannot be parsed."""
     one, two = numbers(version), numbers(than)
     return bool(one and two) and one < two

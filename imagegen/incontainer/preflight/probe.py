@@ -1,4 +1,4 @@
-"""Asking the CUDA driver library itself, in a process of its own: some set-ups abort inside it (exit by signal).
+"""Call cuInit in a separate process, since some broken set-ups abort inside it (exit by signal).
 
 Source: CUDA Driver API, "Data types" (CUresult) and cuInit.
 """
@@ -30,13 +30,13 @@ print(json.dumps([files[0] if files else None, result, count.value]))
 
 
 def probe(environ: Mapping[str, str]) -> CudaProbe:
-    """What cuInit says here."""
+    """Return the result of cuInit."""
     said = answer(start([sys.executable, "-BIS", "-c", _PROGRAM], environ), _PATIENCE)
     return parse(*said) if said else CudaProbe(None, None, died=f"no answer within {_PATIENCE} s")
 
 
 def parse(code: int, said: str) -> CudaProbe:
-    """The answer of the program above; a negative code is the signal that it died of."""
+    """Parse the output of the probe program; a negative exit code is the signal that ended it."""
     if code < 0:
         return CudaProbe(None, None, died=_signal(-code))
     lines = said.strip().splitlines() or [f"exit code {code}"]

@@ -1,4 +1,4 @@
-"""Running a program that may hang, even in the kernel, where nothing ends it. Faster to import than `subprocess`."""
+"""Run a program that may hang, even in the kernel, where it cannot be killed. Imports faster than `subprocess`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _GRACE = 0.2  # seconds for a killed program to be gone; one that hangs in the k
 
 
 class Program(NamedTuple):
-    """One that was started; `out` is the descriptor that has what it says, on stdout and stderr alike."""
+    """A started program; `out` is the descriptor of its stdout and stderr."""
 
     pid: int
     out: int
 
 
 def start(argv: Sequence[str], environ: Mapping[str, str]) -> Program:
-    """Start it without input. Raises OSError where there is no such program."""
+    """Start a program without input. Raises OSError if it does not exist."""
     out, end = os.pipe()
     redirected = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -37,7 +37,7 @@ def start(argv: Sequence[str], environ: Mapping[str, str]) -> Program:
 
 
 def answer(program: Program, patience: float) -> tuple[int, str] | None:
-    """(exit code, what it said) when it has ended, a negative code being the signal that killed it.
+    """Return (exit code, output) of a program once it has ended; a negative code is the signal that killed it.
 
     None where it has not ended within `patience` seconds.
     """
@@ -57,7 +57,7 @@ def answer(program: Program, patience: float) -> tuple[int, str] | None:
 
 
 def _ended(pid: int, deadline: float) -> int | None:
-    """The exit code, if it ends before the deadline."""
+    """Return the exit code if the process ends before the deadline, else None."""
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:

@@ -1,4 +1,4 @@
-"""The doctor's own words: facts, checks and findings, for people or as JSON."""
+"""The doctor's report: facts, checks and findings, as text or JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import snapshot, table, words
+from . import formatting, snapshot, table
 from .model import Finding, Image, Machine
 from .probe import probe
 
 
 def main(image: Image, arguments: Sequence[str]) -> int:
-    """Look, print, and return the exit code: 1 where something is an error, 64 for arguments that it does not know."""
+    """Run the checks, print the report, return the exit code: 1 for an error, 64 for unknown arguments."""
     if list(arguments) not in ([], ["--json"]):
         print("usage: /opt/imagegen/doctor [--json]")
         return 64
@@ -24,13 +24,13 @@ def main(image: Image, arguments: Sequence[str]) -> int:
     if arguments:
         print(json.dumps(as_dict(image, machine, findings), indent=2, sort_keys=True))
     else:
-        print(f"{words.headline(image)} on {words.hardware(image, machine)}")
-        print(words.table(table.rows(image, machine, findings), findings), end="")
+        print(f"{formatting.headline(image)} on {formatting.hardware(image, machine)}")
+        print(formatting.table(table.rows(image, machine, findings), findings), end="")
     return int(any(finding.severity == "error" for finding in findings))
 
 
 def as_dict(image: Image, machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
-    """For JSON: {"cell", "machine", "checks", "findings"}. The environment stays out: it may hold secrets."""
+    """Return the report as {"cell", "machine", "checks", "findings"}. It has no environment, which may hold secrets."""
     shown = machine._asdict()
     del shown["environ"]
     shown |= {name: [each._asdict() for each in shown[name]] for name in ("gpus", "libraries")}

@@ -1,4 +1,4 @@
-"""Gathering the facts: the only place that reads files and starts programs. Whatever cannot be had is left out.
+"""Collect the facts: the only module that reads files and starts programs. Facts that cannot be read are left out.
 
 Sources: proc(5), the layout of /proc/driver/nvidia (NVIDIA driver README, "The /proc Interface"), and `nvidia-smi
 --help-query-gpu`.
@@ -20,7 +20,7 @@ _DEVICES = ("nvidia", "dxg")
 
 
 def begin(environ: Mapping[str, str], root: str = "/") -> Program | None:
-    """Start nvidia-smi where there is something to ask; `gather` takes its answer."""
+    """Start nvidia-smi if there is a driver; `gather` reads its output."""
     if not (_proc_driver(root) or any(_devices(root))):
         return None
     for name in ("nvidia-smi", _WSL_SMI):
@@ -32,7 +32,7 @@ def begin(environ: Mapping[str, str], root: str = "/") -> Program | None:
 
 
 def gather(environ: Mapping[str, str], begun: Program | None, *, place: str = "container", root: str = "/") -> Machine:
-    """The machine as it is now. `root` is where its file system is, for tests; no file of it need be there."""
+    """Return the machine's current state. `root` is the root of its file system, for tests; files may be missing."""
     driver = _proc_driver(root)
     gpus: tuple[Gpu, ...] = ()
     smi = "there is no nvidia-smi"
@@ -59,7 +59,7 @@ def gather(environ: Mapping[str, str], begun: Program | None, *, place: str = "c
 
 
 def parse_version(text: str) -> str | None:
-    """The driver's version in /proc/driver/nvidia/version, in any of the forms that its modules have."""
+    """Return the driver's version from /proc/driver/nvidia/version, in any of the formats of its modules."""
     for line in text.splitlines():
         if line.startswith("NVRM version:"):
             for word in line.split():
@@ -69,7 +69,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_smi(code: int, said: str) -> tuple[str | None, tuple[Gpu, ...], str]:
-    """(driver, GPUs, why there are none) from what nvidia-smi gave."""
+    """Return (driver, GPUs, reason if there are none) from nvidia-smi's output."""
     driver, gpus = None, []
     for line in said.splitlines() if code == 0 else ():
         cells = [cell.strip() for cell in line.split(",", 4)]
@@ -83,7 +83,7 @@ def parse_smi(code: int, said: str) -> tuple[str | None, tuple[Gpu, ...], str]:
 
 
 def libraries(environ: Mapping[str, str], root: str = "/") -> Iterator[CudaLibrary]:
-    """Every libcuda.so.1 in a directory that a variable or a configuration file gives to the loader (ld.so(8))."""
+    """Yield every libcuda.so.1 in a directory that a variable or configuration file gives to the loader (ld.so(8))."""
     for directory in filter(None, environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")):
         yield from _library(directory, "LD_LIBRARY_PATH", root)
     folder = os.path.join(root, "etc/ld.so.conf.d")
@@ -136,7 +136,7 @@ def _number(text: str) -> int | None:
 
 
 def _system() -> str:
-    """As platform.system() has it, which takes longer."""
+    """Return platform.system()'s value, without its cost."""
     return {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
 
 

@@ -1,28 +1,14 @@
-"""Every check, as data, in the order in which findings are told."""
+"""Table of all checks, in the order of the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from .checks import (
-    allocator,
-    architecture,
-    cuda,
-    driver,
-    empty,
-    home,
-    limits,
-    loader,
-    memory,
-    shm,
-    system,
-    visible,
-    wandb,
-)
+from . import gpu_checks, system_checks
 from .model import SEVERITIES, Finding, Image, Machine
 
-Look = Callable[[Image, Machine], Iterable[Finding]]
+CheckFunction = Callable[[Image, Machine], Iterable[Finding]]
 Applies = Callable[[Image, Machine], bool]
 
 
@@ -31,17 +17,17 @@ def always(_: Image, __: Machine) -> bool:
 
 
 class Check(NamedTuple):
-    """One row. `places` are where it can be asked; `applies` says whether there is anything to look at."""
+    """One row. `places` are where the check can run; `applies` returns whether there is anything to check."""
 
     name: str
-    look: Look
+    run: CheckFunction
     sees: str
     applies: Applies = always
     places: tuple[str, ...] = ("container", "host")
 
 
 class Row(NamedTuple):
-    """How a check went: "ok", the worst of its findings' severities, or "-" where there was nothing to look at."""
+    """The status of a check: "ok", the worst severity of its findings, or "-" if it does not apply."""
 
     name: str
     status: str
@@ -51,29 +37,50 @@ class Row(NamedTuple):
 _INSIDE = ("container",)
 
 CHECKS = (
-    Check("system", system.check, "Linux, or Windows' Linux"),
-    Check("gpu", visible.check, "a GPU is visible, with what programs need of its driver", visible.applies),
-    Check("driver", driver.check, "the driver is new enough for the image", driver.applies),
-    Check("architecture", architecture.check, "the GPU is one that there is code for", architecture.applies),
-    Check("loader", loader.check, "no cuda-compat and no stub comes before the driver's libcuda", loader.applies),
-    Check("cuda", cuda.check, "CUDA starts, in a process of its own", cuda.applies),
-    Check("memory", memory.check, "the GPUs' memory is free", memory.applies),
-    Check("shm", shm.check, "/dev/shm is large enough", shm.applies, _INSIDE),
-    Check("allocator", allocator.check, "no expandable segments beside a memory pool", allocator.applies, _INSIDE),
-    Check("empty", empty.check, "no variable that is read as a number is empty", always, _INSIDE),
-    Check("home", home.check, "HOME and TMPDIR can be written, and the user has a name", always, _INSIDE),
-    Check("limits", limits.check, "RDMA may lock memory", limits.applies, _INSIDE),
-    Check("wandb", wandb.check, "W&B is offline or has a key", wandb.applies, _INSIDE),
+    Check("system", system_checks.check_system, "Linux, or Windows' Linux"),
+    Check(
+        "gpu",
+        gpu_checks.check_visible,
+        "a GPU is visible, with what programs need of its driver",
+        gpu_checks.visible_applies,
+    ),
+    Check("driver", gpu_checks.check_driver, "the driver is new enough for the image", gpu_checks.driver_applies),
+    Check(
+        "architecture",
+        gpu_checks.check_architecture,
+        "the GPU is one that there is code for",
+        gpu_checks.architecture_applies,
+    ),
+    Check(
+        "loader",
+        gpu_checks.check_loader,
+        "no cuda-compat and no stub comes before the driver's libcuda",
+        gpu_checks.loader_applies,
+    ),
+    Check("cuda", gpu_checks.check_cuda, "CUDA starts, in a process of its own", gpu_checks.cuda_applies),
+    Check("memory", gpu_checks.check_memory, "the GPUs' memory is free", gpu_checks.memory_applies),
+    Check("shm", system_checks.check_shm, "/dev/shm is large enough", system_checks.shm_applies, _INSIDE),
+    Check(
+        "allocator",
+        gpu_checks.check_allocator,
+        "no expandable segments beside a memory pool",
+        gpu_checks.allocator_applies,
+        _INSIDE,
+    ),
+    Check("empty", system_checks.check_empty, "no variable that is read as a number is empty", always, _INSIDE),
+    Check("home", system_checks.check_home, "HOME and TMPDIR can be written, and the user has a name", always, _INSIDE),
+    Check("limits", system_checks.check_limits, "RDMA may lock memory", system_checks.limits_applies, _INSIDE),
+    Check("wandb", system_checks.check_wandb, "W&B is offline or has a key", system_checks.wandb_applies, _INSIDE),
 )
 
 
 def examine(image: Image, machine: Machine, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """The findings of all checks that can be asked here, worst first. A check that fails itself is a note."""
+    """Run all checks that can run here; return findings, worst first. An exception in a check becomes a note."""
     found: list[Finding] = []
     for check in checks:
         if machine.place in check.places and check.applies(image, machine):
             try:
-                found += check.look(image, machine)
+                found += check.run(image, machine)
             except Exception as error:  # noqa: BLE001 - a container must start, whatever is odd about its machine
                 text = f"the check {check.name} failed: {type(error).__name__}: {error}"
                 found.append(Finding(check.name, "note", text, "report it to imagegen"))
@@ -81,7 +88,7 @@ def examine(image: Image, machine: Machine, checks: Iterable[Check] = CHECKS) ->
 
 
 def rows(image: Image, machine: Machine, findings: Iterable[Finding], checks: Iterable[Check] = CHECKS) -> list[Row]:
-    """One for each check of this kind of place; `findings` are what `examine` gave, worst first."""
+    """Return one row per check of this kind of place; `findings` come from `examine`, worst first."""
     worst: dict[str, str] = {}
     for finding in findings:
         worst.setdefault(finding.check, finding.severity)

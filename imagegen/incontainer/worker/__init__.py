@@ -1,1 +1,1 @@
-"""The worker that compiles one wheel. It runs where the compilers are: nothing of imagegen, nothing installed."""
+"""The worker that compiles one wheel in a build container. It uses the standard library alone."""

@@ -1,4 +1,4 @@
-"""Compiles one wheel from its sources, watches what that takes, and tells why where it fails.
+"""Compile one wheel from its sources, measure what that takes, and report why a build failed.
 
     python -I build.py --spec spec.json --sources DIR --work DIR --out DIR [--throttle FILE]
     python -I build.py probe
@@ -27,8 +27,8 @@ if not __package__:  # as a program (PEP 366): its folder is the package, whatev
     __package__ = HERE.name
 
 from . import requires, source, units
-from .compiling import Attempt, Throttle, compile_wheel, tell
-from .fail import Refused
+from .compiling import Attempt, Throttle, compile_wheel, emit
+from .errors import Refused
 from .memory import machine
 from .repack import finish
 
@@ -36,7 +36,6 @@ _FIELDS = {
     "name": str,
     "version": str,
     "source": str,
-    "patches": list,
     "build_requires": list,
     "env": dict,
     "epoch": int,
@@ -45,7 +44,7 @@ _FIELDS = {
 
 def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["probe"]:
-        tell({"event": "probe", **machine()})
+        emit({"event": "probe", **machine()})
         return 0
     parser = argparse.ArgumentParser(prog="build.py", description="compile one wheel")
     for name in ("--spec", "--sources", "--work", "--out"):
@@ -57,34 +56,34 @@ def main(arguments: Sequence[str]) -> int:
         work, out = options.work.resolve(), options.out.resolve()
         runs = prepare(spec, options.sources.resolve(), work)
     except (Refused, OSError) as error:
-        tell({"event": "failed", "cause": getattr(error, "cause", "refused"), "what": str(error)})
+        emit({"event": "failed", "cause": getattr(error, "cause", "refused"), "what": str(error)})
         return 2
     attempt = compile_wheel(spec, throttle, work)
     runs = [*runs, attempt.record]
-    _remember(work, {**_recall(work), "runs": runs})
+    _write_state(work, {**_read_state(work), "runs": runs})
     if attempt.failure is None:
         return _done(spec, work, out, attempt, runs)
     print("\n".join(attempt.log), flush=True)
-    tell({"event": "failed", **attempt.record, "cause": attempt.failure.cause, "what": attempt.failure.what})
+    emit({"event": "failed", **attempt.record, "cause": attempt.failure.cause, "what": attempt.failure.what})
     return 1
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """The description of the build. Raises Refused."""
+    """Read the description of the build. Raises Refused."""
     spec = _json(path)
-    if spec.get("format") != 1:
+    if spec.get("format") != 2:
         raise Refused(f"{path.name}: format {spec.get('format')!r} is not known to this worker")
     for name, kind in _FIELDS.items():
         if not isinstance(spec.get(name), kind):
             raise Refused(f"{path.name}: {name} must be a {kind.__name__}")
-    for name in [spec["source"], *spec["patches"], *spec["build_requires"]]:
+    for name in [spec["source"], *spec["build_requires"]]:
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
             raise Refused(f"{path.name}: {name!r} is no file name")
     return {"jobs": None, "threads": None, "modules": [], "units": None, **spec}
 
 
 def read_throttle(path: Path | None) -> Throttle:
-    """How much at once; without a file one job with one thread. Raises Refused."""
+    """Read the number of jobs and threads; without a file both are 1. Raises Refused."""
     if path is None or not path.exists():
         return Throttle(1, 1)
     given = _json(path)
@@ -95,22 +94,22 @@ def read_throttle(path: Path | None) -> Throttle:
 
 
 def prepare(spec: Mapping[str, Any], sources: Path, work: Path) -> list[dict[str, Any]]:
-    """Sources and build requirements in place; returns the records of the runs that this one continues.
+    """Unpack sources and build requirements; return the records of the interrupted runs that this one continues.
 
     Raises Refused.
     """
-    for name in [spec["source"], *spec["patches"], *spec["build_requires"]]:
+    for name in [spec["source"], *spec["build_requires"]]:
         if not (sources / name).is_file():
             raise Refused(f"{name} is not in {sources}")
     identity = source.identity(spec, sources, sys.executable)
     work.mkdir(parents=True, exist_ok=True)
-    known = _recall(work)
+    known = _read_state(work)
     if known.get("identity") != identity:
         empty(work)
         source.prepare(spec, sources, work / "source")
         wheels = [sources / name for name in spec["build_requires"]]
         requires.unpack(wheels, work / "requires", work / "programs", sys.executable)
-        _remember(work, {"identity": identity, "runs": []})
+        _write_state(work, {"identity": identity, "runs": []})
         known = {}
     for name in ("tmp", "dist", "home"):
         shutil.rmtree(work / name, ignore_errors=True)
@@ -120,7 +119,7 @@ def prepare(spec: Mapping[str, Any], sources: Path, work: Path) -> list[dict[str
 
 
 def empty(folder: Path) -> None:
-    """Remove what is in it: the folder itself may be a mount."""
+    """Remove the folder's contents, not the folder, which may be a mount."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -133,7 +132,7 @@ def _done(spec: Mapping[str, Any], work: Path, out: Path, attempt: Attempt, runs
     try:
         wheel = finish(spec, work / "dist", out)
     except Refused as error:
-        tell({"event": "failed", **attempt.record, "cause": error.cause, "what": str(error)})
+        emit({"event": "failed", **attempt.record, "cause": error.cause, "what": str(error)})
         return 1
     times = units.seconds(work / "source")
     record = {
@@ -152,7 +151,7 @@ def _done(spec: Mapping[str, Any], work: Path, out: Path, attempt: Attempt, runs
     (out / "record.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     shutil.copyfile(work / "build.log", out / "build.log")
     empty(work)
-    tell({"event": "done", **attempt.record, "wheel": wheel["wheel"], "sha256": wheel["sha256"]})
+    emit({"event": "done", **attempt.record, "wheel": wheel["wheel"], "sha256": wheel["sha256"]})
     return 0
 
 
@@ -166,14 +165,14 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _recall(work: Path) -> dict[str, Any]:
+def _read_state(work: Path) -> dict[str, Any]:
     try:
         return _json(work / "state.json")
     except (OSError, Refused):
         return {}
 
 
-def _remember(work: Path, state: Mapping[str, Any]) -> None:
+def _write_state(work: Path, state: Mapping[str, Any]) -> None:
     part = work / "state.json.part"
     part.write_text(json.dumps(state))
     part.replace(work / "state.json")

@@ -1,4 +1,4 @@
-"""Why a build failed. Running out of memory has many disguises; what was said and what the kernel counted tell it.
+"""Diagnose a failed build. Running out of memory has many symptoms: output, exit codes, and the kernel's counters.
 
 Sources: flash-attention#2079, roboflow/inference#2068; GCC's driver, nvcc 13.0 and Linux 6.18 as they were seen.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MEMORY, DISK, STOPPED, FAILED = "memory", "disk", "stopped", "failed"
 
-# What says that a process found no memory, or that somebody killed it. The group, where there is one, is its name.
+# Messages of a process that found no memory, or that was killed. The group, if there is one, is the process's name.
 _MEMORY = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -42,7 +42,7 @@ _ERRORS = (  # the plainest first
 
 @dataclass(frozen=True)
 class Failure:
-    """`what` is a sentence for people, `process` the one that the memory was not enough for, where it is known."""
+    """The cause of a failure. `what` is a sentence, `process` the process that ran out of memory, if known."""
 
     cause: str
     what: str
@@ -50,7 +50,7 @@ class Failure:
 
 
 def diagnose(code: int, lines: Sequence[str], kills: int, largest: str | None, *, stopped: bool = False) -> Failure:
-    """Why the build ended with `code` (negative: by that signal).
+    """Return why the build ended with `code` (negative: by that signal).
 
     Args:
         code: as subprocess has it.
@@ -61,7 +61,9 @@ def diagnose(code: int, lines: Sequence[str], kills: int, largest: str | None, *
     """
     if stopped:
         return Failure(STOPPED, "the build was stopped; what it compiled is kept")
-    sign = next(((line, found) for line in reversed(lines) if (found := _starved(line)) is not None), None)
+    sign = next(
+        ((line, found) for line in reversed(lines) if (found := _out_of_memory_process(line)) is not None), None
+    )
     process = sign[1] if sign and sign[1] else largest
     if kills:
         ended = "a process" if kills == 1 else f"{kills} processes"
@@ -76,13 +78,18 @@ def diagnose(code: int, lines: Sequence[str], kills: int, largest: str | None, *
     return Failure(FAILED, _reason(code, lines))
 
 
-def telling(line: str) -> bool:
-    """Whether a line belongs to what tells why: it must not get lost among the output of other jobs."""
-    return bool(_starved(line) is not None or _DISK.search(line) or _NINJA_FAILED.search(line) or ": error" in line)
+def is_diagnostic(line: str) -> bool:
+    """Return whether a line helps to explain a failure and must not be lost among the output of other jobs."""
+    return bool(
+        _out_of_memory_process(line) is not None
+        or _DISK.search(line)
+        or _NINJA_FAILED.search(line)
+        or ": error" in line
+    )
 
 
-def _starved(line: str) -> str | None:
-    """The process that this line says had no memory, "" where it has no name; None: it says no such thing."""
+def _out_of_memory_process(line: str) -> str | None:
+    """Return the process that ran out of memory according to this line, "" if unnamed; None for any other line."""
     for pattern in _MEMORY:
         if found := pattern.search(line):
             if "(program" in found[0] and not _SAYS_KILLED.search(line):
@@ -97,7 +104,7 @@ def _killed(code: int, lines: Sequence[str]) -> str | None:
 
 
 def _reason(code: int, lines: Sequence[str]) -> str:
-    """With the first line in which a compiler complained, else the last that was said."""
+    """Return a sentence with the first error of a compiler, else with the last line of the output."""
     ended = f"it ended with {'signal ' + str(-code) if code < 0 else 'exit code ' + str(code)}"
     said = [line.strip() for line in lines if line.strip()]
     complaints = (line for pattern in _ERRORS for line in said if pattern.search(line))

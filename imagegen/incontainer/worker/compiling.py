@@ -1,4 +1,4 @@
-"""One attempt: the backend in a process of its own, its output read, its memory watched, its end understood."""
+"""One build attempt: run the backend in a process of its own, read its output, sample its memory, diagnose its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import units
-from .causes import Failure, diagnose, telling
-from .memory import family, own_group
-from .watch import Watch
+from .causes import Failure, diagnose, is_diagnostic
+from .memory import own_cgroup, process_tree
+from .monitor import ProcessMonitor
 
 _TAIL = 2000  # lines of output that are kept for the diagnosis
 _SHOWN = 30  # lines of either kind that are printed where the build fails
@@ -44,21 +44,21 @@ class Attempt:
     record: dict[str, Any]
     toolchain: dict[str, str]
     failure: Failure | None
-    log: list[str]  # the lines that may tell why, and the end of the output
+    log: list[str]  # the lines that may explain the failure, and the end of the output
 
 
 class _StoppedError(Exception):
-    """We were asked to end."""
+    """The build was asked to stop."""
 
 
-def tell(event: Mapping[str, Any]) -> None:
+def emit(event: Mapping[str, Any]) -> None:
     # One write: two threads speak here.
     sys.stdout.write(f"@imagegen {json.dumps(event)}\n")
     sys.stdout.flush()
 
 
 def environment(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> dict[str, str]:
-    """All of a build's environment. What the caller's own has says nothing here, but for the build's description."""
+    """Return a build's whole environment; the caller's own is not inherited."""
     given: dict[str, str] = spec["env"]
     cuda = given.get("CUDA_HOME", "/usr/local/cuda")
     path = [work / "programs", Path(sys.executable).parent, Path(cuda, "bin"), given.get("PATH", _PATH)]
@@ -73,7 +73,7 @@ def environment(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> dict
         "PYTHONUNBUFFERED": "1",
         "SOURCE_DATE_EPOCH": str(spec["epoch"]),
         "CUDA_HOME": cuda,
-        "MAX_JOBS": jobs,  # torch's extensions and CMake hear it even where the recipe names no variable
+        "MAX_JOBS": jobs,  # torch's extensions and CMake read it even if the recipe names no variable
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
         **given,
         # Objects name nvcc's intermediate files. Beside the object they have no process id in their names.
@@ -89,19 +89,19 @@ def environment(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> dict
 
 
 def compile_wheel(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> Attempt:
-    """Let the backend build the wheel into work/dist."""
+    """Run the backend, which writes the wheel to work/dist."""
     env = environment(spec, throttle, work)
     toolchain = _toolchain(env)
-    count = units.Count(units.kept(work / "source"), spec["units"])
-    group = own_group()
+    count = units.UnitCounter(units.kept(work / "source"), spec["units"])
+    group = own_cgroup()
     kills, peak = (group.kills(), group.peak()) if group else (0, None)
-    tell(
+    emit(
         {"event": "start", "name": spec["name"], "version": spec["version"], "done": count.done, "total": count.total}
         | {"jobs": throttle.jobs, "threads": throttle.threads}
     )
     before = _cpu()
-    with _orphans_come_here(), Watch(os.getpid(), count, tell) as watch, (work / "build.log").open("ab") as log:
-        code, tail, signs, stopped = _run(env, work, count, watch, log)
+    with _adopt_orphans(), ProcessMonitor(os.getpid(), count, emit) as monitor, (work / "build.log").open("ab") as log:
+        code, tail, diagnostics, stopped = _run(env, work, count, monitor, log)
     kills = group.kills() - kills if group else 0
     after = group.peak() if group else None
     record = {
@@ -110,25 +110,25 @@ def compile_wheel(spec: Mapping[str, Any], throttle: Throttle, work: Path) -> At
         "compiled": count.compiled,
         "jobs": throttle.jobs,
         "threads": throttle.threads,
-        "seconds": round(watch.seconds, 1),
+        "seconds": round(monitor.seconds, 1),
         "cpu_seconds": round(_cpu() - before, 1),
-        "memory": watch.peak,
-        "largest": watch.largest,
-        "process": watch.process,
+        "memory": monitor.peak,
+        "largest": monitor.largest,
+        "process": monitor.process,
         # A group that has used more before says nothing about this build.
         "group_peak": after if after and peak is not None and after > peak else None,
     }
     failed = code != 0 or stopped
-    failure = diagnose(code, [*signs, *tail], kills, watch.process, stopped=stopped) if failed else None
-    return Attempt(record, toolchain, failure, [*signs, "...", *list(tail)[-_SHOWN:]])
+    failure = diagnose(code, [*diagnostics, *tail], kills, monitor.process, stopped=stopped) if failed else None
+    return Attempt(record, toolchain, failure, [*diagnostics, "...", *list(tail)[-_SHOWN:]])
 
 
 def _run(
-    env: Mapping[str, str], work: Path, count: units.Count, watch: Watch, log: IO[bytes]
+    env: Mapping[str, str], work: Path, count: units.UnitCounter, monitor: ProcessMonitor, log: IO[bytes]
 ) -> tuple[int, deque[str], list[str], bool]:
-    """(exit code, the end of the output, lines that tell why, whether we were asked to end)."""
+    """Return (exit code, end of the output, diagnostic lines, whether the build was asked to stop)."""
     tail: deque[str] = deque(maxlen=_TAIL)
-    signs: list[str] = []
+    diagnostics: list[str] = []
     process = None
     with _signals():
         try:
@@ -137,14 +137,14 @@ def _run(
                 log.write(raw)
                 line = raw.decode("utf-8", "replace").rstrip()
                 if count.read(line):
-                    watch.progress()
+                    monitor.progress()
                 line = units.plain(line)[:_WIDTH]
                 tail.append(line)
-                if len(signs) < _SHOWN and telling(line):
-                    signs.append(line)
-            return process.wait(), tail, signs, False
+                if len(diagnostics) < _SHOWN and is_diagnostic(line):
+                    diagnostics.append(line)
+            return process.wait(), tail, diagnostics, False
         except _StoppedError:
-            return _end(process) if process else 0, tail, signs, True
+            return _stop(process) if process else 0, tail, diagnostics, True
 
 
 def _start(env: Mapping[str, str], work: Path) -> subprocess.Popen[bytes]:
@@ -157,13 +157,13 @@ def _start(env: Mapping[str, str], work: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    threading.Thread(target=_end_what_outlives, args=(process,), daemon=True).start()
+    threading.Thread(target=_kill_remaining, args=(process,), daemon=True).start()
     return process
 
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGINT become an exception of the main thread, once."""
+    """Turn SIGTERM and SIGINT into an exception of the main thread, once."""
 
     def stop(*_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,37 +179,37 @@ def _signals() -> Iterator[None]:
 
 
 @contextmanager
-def _orphans_come_here() -> Iterator[None]:
-    """Descendants whose parents end become our children, so that none is lost of sight. prctl(2)."""
+def _adopt_orphans() -> Iterator[None]:
+    """Make descendants whose parents end children of this process, so that all are found. prctl(2)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
     finally:
-        _end_family()
+        _kill_descendants()
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Ask first: ninja removes what is half written and keeps its log."""
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Send SIGINT first: ninja then removes partial outputs and keeps its log."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
-    _end_family()
+    _kill_descendants()
     return process.wait()
 
 
-def _end_what_outlives(process: subprocess.Popen[bytes]) -> None:
-    """What the backend leaves running would hold its output open for ever."""
+def _kill_remaining(process: subprocess.Popen[bytes]) -> None:
+    """Kill processes that the backend left running: they would keep its output open."""
     process.wait()
     time.sleep(0.2)
-    _end_family()
+    _kill_descendants()
 
 
-def _end_family() -> None:
-    """Until a look finds none that was not killed: a process may start another between a look and its end."""
+def _kill_descendants() -> None:
+    """Kill descendants until none is left that was not killed: a process may start another before its own end."""
     killed = {os.getpid()}
-    while left := [process.pid for process in family(os.getpid()) if process.pid not in killed]:
+    while left := [process.pid for process in process_tree(os.getpid()) if process.pid not in killed]:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -222,7 +222,7 @@ def _cpu() -> float:
 
 
 def _toolchain(env: Mapping[str, str]) -> dict[str, str]:
-    """Program -> the line that says its version; what is not there is left out."""
+    """Return program -> version line; missing programs are left out."""
     found = {"python": sys.version.split()[0]}
     for name, command in _VERSIONS.items():
         with suppress(OSError, subprocess.SubprocessError):

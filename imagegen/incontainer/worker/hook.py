@@ -1,4 +1,4 @@
-"""The process that calls a source's build backend (PEP 517), in the sources' folder: `hook.py FOLDER`.
+"""Call a source's build backend (PEP 517) in the sources' folder: `hook.py FOLDER`.
 
 The wheel goes to FOLDER. A source without pyproject.toml, or without a backend in it, gets setuptools' own for such
 (PEP 517: `setuptools.build_meta:__legacy__`).
@@ -35,7 +35,7 @@ def main(folder: str) -> None:
 
 
 def declared(pyproject: Path) -> tuple[str, list[str]]:
-    """(build backend, its path) of a source."""
+    """Return (build backend, its path) of a source."""
     try:
         text = pyproject.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""How much memory there is, as a build sees it, and how much the build takes.
+"""Memory available to a build, and memory that it uses.
 
-What a control group says counts before what the machine has: a container on a large host may use little of it. Sources:
-the kernel's admin-guide/cgroup-v1/memory and cgroup-v2, proc(5), cgroups(7).
+The limits of control groups precede the machine's memory: a container may use a small part of a large host.
+Sources: the kernel's admin-guide/cgroup-v1/memory and cgroup-v2, proc(5), cgroups(7).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ UNLIMITED = 1 << 60  # version 1 has no word for it but a number near 2**63
 
 
 @dataclass(frozen=True)
-class Group:
-    """A memory control group and those that hold it, the innermost first, as far as they can be seen from here."""
+class Cgroup:
+    """A memory control group; `folders` are its own and those of its visible ancestors, the innermost first."""
 
     version: int
     folders: tuple[Path, ...]
 
     def limit(self) -> int | None:
-        """The lowest limit in bytes; None where there is none."""
+        """Return the lowest limit in bytes; None if there is none."""
         if self.version == 2:
             found = [_number(folder / "memory.max") for folder in self.folders]
         else:
@@ -31,8 +31,8 @@ class Group:
             found += [_field(folder / "memory.stat", "hierarchical_memory_limit") for folder in self.folders]
         return min((limit for limit in found if limit is not None and limit < UNLIMITED), default=None)
 
-    def room(self) -> int | None:
-        """Bytes up to the nearest limit; what the kernel would give back at once (inactive file pages) is room."""
+    def headroom(self) -> int | None:
+        """Return the bytes left below the tightest limit; inactive file pages count as free."""
         names = ("memory.max", "memory.current", "inactive_file")
         if self.version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -44,7 +44,7 @@ class Group:
         return max(0, min(left)) if left else None
 
     def swap(self) -> int | None:
-        """Bytes of swap that a limit allows; None where none does."""
+        """Return the bytes of swap that a limit allows; None without a limit."""
         if self.version == 2:
             found = [_number(folder / "memory.swap.max") for folder in self.folders]
         else:
@@ -59,17 +59,17 @@ class Group:
         return min((limit for limit in found if limit is not None and limit < UNLIMITED), default=None)
 
     def peak(self) -> int | None:
-        """The most that was ever in use at once, page cache included; None where the kernel does not say."""
+        """Return the highest use in bytes, page cache included; None if the kernel does not report it."""
         return _number(self.folders[0] / ("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 
     def kills(self) -> int:
-        """Processes of this group that the kernel has ended for want of memory; 0 where it does not say."""
+        """Return how many processes of this group the kernel's OOM killer ended; 0 if it does not report that."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return _field(self.folders[0] / name, "oom_kill") or 0
 
 
-def own_group(proc: Path = Path("/proc")) -> Group | None:
-    """This process's group; None where memory is not controlled, or the groups are not mounted.
+def own_cgroup(proc: Path = Path("/proc")) -> Cgroup | None:
+    """Return this process's memory control group; None if memory is not controlled or the groups are not mounted.
 
     Version 1 first: where both are mounted and version 1 has the memory controller, version 2 cannot have it.
     """
@@ -90,12 +90,12 @@ def own_group(proc: Path = Path("/proc")) -> Group | None:
             folders = tuple(folder for folder in _upwards(place, root, path) if folder.is_dir())
             measured = "memory.limit_in_bytes" if version == 1 else "memory.current"
             if folders and any((folder / measured).exists() for folder in folders):
-                return Group(version, folders)
+                return Cgroup(version, folders)
     return None
 
 
 def _mounted(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Path]]:
-    """(the group that is the mount's root, where it is mounted), from the lines of mountinfo."""
+    """Yield (the group at the mount's root, the mount point) from the lines of mountinfo."""
     for line in mounts:
         left, _, right = line.partition(" - ")
         kind, _, options = right.split(" ", 2)
@@ -106,7 +106,7 @@ def _mounted(mounts: Iterable[str], version: int) -> Iterator[tuple[str, Path]]:
 
 
 def _upwards(place: Path, root: str, path: str) -> Iterator[Path]:
-    """The folder of the group `path` and those above it. A mount may show a part of the tree: a container's does."""
+    """Yield the folder of the group `path` and those above it. A container's mount may show a part of the tree."""
     inside = os.path.relpath(path, root) if path.startswith(root) else "."
     folder = place / ("." if inside.startswith("..") else inside)
     while folder != place and place in folder.parents:
@@ -116,26 +116,26 @@ def _upwards(place: Path, root: str, path: str) -> Iterator[Path]:
 
 
 def machine(proc: Path = Path("/proc"), sys: Path = Path("/sys/fs/cgroup")) -> dict[str, int | None]:
-    """The machine as a build sees it: cores, and bytes of memory that it may use at all and that are available now.
+    """Return cores, and bytes of memory that a build may use at all and that are available now.
 
     `limit` is a control group's (None: there is none), `swap` what the build may swap to.
     """
     info = _meminfo(proc)
-    group = own_group(proc)
-    limit, room, swap = (group.limit(), group.room(), group.swap()) if group else (None, None, None)
+    group = own_cgroup(proc)
+    limit, headroom, swap = (group.limit(), group.headroom(), group.swap()) if group else (None, None, None)
     total = info.get("MemTotal", 0)
     available = info.get("MemAvailable", info.get("MemFree", 0))
     return {
         "cores": _cores(proc, sys),
         "memory": min(total, limit) if limit else total,
-        "available": available if room is None else min(available, room),
+        "available": available if headroom is None else min(available, headroom),
         "limit": limit,
         "swap": info.get("SwapFree", 0) if swap is None else min(info.get("SwapFree", 0), swap),
     }
 
 
 def _cores(proc: Path, sys: Path) -> int:
-    """CPUs that this process may run on; fewer where a group's quota gives it less time than they have."""
+    """Return the CPUs that this process may run on, fewer if a control group's quota allows less time."""
     cores = len(os.sched_getaffinity(0))
     quotas = []
     paths = {line.split(":", 2)[2] for line in _lines(proc / "self/cgroup")} | {"/"}
@@ -152,7 +152,7 @@ def _cores(proc: Path, sys: Path) -> int:
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment."""
+    """A sample of a process."""
 
     pid: int
     parent: int
@@ -160,8 +160,8 @@ class Process:
     memory: int  # bytes that are resident and its own; pages of files can be taken back and are shared besides
 
 
-def family(root: int, proc: Path = Path("/proc")) -> list[Process]:
-    """The process `root` and all that descend from it."""
+def process_tree(root: int, proc: Path = Path("/proc")) -> list[Process]:
+    """Return the process `root` and all its descendants."""
     every = {}
     for entry in proc.iterdir():
         if entry.name.isdigit() and (process := _process(entry)):
@@ -178,7 +178,7 @@ def family(root: int, proc: Path = Path("/proc")) -> list[Process]:
 
 
 def _process(entry: Path) -> Process | None:
-    """From its stat, whose second field, in brackets, is a name with any characters, and statm; None: it has ended."""
+    """Parse stat, whose second field is a name in brackets with any characters, and statm; None: it has ended."""
     try:
         text = (entry / "stat").read_text(errors="replace")
         _, resident, shared, *_ = map(int, (entry / "statm").read_text().split())

@@ -1,4 +1,4 @@
-"""The wheel that a backend made, checked and written again so that equal contents are equal bytes.
+"""Check a backend's wheel and rewrite it so that equal contents are equal bytes.
 
 Members are sorted, the install records last, as the binary distribution format recommends; times, modes and the
 compression do not depend on who built it. A member's bytes are never changed.
@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .fail import Refused
+from .errors import Refused
 
 _FIRST = 315532800  # 1980-01-01, before which a zip archive has no time
 _SUFFIX = re.compile(r"\.(abi3|cpython-[^/.]+|cp\d[^/.]*)?\.?so$|\.so$")
 
 
 def finish(spec: Mapping[str, Any], dist: Path, out: Path) -> dict[str, Any]:
-    """Check the one wheel in `dist` and write it to `out`: its name, sha256 and size. Raises Refused."""
+    """Check the one wheel in `dist` and write it to `out`; return its name, sha256 and size. Raises Refused."""
     made = sorted(dist.glob("*.whl"))
     if len(made) != 1:
         raise Refused(f"the build ended well and made {len(made)} wheels", "empty")

@@ -1,4 +1,4 @@
-"""What a build needs beside the cell's own packages: wheels in a folder of their own, found by PYTHONPATH and PATH.
+"""Build requirements beside the cell's own packages: wheels in a folder of their own, on PYTHONPATH and PATH.
 
 Nothing is installed: what lies in the interpreter's own site-packages is the cell's and stays as it is. Formats: the
 binary distribution format (PyPA specifications), entry points (PyPA specifications).
@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from .fail import Refused
+from .errors import Refused
 
 _SCRIPT = """#!{interpreter}
 import sys
@@ -21,7 +21,7 @@ sys.exit({call}())
 
 
 def unpack(wheels: Iterable[Path], modules: Path, programs: Path, interpreter: str) -> None:
-    """Unpack wheels: importable files below `modules`, programs (with the mode to run) below `programs`.
+    """Unpack wheels: importable files below `modules`, executables below `programs`.
 
     Raises Refused for what is no wheel or has members outside.
     """
@@ -69,7 +69,7 @@ def _script(content: bytes, interpreter: str) -> bytes:
 
 
 def _console(text: str, programs: Path, interpreter: str) -> None:
-    """A program for each console script."""
+    """Write a program for each console script."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(text)

@@ -1,4 +1,4 @@
-"""Sources at a fixed path: an archive unpacked, its patches applied; left alone where that is what lies there already.
+"""Unpack sources at a fixed path and put the patched files over them, unless they are there already.
 
 Objects of an earlier build lie among the sources. They are good for as long as the same description of the build wrote
 them, so that is what is compared.
@@ -15,27 +15,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .fail import Refused
-from .patching import apply
+from .errors import Refused
 
+PATCHED = "patched"  # directory beside the archive: files that replace or join those of the archive
 _LARGEST = 16 << 30  # bytes unpacked; CUTLASS with all its tests has 0.2 GB
-_DECIDES = ("format", "name", "version", "source", "patches", "build_requires", "env", "threads", "epoch")
+_DECIDES = ("format", "name", "version", "source", "build_requires", "env", "threads", "epoch")
 
 
 def identity(spec: Mapping[str, Any], sources: Path, interpreter: str) -> str:
-    """A digest of what the objects of a build depend on, as far as it is described here."""
+    """Return a digest of all inputs of the build's objects that are described here."""
     digest = hashlib.sha256()
     described = {name: spec.get(name) for name in _DECIDES}
     digest.update(json.dumps([described, interpreter], sort_keys=True).encode())
-    for name in [spec["source"], *spec["patches"]]:
-        with (sources / name).open("rb") as file:
+    for path in [sources / spec["source"], *_patched(sources)]:
+        digest.update(f"{path.relative_to(sources)} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
             while piece := file.read(1 << 20):
                 digest.update(piece)
     return digest.hexdigest()
 
 
 def unpack(archive: Path, into: Path, epoch: int) -> None:
-    """Unpack a tar archive, its one top folder left out. Every file gets the time `epoch`, which ninja compares.
+    """Unpack a tar archive without its top folder. Every file gets the time `epoch`, which ninja compares.
 
     Raises Refused for what is no such archive, or for members that would lie outside or are no files.
     """
@@ -60,7 +61,7 @@ def unpack(archive: Path, into: Path, epoch: int) -> None:
 
 
 def _top(members: Sequence[tarfile.TarInfo]) -> str | None:
-    """The folder that holds everything; None where there is no such folder."""
+    """Return the folder that holds everything; None if there is none."""
     tops = {PurePosixPath(member.name).parts[0] for member in members if PurePosixPath(member.name).parts}
     if len(tops) != 1 or any(len(PurePosixPath(member.name).parts) == 1 and not member.isdir() for member in members):
         return None
@@ -100,11 +101,18 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath, i
 
 
 def prepare(spec: Mapping[str, Any], sources: Path, into: Path) -> None:
-    """Unpack and patch. Raises Refused."""
+    """Unpack the sources, and over them the archive of patched files. Raises Refused."""
     archive = sources / spec["source"]
     if not archive.is_file():
         raise Refused(f"the source {spec['source']} is not in {sources}")
     unpack(archive, into, spec["epoch"])
-    for name in spec["patches"]:
-        for changed in apply(sources / name, into):
-            os.utime(changed, (spec["epoch"], spec["epoch"]))
+    for path in _patched(sources):
+        target = into / path.relative_to(sources / PATCHED)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+        target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+        os.utime(target, (spec["epoch"], spec["epoch"]))
+
+
+def _patched(sources: Path) -> list[Path]:
+    return sorted(path for path in (sources / PATCHED).rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""How far a build is: ninja's own count, and the lines of compilers that run without it.
+"""Progress of a build: ninja's own count, and the command lines of compilers that run without ninja.
 
 ninja starts each of its lines with what NINJA_STATUS says. On a pipe it writes one when a command has ended, so that
 `finished` counts what is done. A build may run ninja many times (one extension after the other), and each run counts
@@ -17,11 +17,11 @@ _COMPILES = re.compile(r"\s-c\s.*\s-o\s+\S+\.o\b|\s-o\s+\S+\.o\b.*\s-c\s")
 _LINKS = re.compile(r"\.(so|a)$")
 
 
-class Count:
-    """Units that are compiled, over all runs of this build."""
+class UnitCounter:
+    """Compiled units, over all ninja runs of this build."""
 
     def __init__(self, earlier: int, expected: int | None) -> None:
-        """`earlier` were compiled by a build that ended before; `expected` in all, where somebody has counted them."""
+        """Args: `earlier`, units compiled by an interrupted build; `expected`, the total if it is known."""
         self.earlier = earlier
         self._expected = expected or 0
         self._ended = 0  # of ninja's runs that are over
@@ -29,7 +29,7 @@ class Count:
         self._plain = self._failed = 0
 
     def read(self, line: str) -> bool:
-        """Take a line of the build's output; True where it says that one more unit is done."""
+        """Parse a line of the build's output; return whether one more unit is done."""
         found = _LINE.match(line)
         if found is None:
             self._failed += line.startswith("FAILED:")  # ninja's line before it has counted the unit
@@ -45,7 +45,7 @@ class Count:
 
     @property
     def compiled(self) -> int:
-        """In this run."""
+        """Units compiled in this run."""
         return self._ended + self._finished + self._plain - self._failed
 
     @property
@@ -54,7 +54,7 @@ class Count:
 
     @property
     def total(self) -> int:
-        """As far as it is known by now."""
+        """The number of units, as far as it is known by now."""
         return max(self._expected, self.earlier + self._ended + self._total, self.done)
 
 
@@ -63,7 +63,7 @@ def logs(source: Path) -> list[Path]:
 
 
 def entries(log: str) -> dict[str, tuple[int, int]]:
-    """Output -> (start, end) in milliseconds of its ninja's run; the last line about an output counts.
+    """Return output -> (start, end) in milliseconds of its ninja run; the last line about an output counts.
 
     Fields are parted by tabs: start, end, time of change, output, hash of the command.
     """
@@ -76,12 +76,12 @@ def entries(log: str) -> dict[str, tuple[int, int]]:
 
 
 def kept(source: Path) -> int:
-    """Units whose objects an earlier build has left: ninja's log knows them and they are there."""
+    """Return how many objects of an earlier build exist: ninja's log lists them and the files are there."""
     return sum((log.parent / output).exists() for log in logs(source) for output in entries(_text(log)))
 
 
 def seconds(source: Path) -> list[float]:
-    """How long each unit took, links aside, the longest first."""
+    """Return the time that each unit took, without links, the longest first."""
     times = (
         (end - start) / 1000
         for log in logs(source)
@@ -92,7 +92,7 @@ def seconds(source: Path) -> list[float]:
 
 
 def flags(source: Path) -> list[str]:
-    """The compilers' flags as ninja's files have them: each line once."""
+    """Return the distinct lines of compiler flags in ninja's files."""
     lines: Iterable[str] = (
         line.strip()
         for log in logs(source)
@@ -104,7 +104,7 @@ def flags(source: Path) -> list[str]:
 
 
 def plain(line: str) -> str:
-    """A line of ninja's without the status before it."""
+    """Return a line without ninja's status prefix."""
     found = _LINE.match(line)
     return found[3] if found else line
 

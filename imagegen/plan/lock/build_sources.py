@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from imagegen.core import data, git
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, LockError, ReproducibilityError
+from imagegen.core.epoch import EPOCH
+from imagegen.core.errors import BuildError, FetchError, LockError, ReproducibilityError
+from imagegen.core.git import command
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.progress import Progress
-from imagegen.core.store import Store
+from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
+from imagegen.incontainer.worker import source
+from imagegen.incontainer.worker.errors import Refused
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import (
     GIT,
@@ -96,6 +102,49 @@ def require_unchanged(builds: Iterable[LockedBuild], recipes: Mapping[str, Recip
     """Raise LockError where sources on this disk are not as they were locked, FetchError where they are gone."""
     for build in builds:
         _require_unchanged(build, recipes[build.name], store)
+
+
+@contextmanager
+def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Iterator[tuple[Path, tuple[Path, ...]]]:
+    """Yield a temporary directory with the build's sources, patched, and the patched files' paths in it.
+
+    The archive and the patches are in the store. Raises BuildError for an archive that cannot be unpacked, and for a
+    patch that does not apply, removes a file or renames one.
+    """
+    with store.room("sources") as room:
+        archive, unpacked = room / build.source.filename, room / "unpacked" / "source"
+        archive.symlink_to(store.path(build.source.digest))
+        try:
+            source.unpack(archive, unpacked, EPOCH)
+            paths = tuple(
+                sorted({path for patch in build.patches for path in _apply(patch, unpacked, store, settings)})
+            )
+        except (Refused, OSError) as error:
+            if isinstance(error, OSError) and disk.is_full(error):
+                raise
+            raise BuildError(
+                f"{build.name} {build.version} cannot be compiled from its sources",
+                code="source-build-sources-invalid",
+                why=(error.strerror if isinstance(error, OSError) else None) or str(error),
+                fix="correct its recipe under wheels/ and lock again",
+            ) from error
+        yield unpacked, paths
+
+
+def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) -> Iterator[Path]:
+    """Apply a unified diff below `sources`; yield the paths of the files that it changes or adds. Raises Refused."""
+    content = str(store.path(f"sha256:{patch.sha256}"))
+    env = command.environment(settings.env, os.devnull)
+    try:
+        stats = command.run(sources, env, ["apply", "--numstat", "-z", content])
+        command.run(sources, env, ["apply", "--whitespace=nowarn", content])
+    except command.FailedError as error:
+        raise Refused(f"{patch.filename}: {str(error).strip().replace(content, patch.filename)}") from error
+    for line in stats.rstrip("\0").split("\0"):
+        path = Path(line.split("\t", 2)[2])
+        if not (sources / path).is_file():
+            raise Refused(f"{patch.filename}: it removes or renames {path}; a patch may change and add files only")
+        yield path
 
 
 def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, progress: Progress) -> None:

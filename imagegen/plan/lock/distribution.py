@@ -112,7 +112,7 @@ class LockedWheel(Table):
     via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
     choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
     file: Annotated[File, Field(alias=".file")]
-    misrecorded: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
+    record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
     sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
     build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
 

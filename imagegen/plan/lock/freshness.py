@@ -14,7 +14,7 @@ from imagegen.plan.lock.build_sources import commit_of, patches_of
 from imagegen.plan.lock.builds import BUILDER, builder
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.lock.interpreter import lock_interpreter
-from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, winners_among
+from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, file_conflicts_among
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Cell, Requirement
@@ -31,10 +31,10 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     now = {**cell.inputs, BUILDER: builder()} if lock.builds else cell.inputs
     names = lock.inputs.keys() | {name for name in now if not name.startswith("sdist ")}
     moved = {name for name in names if lock.inputs.get(name) != now.get(name)}
-    if lock.winners != winners_among(cell.winners, lock.packages):
-        moved.add("winners")
-    if any(wheel.misrecorded != cell.misrecorded.get(wheel.file.sha256) for wheel in lock.wheels):
-        moved.add("misrecorded")
+    if lock.file_conflicts != file_conflicts_among(cell.file_conflicts, lock.packages):
+        moved.add("file-conflicts")
+    if any(wheel.record_exception != cell.record_exceptions.get(wheel.file.sha256) for wheel in lock.wheels):
+        moved.add("record-exceptions")
     return tuple(sorted(moved))
 
 

@@ -34,7 +34,7 @@ from imagegen.plan.lock.distribution import (
 from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.tables import Table
 from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.matrix.rule import WinnerRule
+from imagegen.plan.matrix.rule import FileConflictRule
 
 __all__ = [
     "BUILT",
@@ -45,6 +45,7 @@ __all__ = [
     "URL",
     "Deb",
     "File",
+    "FileConflict",
     "Foundation",
     "InterpreterArchive",
     "Lock",
@@ -60,9 +61,8 @@ __all__ = [
     "LockedWheel",
     "Record",
     "RecordedLayer",
-    "Winner",
     "archive_name",
-    "winners_among",
+    "file_conflicts_among",
 ]
 
 LOCK_VERSION = 1
@@ -79,7 +79,7 @@ class LockedGpus(Table):
 
 
 @dataclass(frozen=True)
-class Winner(Table):
+class FileConflict(Table):
     """A file-conflict override: at `paths`, the files of `distribution` are installed; those in `over` leave theirs
     out.
     """
@@ -140,7 +140,7 @@ class Lock(Table):
     builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
     wheels: Annotated[tuple[LockedWheel, ...], Field(alias="wheel")]  # sorted by name
     gpu: LockedGpus | None = None
-    winners: Annotated[tuple[Winner, ...], Field(alias="winner")] = ()  # sorted by rule
+    file_conflicts: Annotated[tuple[FileConflict, ...], Field(alias="file-conflict")] = ()  # sorted by rule
     record: Record | None = None
 
     @property
@@ -182,7 +182,7 @@ class Lock(Table):
             ("wheels", [wheel.name for wheel in self.wheels]),
             ("builds", [build.name for build in self.builds]),
             ("env", [env.name for env in self.env]),
-            ("winners", [winner.rule for winner in self.winners]),
+            ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
             ("debs", [deb.name for deb in self.base.debs]),
             ("packages.debs", [deb.name for deb in self.added.debs] if self.added else []),
         ):
@@ -199,9 +199,9 @@ class Lock(Table):
         for build in self.builds:
             if unknown := set(build.against) - wheels:
                 raise ValueError(f"{build.name} is built against {min(unknown)}, of which the lock has no wheel")
-        for winner in self.winners:
-            if unknown := {winner.distribution, *winner.over} - wheels - builds:
-                raise ValueError(f"winner {winner.rule} names {min(unknown)}, which the lock has not")
+        for conflict in self.file_conflicts:
+            if unknown := {conflict.distribution, *conflict.over} - wheels - builds:
+                raise ValueError(f"file-conflict {conflict.rule} names {min(unknown)}, which the lock has not")
         return self
 
 
@@ -211,12 +211,14 @@ def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[Deb, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def winners_among(rules: Iterable[WinnerRule], packages: Iterable[LockedWheel | LockedBuild]) -> tuple[Winner, ...]:
-    """Return the file-conflict overrides for these packages: those whose winner and at least one loser are there."""
+def file_conflicts_among(
+    rules: Iterable[FileConflictRule], packages: Iterable[LockedWheel | LockedBuild]
+) -> tuple[FileConflict, ...]:
+    """Return the file-conflict overrides for these packages: whose owner and at least one other are present."""
     versions = {each.name: each.version for each in packages}
     found = []
     for rule in rules:
         over = tuple(name for name in rule.over if name in versions)
-        if over and (won := versions.get(rule.winner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
-            found.append(Winner(rule.id, rule.winner, over, rule.paths, rule.because))
+        if over and (won := versions.get(rule.owner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
+            found.append(FileConflict(rule.id, rule.owner, over, rule.paths, rule.because))
     return tuple(sorted(found, key=lambda each: each.rule))

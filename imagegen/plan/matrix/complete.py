@@ -37,7 +37,7 @@ from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipes import recipe
 from imagegen.plan.matrix.references import Entries, Found, check_references
 from imagegen.plan.matrix.route import AmbiguousBuildError, is_pypi_build
-from imagegen.plan.matrix.rule import Rule, WinnerRule
+from imagegen.plan.matrix.rule import FileConflictRule, Rule
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
@@ -87,8 +87,8 @@ class _Completion:
         self.sdists = tuple(each for each in self.components.values() if each.sdist)
         self.recipes = self._recipes(directories)
         self.rules = tuple(self._rule(found) for found in self._sound("rules"))
-        self.winners = tuple(_winner(found) for found in self._sound("winners"))
-        self.misrecorded = {found.entry.sha256: found.entry.because for found in self._sound("misrecorded")}
+        self.file_conflicts = tuple(_file_conflict(found) for found in self._sound("file_conflicts"))
+        self.record_exceptions = {found.entry.sha256: found.entry.because for found in self._sound("record_exceptions")}
 
     def matrix(self) -> Matrix:
         cells: dict[str, Cell] = {}
@@ -335,8 +335,8 @@ class _Completion:
             ),
             gpus=tuple(sorted(gpus, key=lambda gpu: Version(gpu.capability))),
             inputs={},
-            misrecorded=self.misrecorded,
-            winners=self.winners,
+            record_exceptions=self.record_exceptions,
+            file_conflicts=self.file_conflicts,
             recipes={
                 self.components[name].package: self.recipes[name]
                 for name in sorted(made.components)
@@ -357,6 +357,6 @@ def _metadata(entry: SdistEntry) -> Sdist:
     return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
 
 
-def _winner(found: Found) -> WinnerRule:
+def _file_conflict(found: Found) -> FileConflictRule:
     fields = found.entry.model_dump(exclude={"override"})
-    return WinnerRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})
+    return FileConflictRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from imagegen.core import types as t
 from imagegen.core.gpu import Gpu
 from imagegen.core.types import Part
-from imagegen.plan.matrix.rule import WinnerRule
+from imagegen.plan.matrix.rule import FileConflictRule
 
 if TYPE_CHECKING:
     from imagegen.plan.matrix.recipe import Recipe  # which is made of this module's EnvVar
@@ -202,8 +202,12 @@ class Cell:
     inputs: Mapping[
         str, str
     ]  # input name ("image", "base", "rules", "component torch") -> sha256 of its canonical JSON
-    misrecorded: Mapping[str, str] = field(default_factory=dict)  # sha256 of a wheel whose RECORD is wrong -> because
-    winners: tuple[WinnerRule, ...] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
+    record_exceptions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # sha256 of a wheel whose RECORD is wrong -> because
+    file_conflicts: tuple[
+        FileConflictRule, ...
+    ] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
     gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations

@@ -62,14 +62,14 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class WinnerRule:
-    """A file-conflict override of the matrix: of files that several distributions bring, the winner's are installed."""
+class FileConflictRule:
+    """A file-conflict override of the matrix: of equal paths in several distributions, the owner's are installed."""
 
     id: str
-    winner: str  # normalised name of a distribution
+    owner: str  # normalised name of a distribution
     over: tuple[str, ...]  # those that leave these files out, sorted
     paths: str  # glob over absolute paths in the image; `*` goes over slashes
     because: str
     source: str
     date: str  # as in Rule
-    versions: str = ""  # PEP 440 specifier: the releases of the winner of which this is true; empty: all
+    versions: str = ""  # PEP 440 specifier: the owner's releases to which it applies; empty: all

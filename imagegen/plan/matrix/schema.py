@@ -267,25 +267,25 @@ class RuleEntry(Entry):
         return self
 
 
-class WinnerEntry(Entry):
-    """A file-conflict override: at `paths`, the files of `winner` are installed, and those of `over` left out."""
+class FileConflictEntry(Entry):
+    """A file-conflict override: at `paths`, the files of `owner` are installed, and those of `over` left out."""
 
-    winner: t.Distribution
+    owner: t.Distribution
     over: Annotated[list[t.Distribution], Field(min_length=1)]
     paths: t.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
-    versions: t.Specifier = Field("", description="Releases of `winner` to which this applies; without it, all.")
+    versions: t.Specifier = Field("", description="Releases of `owner` to which this applies; without it, all.")
     because: t.Text
     source: t.Text
     date: t.Date
 
     @model_validator(mode="after")
     def _not_over_itself(self) -> Self:
-        if self.winner in self.over:
-            raise ValueError(f"{self.winner} cannot win over itself")
+        if self.owner in self.over:
+            raise ValueError(f"{self.owner} cannot win over itself")
         return self
 
 
-class MisrecordedEntry(Entry):
+class RecordExceptionEntry(Entry):
     """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
 
     file: t.WheelName
@@ -308,8 +308,8 @@ class MatrixFile(Strict):
     stacks: dict[t.Name, StackEntry] = {}
     images: dict[t.Name, ImageEntry] = {}
     rules: dict[t.Name, RuleEntry] = {}
-    winners: dict[t.Name, WinnerEntry] = {}
-    misrecorded: dict[t.Name, MisrecordedEntry] = {}
+    file_conflicts: dict[t.Name, FileConflictEntry] = {}
+    record_exceptions: dict[t.Name, RecordExceptionEntry] = {}
     recipes: dict[t.Distribution, RecipeEntry] = {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagegen.incontainer.preflight import words
+from imagegen.incontainer.preflight import formatting
 from imagegen.incontainer.preflight.model import Finding
 from imagegen.incontainer.preflight.table import Row
 
@@ -32,7 +32,7 @@ class Diagnosis:
     def text(self) -> str:
         """For people: one row per check; in place of what is checked, what was found, with its fix below."""
         subject = f"{self.where}, for {self.cell}" if self.cell and self.where == HOST else self.where
-        return words.ascii_only(f"{subject}: {self.summary}\n") + words.table(self.rows, self.findings)
+        return formatting.ascii_only(f"{subject}: {self.summary}\n") + formatting.table(self.rows, self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: {"where", "cell", "well", "checks", "findings", "machine"}."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagegen.incontainer.preflight import snapshot, words
-from imagegen.incontainer.preflight.checks import visible
+from imagegen.incontainer.preflight import formatting, snapshot
+from imagegen.incontainer.preflight.gpu_checks import check_visible
 from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image, Machine
 from imagegen.incontainer.preflight.program import answer, start
 from imagegen.incontainer.preflight.table import Row
@@ -93,12 +93,12 @@ def examine_fabric(image: Image, lock: Lock | None, host: Host, measured: Measur
         "verbs": list(host.verbs),
         "measured": dict(measured.details),
     }
-    return Diagnosis(HOST, image.cell or None, words.hardware(Image(), machine), rows, tuple(findings), facts)
+    return Diagnosis(HOST, image.cell or None, formatting.hardware(Image(), machine), rows, tuple(findings), facts)
 
 
 def gpus(machine: Machine) -> Iterator[Finding]:
     if not machine.gpus:
-        for finding in visible.check(Image(), machine):
+        for finding in check_visible(Image(), machine):
             yield finding._replace(check="gpus")
     elif len(machine.gpus) == 1:
         yield Finding("gpus", "note", "there is one GPU: NCCL connects it to GPUs of other hosts alone", "")

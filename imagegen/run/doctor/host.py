@@ -11,7 +11,7 @@ from typing import Any
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import human
-from imagegen.incontainer.preflight import report, snapshot, words
+from imagegen.incontainer.preflight import formatting, report, snapshot
 from imagegen.incontainer.preflight.model import Finding, Image
 from imagegen.incontainer.preflight.probe import probe
 from imagegen.incontainer.preflight.table import CHECKS, Check, always, examine, rows
@@ -63,7 +63,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
     findings = tuple(examine(image, machine, checks))
     shown = tuple(rows(image, machine, findings, checks))
     facts = report.as_dict(image, machine, findings)["machine"]
-    return Diagnosis(HOST, image.cell or None, words.hardware(Image(), machine), shown, findings, facts)
+    return Diagnosis(HOST, image.cell or None, formatting.hardware(Image(), machine), shown, findings, facts)
 
 
 def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterator[Finding]:

@@ -167,7 +167,7 @@ def running(
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """A tar of regular files, path ("opt/suite/run.py") to content; b"" for no files.
+    """A tar of regular files, path ("opt/smoke/run.py") to content; b"" for no files.
 
     Parent directories are left out, so that one that the image has keeps its mode.
     """

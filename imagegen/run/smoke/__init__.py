@@ -1,4 +1,4 @@
-"""Smoke-test an image: run the checks of `incontainer.suite` in a container of it and report."""
+"""Smoke-test an image: run the checks of `incontainer.smoke` in a container of it and report."""
 
 from imagegen.run.smoke.report import Report, Result, SmokeFailed
 from imagegen.run.smoke.run import run

@@ -19,8 +19,8 @@ from imagegen.core.store import Store
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.run.smoke.report import Report
 
-CHECKS = ("numerics", "numerics-cuda")  # of suite.table
-FORMAT = 1  # of the checks' details (suite.checks.numerics)
+CHECKS = ("numerics", "numerics-cuda")  # of smoke.table
+FORMAT = 1  # of the checks' details (smoke.checks.numerics)
 
 _KIND = "numerics"  # records of the store
 

@@ -13,8 +13,8 @@ from imagegen.audit import shipped
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Progress
 from imagegen.image.layers.install import PREFIX
-from imagegen.incontainer import SUITE
-from imagegen.incontainer.suite.table import Check, applicable
+from imagegen.incontainer import SMOKE
+from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke.report import STATUSES, Report, Result
@@ -107,7 +107,7 @@ def parts(lock: Lock) -> frozenset[str]:
 
 
 def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
-    """Return the fields of suite.program.Spec for an image of `lock`."""
+    """Return the fields of smoke.program.Spec for an image of `lock`."""
     return {
         "python": lock.python,
         "prefix": PREFIX,
@@ -128,7 +128,7 @@ def _architectures(lock: Lock) -> list[str]:
 
 def files(spec: Mapping[str, object]) -> dict[str, bytes]:
     """The suite and its spec, path in the container -> content."""
-    programs = {f"{ROOT}/suite/{path.relative_to(SUITE)}": path.read_bytes() for path in sorted(SUITE.rglob("*.py"))}
+    programs = {f"{ROOT}/smoke/{path.relative_to(SMOKE)}": path.read_bytes() for path in sorted(SMOKE.rglob("*.py"))}
     return {**programs, f"{ROOT}/spec.json": json.dumps(spec, indent=2, sort_keys=True).encode()}
 
 
@@ -140,7 +140,7 @@ def judged(result: Result, check: Check, *, require_gpu: bool) -> Result:
 
 
 def _run_one(container: Container, check: Check) -> Result:
-    argv = ["env", "-C", ROOT, "python", "-m", "suite.runner", "spec.json", check.name]
+    argv = ["env", "-C", ROOT, "python", "-m", "smoke.runner", "spec.json", check.name]
     start = time.monotonic()
     try:
         outcome = container.exec(argv, timeout=check.timeout + GRACE)

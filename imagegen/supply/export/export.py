@@ -24,7 +24,7 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.refs import filling
 from imagegen.image.layers import Image
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke.run import files, parts, spec

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.core.errors import SmokeError
-from imagegen.incontainer.suite.table import Check
+from imagegen.incontainer.smoke.table import Check
 from imagegen.run import smoke
 from imagegen.run.smoke.run import judged, read_result
 from imagegen.supply.publish.proof import SmokeRequirement

@@ -240,7 +240,7 @@ def test(image: Image, checks: list[str], deadline: float) -> int:
         "results": [],
     }
     reader, writer = os.pipe()
-    argv = ["python", "-m", "suite.runner", "spec.json", *requested]
+    argv = ["python", "-m", "smoke.runner", "spec.json", *requested]
     child = enter(image, argv, f"/{SUITE}", writer)
     os.close(writer)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))  # its PID namespace ends with it

@@ -14,7 +14,7 @@ from typing import Any
 
 from imagegen.core.store import Store, digest_of
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.incontainer.suite.table import applicable
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run import smoke

@@ -44,7 +44,7 @@ def compile_all(
             return
         fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
         for build in pending.values():
-            require_sources(build, bench.store)
+            require_sources(build, bench.store, bench.settings)
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
         look = partial(probe.probe, lock, base, bench)
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}

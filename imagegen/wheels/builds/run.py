@@ -80,7 +80,7 @@ def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildE
         rendered = recipe.render(stage.lock, stage.lock.cell)
         (room / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (room / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
-        recipe.write_builds([build], stage.recipes, room / "builds", bench.store)
+        recipe.write_builds([build], stage.recipes, room / "builds", bench.store, bench.settings)
         contexts = {
             "toolchain": bench.layout(stage.toolchain),
             "builds": str(room / "builds"),

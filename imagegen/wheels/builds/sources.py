@@ -9,40 +9,22 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError
-from imagegen.core.store import Store, disk
-from imagegen.incontainer.worker import source
-from imagegen.incontainer.worker.fail import Refused
+from imagegen.core.store import Store
+from imagegen.plan.lock.build_sources import patched_sources
 from imagegen.plan.lock.model import LockedBuild
 
 _RECIPE = "correct its recipe under wheels/ and lock again"
 
 
-def require_sources(build: LockedBuild, store: Store) -> None:
+def require_sources(build: LockedBuild, store: Store, settings: Settings) -> None:
     """Raise BuildError where the sources cannot be unpacked, a patch does not apply, or they are another release.
 
-    Works on what the store holds, with the worker's own code, in a directory that goes afterwards.
+    Reads the store only, with the worker's own code.
     """
-    with store.room("sources") as room:
-        files = {build.source.filename: build.source.digest}
-        files |= {patch.filename: f"sha256:{patch.sha256}" for patch in build.patches}
-        for name, digest in files.items():
-            (room / name).symlink_to(store.path(digest))
-        spec = {"source": build.source.filename, "patches": [each.filename for each in build.patches], "epoch": 0}
-        unpacked = room / "unpacked" / "source"
-        try:
-            source.prepare(spec, room, unpacked)
-        except (Refused, OSError) as error:
-            if isinstance(error, OSError) and disk.is_full(error):
-                raise
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise BuildError(
-                f"{_name(build)} cannot be compiled from its sources",
-                code="source-build-sources-invalid",
-                why=why,
-                fix=_RECIPE,
-            ) from error
-        _require_release(build, unpacked / "pyproject.toml")
+    with patched_sources(build, store, settings) as (sources, _):
+        _require_release(build, sources / "pyproject.toml")
 
 
 def _require_release(build: LockedBuild, pyproject: Path) -> None:

@@ -54,7 +54,7 @@ class Drafter:
             if isinstance(made, LockedBuild):
                 builds.append(made)
             else:
-                wheels.append(replace(made, misrecorded=self.cell.misrecorded.get(made.file.sha256)))
+                wheels.append(replace(made, record_exception=self.cell.record_exceptions.get(made.file.sha256)))
         return replace(
             whole if builds else lock,
             wheels=tuple(sorted(wheels, key=lambda wheel: wheel.name)),

@@ -41,7 +41,7 @@ from imagegen.plan.lock.model import (
     LockedWheel,
     all_debs,
     archive_name,
-    winners_among,
+    file_conflicts_among,
 )
 from imagegen.plan.lock.parts import Attempts, Parts, default_site, gather, pep508
 from imagegen.plan.lock.recipes import Compiled, no_wheel, released
@@ -137,7 +137,7 @@ def make(
         )
         settled = _settled(previous, made, kept) if previous else {}
         made = drafter.completed(made, {each.name: each.via for each in found}, settled)
-    made = replace(made, winners=winners_among(cell.winners, made.packages))
+    made = replace(made, file_conflicts=file_conflicts_among(cell.file_conflicts, made.packages))
     made = replace(made, gpu=gpus_of(cell, rules, compat.facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
 
@@ -315,7 +315,7 @@ class _Maker:
                 wheel,
                 because=requirements[wheel.name].because if wheel.name in requirements else None,
                 choice=contents.choice if contents and wheel.file.index == URL else None,
-                misrecorded=self.cell.misrecorded.get(wheel.file.sha256),
+                record_exception=self.cell.record_exceptions.get(wheel.file.sha256),
             )
             for wheel in sorted(locked, key=lambda wheel: wheel.name)
         )

@@ -1,1 +1,0 @@
-"""One file per check: check(image, machine) gives its findings."""

@@ -1,0 +1,65 @@
+"""Largest differences that numerical operations may have, by device, operation and dtype: measurements, as data.
+
+`python -m smoke.numerics_bounds` measures, and prints rows of BOUNDS. A device is "cpu" for every CPU, else a GPU's
+name as torch has it. An operation without a row is reported and not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FACTOR = 4  # a bound over what was measured: other kernels and other CPUs add up in another order
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`measured` is the largest relative difference (smoke.measure.difference) over all seeds and implementations.
+
+    `operation` is one of smoke.operations, "all_reduce", "decoder", or "decoder pair": trainer against engine, or two
+    ways of the trainer.
+    """
+
+    device: str
+    operation: str
+    dtype: str
+    measured: float
+    source: str
+    date: str
+
+    @property
+    def limit(self) -> float:
+        return FACTOR * self.measured
+
+
+_EPYC = "24 seeds, AMD EPYC, torch 2.13.0+cpu with AVX512, AVX2 and neither"
+
+BOUNDS = (
+    Bound("cpu", "all_reduce", "bfloat16", 0.0026, _EPYC, "2026-11-23"),
+    Bound("cpu", "all_reduce", "float16", 0.00032, _EPYC, "2026-11-23"),
+    Bound("cpu", "all_reduce", "float32", 0.0, _EPYC, "2026-11-23"),
+    Bound("cpu", "attention", "bfloat16", 0.0026, _EPYC, "2026-11-23"),
+    Bound("cpu", "attention", "float16", 0.00038, _EPYC, "2026-11-23"),
+    Bound("cpu", "attention", "float32", 6.5e-07, _EPYC, "2026-11-23"),
+    Bound("cpu", "decoder", "bfloat16", 0.0093, _EPYC, "2026-11-23"),
+    Bound("cpu", "decoder", "float16", 0.00076, _EPYC, "2026-11-23"),
+    Bound("cpu", "decoder", "float32", 4.4e-07, _EPYC, "2026-11-23"),
+    Bound("cpu", "decoder pair", "bfloat16", 0.01, _EPYC, "2026-11-23"),
+    Bound("cpu", "log_softmax", "bfloat16", 0.0024, _EPYC, "2026-11-23"),
+    Bound("cpu", "log_softmax", "float16", 0.0003, _EPYC, "2026-11-23"),
+    Bound("cpu", "log_softmax", "float32", 6.5e-08, _EPYC, "2026-11-23"),
+    Bound("cpu", "matmul", "bfloat16", 0.0029, _EPYC, "2026-11-23"),
+    Bound("cpu", "matmul", "float16", 0.00036, _EPYC, "2026-11-23"),
+    Bound("cpu", "matmul", "float32", 5e-07, _EPYC, "2026-11-23"),
+    Bound("cpu", "rms_norm", "bfloat16", 0.0057, _EPYC, "2026-11-23"),
+    Bound("cpu", "rms_norm", "float16", 0.0006, _EPYC, "2026-11-23"),
+    Bound("cpu", "rms_norm", "float32", 1.8e-07, _EPYC, "2026-11-23"),
+    Bound("cpu", "softmax", "bfloat16", 0.0033, _EPYC, "2026-11-23"),
+    Bound("cpu", "softmax", "float16", 0.00046, _EPYC, "2026-11-23"),
+    Bound("cpu", "softmax", "float32", 1e-06, _EPYC, "2026-11-23"),
+)
+
+
+def find(device: str, operation: str, dtype: str) -> Bound | None:
+    """Return the bound for an operation, None where nothing was measured."""
+    key = (device, operation, dtype)
+    return next((bound for bound in BOUNDS if (bound.device, bound.operation, bound.dtype) == key), None)

@@ -1,0 +1,1 @@
+"""One `check(spec) -> details` per module; see smoke.table for what each proves."""

@@ -1,5 +1,0 @@
-"""Smoke checks that run inside an image, on its own interpreter: the standard library and what the image holds.
-
-Nothing here imports imagegen, and imagegen imports only the table. The folder is copied into a container as the
-package `suite`; `python -m suite.runner SPEC` runs every check of the table that applies. It keeps to Python 3.10.
-"""

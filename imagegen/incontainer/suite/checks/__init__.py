@@ -1,1 +1,0 @@
-"""One `check(spec) -> details` per module; see suite.table for what each proves."""
