@@ -103,7 +103,7 @@ class Project:
 
     def leftovers(self) -> list[Path]:
         """Temporary files, of this project's imagegen and of the programs that it runs."""
-        rooms = (self.root / "cache").glob("imagegen/uv/room-*")
+        rooms = (self.root / "cache").glob("imagegen/uv/resolve-*")
         unfinished = (self.root / "cache").glob("imagegen/store/tmp/new-*")
         return [*(self.root / "tmp").iterdir(), *rooms, *unfinished, *(self.root / "locks").glob(".*")]
 

@@ -122,7 +122,7 @@ def needed(locked: LockedBase, store: Store) -> int:
 
 
 def _build(locked: LockedBase, store: Store) -> BaseLayer:
-    with _room(store) as work:
+    with _work_directory(store) as work:
         work.chmod(0o755)  # in a user namespace mmdebstrap is another user
         archive = work / "root.tar"
         write_repository(locked, store, work / "repository")
@@ -141,7 +141,7 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
 
 
 @contextmanager
-def _room(store: Store) -> Iterator[Path]:
+def _work_directory(store: Store) -> Iterator[Path]:
     """Yield the directory in which mmdebstrap works: in the store; for a user with subordinate ids, one that all may
     enter.
     """

@@ -134,7 +134,7 @@ class Tree:
     def __init__(self, root: Path, *, owners: bool = False) -> None:
         self._root, self._owners = root, owners
         self._entries = self._bytes = 0
-        self.written: set[Path] = set()  # by the layer at hand: whiteouts are about those below
+        self.written: set[Path] = set()  # by the current layer: whiteouts apply to the layers below it
 
     def add(self, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
         self._entries += 1

@@ -1,4 +1,4 @@
-"""The stages of source builds: what they compile against, and what a build is told."""
+"""The stages of source builds: the wheels that they compile against, and the inputs of each build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _HEX = 12  # digits of the key in the cache's name
 
 
 def toolchain(lock: Lock) -> Lock:
-    """The lock of the stage that every build starts from: the wheels that builds of this lock compile against."""
+    """Return the lock of the stage that every build starts from: the wheels that builds of this lock
+    compile against.
+    """
     names = {name for build in lock.builds for name in build.against}
     file_conflicts = [
         replace(each, over=over)

@@ -75,9 +75,10 @@ def _parts(wheel: LockedWheel) -> list[Wanted]:
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
-    """`error` with all else that the store lacks of the lock: wheels, sdists, build requirements, Debian packages.
+    """Extend `error` by all other files that the store lacks: wheels, sdists, build requirements, Debian packages,
+    commits.
 
-    For a build that ends at its first error, so that a machine without network hears once what to bring.
+    A build ends at its first missing file; with this, a machine without network reports the whole list at once.
     """
     parts = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
     lacking = [missing(part) for part in parts if not store.has(part.file.digest)]

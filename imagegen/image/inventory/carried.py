@@ -17,16 +17,18 @@ _AT_ONCE = 8
 
 
 def known(locked: Lock, store: Store) -> dict[str, bytes]:
-    """All that the store knows of the lock's wheels and base; the same bytes wherever the same is known."""
+    """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
+    machine.
+    """
     found = {key: kept.recall(store, kind, key) for kind, key in _keys(locked)}
     return {key: data for key, data in sorted(found.items()) if data is not None}
 
 
 def take(locked: Lock, store: Store, named: Container[str], bring: Callable[[str], bytes | None]) -> None:
-    """Let the store know, of the lock's wheels and base, what is named and it does not know yet.
+    """Import the scans of the lock's wheels and base that are in `named` and that the store lacks.
 
-    `bring` is given a key; what it returns is believed, and kept. None: nobody has it. Raises what it raises: what came
-    before stays.
+    `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
+    scans imported before stay.
     """
     lacking = [(kind, key) for kind, key in _keys(locked) if key in named and kept.blob(store, kind, key) is None]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
@@ -37,7 +39,7 @@ def take(locked: Lock, store: Store, named: Container[str], bring: Callable[[str
 
 
 def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
-    """Kind and key of every record that an audit of the cell asks for."""
+    """Yield kind and key of every record that an audit of the cell reads."""
     for wheel in locked.wheels:
         yield watch.FACTS, watch.key(wheel, locked.python)
     yield cell.SYSTEM, cell.system_key(locked)

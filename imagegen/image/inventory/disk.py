@@ -53,12 +53,12 @@ class Disk:
         return content if len(content) <= limit else None
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        told = [
+        sized = [
             (self._root + path, node)
             for path, node in files.items()
             if node.size and path[path.rfind(".", path.rfind("/")) :] not in _TEXT
         ]
-        read = examined(told)
+        read = examined(sized)
         return {
             path: read.get(self._root + path) or File(node.size, executable=node.executable)
             for path, node in files.items()

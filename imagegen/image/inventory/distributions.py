@@ -75,8 +75,8 @@ def installed(tree: Tree, environment: Environment) -> Installed:
     for loser, paths in _given_way(found, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
         loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
     packages = (_package(each, lambda path: files.get(behind[path]), environment.site) for each in found.values())
-    told = {each.name: each.editable for each in found.values() if each.editable}
-    return Installed(tuple(sorted(packages, key=lambda package: package.name)), told)
+    editables = {each.name: each.editable for each in found.values() if each.editable}
+    return Installed(tuple(sorted(packages, key=lambda package: package.name)), editables)
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
@@ -97,21 +97,23 @@ def _of_modules(package: Package) -> set[str]:
 
 
 class _Modules:
-    """One directory of modules. `behind` has its files, and those elsewhere that its records name, by path; where each
-    lies behind all links is in `nodes`.
+    """One directory of modules.
+
+    `behind` maps the paths of its files, and of files elsewhere that its records name, to their real paths; `nodes`
+    maps real paths to files.
     """
 
     def __init__(self, tree: Tree, site: str) -> None:
         self._tree, self._site = tree, site
         self.behind: dict[str, str] = {}
         self.nodes: dict[str, Regular] = {}
-        self._by_top: dict[str, list[str]] = {}  # first name below the site -> paths; nobody's yet
+        self._by_top: dict[str, list[str]] = {}  # first name below the site -> paths without an owner
         for path, node in walk(tree, site):
             if not path.endswith(".pyc") and self._add(path, node):
                 self._by_top.setdefault(self._top(path), []).append(path)
 
     def distributions(self) -> list[_Distribution]:
-        """All of them; those without a record get what nobody else's names, by the names of their modules."""
+        """Return all distributions; those without a record own the unowned files under their module names."""
         names = sorted(name for name, _ in self._tree.entries(self._site))
         found = [each for name in names if (each := _distribution(self._tree, join(self._site, name)))]
         unrecorded = [each for each in found if not self._claim_recorded(each)]
@@ -152,7 +154,9 @@ class _Modules:
         return rows is not None
 
     def _add(self, path: str, node: Node | None) -> bool:
-        """Return whether there is a file; `node` is what lies there, None where nobody looked yet."""
+        """Register the file at `path`, if there is one, and return whether there is; `node` is its node, None if not
+        looked up yet.
+        """
         real = path if isinstance(node, Regular) else place(self._tree, path)
         held = node if isinstance(node, Regular) else self._tree.look(real) if real else None
         if real is None or not isinstance(held, Regular):
@@ -195,16 +199,16 @@ def _value(headers: Message, name: str) -> str:
 
 
 def _editable(tree: Tree, metadata: str) -> str | None:
-    """PEP 610's direct_url.json of a directory that was not copied."""
+    """Return the source directory of an editable install, from PEP 610's direct_url.json; None for others."""
     try:
-        told = json.loads(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
-        return _plain(str(told["url"])) if told["dir_info"]["editable"] is True else None
+        direct_url = json.loads(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
+        return _plain(str(direct_url["url"])) if direct_url["dir_info"]["editable"] is True else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None, int | None]] | None:
-    """Paths in the tree, their sha256 and sizes; None where there is no record. Raises csv.Error, ValueError."""
+    """Return the recorded paths with sha256 and size; None without a record. Raises csv.Error, ValueError."""
     if (text := _text(tree, join(metadata, "RECORD"), _MAX_RECORD)) is not None:
         rows = csv.reader(io.StringIO(text.decode(), newline=""))
         padded = ([*row, "", ""] for row in rows if row)
@@ -215,9 +219,9 @@ def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None, int | None
 
 
 def _tops(tree: Tree, distribution: _Distribution, there: Iterable[str]) -> list[str]:
-    """The names of its modules and packages among those that are there."""
-    told = (_text(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
-    names = set(told.split()) or {distribution.name.replace("-", "_")}
+    """Return those of the top-level names in `there` that are this distribution's modules or packages."""
+    text = (_text(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
+    names = set(text.split()) or {distribution.name.replace("-", "_")}
     return [top for top in there if top in names or (top.endswith((".py", ".so")) and top.partition(".")[0] in names)]
 
 
@@ -226,9 +230,9 @@ def _text(tree: Tree, path: str, limit: int) -> bytes | None:
     return tree.read(found, limit) if found else None
 
 
-def _sha256(told: str) -> str | None:
-    """RECORD's "sha256=" and base64url without padding, as hex."""
-    algorithm, _, encoded = told.partition("=")
+def _sha256(field: str) -> str | None:
+    """Convert RECORD's "sha256=" with unpadded base64url to hex; None for other algorithms."""
+    algorithm, _, encoded = field.partition("=")
     if algorithm != "sha256":
         return None
     try:
@@ -237,15 +241,15 @@ def _sha256(told: str) -> str | None:
         return None
 
 
-def _size(told: str) -> int | None:
-    return int(told) if re.fullmatch("[0-9]{1,15}", told) else None
+def _size(field: str) -> int | None:
+    return int(field) if re.fullmatch("[0-9]{1,15}", field) else None
 
 
 def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> list[tuple[_Distribution, list[str]]]:
-    """Distributions over which one that requires them was installed, with the paths that both bring otherwise.
+    """Return the distributions that a dependent one overwrote, with the paths at which their contents differ.
 
-    By the sizes of what is there: where these say that it is the other one's at each such path, or at some alone, the
-    order of installation was wrong, and nothing is told.
+    Decided by the sizes of the installed files. If they match the overwritten distribution at any of these paths, the
+    order of installation was wrong, and the pair is left out.
     """
     owners: dict[str, str] = {}
     pairs: dict[tuple[str, str], list[str]] = {}
@@ -258,8 +262,8 @@ def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> 
     for pair, paths in pairs.items():
         for owner, other in (pair, pair[::-1]):
             own, others = found[owner].sizes, found[other].sizes
-            telling = [path for path in paths if own.get(path) != others.get(path)]
-            over = telling and all(own.get(path) == sizes.get(path) for path in telling)
+            distinct = [path for path in paths if own.get(path) != others.get(path)]
+            over = distinct and all(own.get(path) == sizes.get(path) for path in distinct)
             if over and other in map(required_name, found[owner].requires):
                 given.append((found[other], paths))
     return given

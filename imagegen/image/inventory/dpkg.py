@@ -24,11 +24,11 @@ _FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright
 
 def release(tree: Tree) -> Release | None:
     """Parse os-release; None where there is none, or it does not name the system."""
-    told = {}
+    fields = {}
     for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
         name, _, value = line.partition("=")
-        told[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
-    found = Release(*(told.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
+        fields[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
+    found = Release(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
     return found if found.id else None
 
 

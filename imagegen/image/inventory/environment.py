@@ -67,7 +67,7 @@ def of_site(tree: Tree, site: str) -> Environment:
         return Environment(site, (site,), None, None)
     version = _VERSIONED.fullmatch(above.rpartition("/")[2])
     settings = configuration(tree, prefix)
-    python = version[1] if version else _told(settings or {})
+    python = version[1] if version else _configured_version(settings or {})
     homes = [prefix] if prefix != "/usr/local" else [prefix, "/usr"]
     names = [f"python{python}", *_PROGRAMS] if settings is None else ["python", "python3"]
     programs = [join(home, f"bin/{name}") for name in names for home in homes]
@@ -106,7 +106,7 @@ def configuration(tree: Tree, prefix: str) -> dict[str, str] | None:
 def _virtual(
     tree: Tree, prefix: str, settings: Mapping[str, str], program: str, python_path: str
 ) -> Environment | None:
-    python = next(_versions(tree, prefix), None) or _told(settings)
+    python = next(_versions(tree, prefix), None) or _configured_version(settings)
     sites = _sites(prefix, python)
     if settings.get("include-system-site-packages", "").lower() == "true":
         real = place(tree, program)
@@ -118,8 +118,8 @@ def _virtual(
 def _environment(
     tree: Tree, prefix: str, sites: Iterable[str], python: str | None, program: str, python_path: str
 ) -> Environment | None:
-    told = [each for each in python_path.split(":") if each.startswith("/")]
-    placed = [(found, each in told) for each in (*sites, *told) if (found := place(tree, each))]
+    extra_sites = [each for each in python_path.split(":") if each.startswith("/")]
+    placed = [(found, each in extra_sites) for each in (*sites, *extra_sites) if (found := place(tree, each))]
     # A directory of PYTHONPATH is often a project's whole tree.
     real = [
         each for each, extra in placed if isinstance(tree.look(each), Directory) and (not extra or is_site(tree, each))
@@ -150,7 +150,7 @@ def _versions(tree: Tree, prefix: str) -> Iterator[str]:
     yield from sorted(names, key=lambda version: int(version.partition(".")[2]), reverse=True)
 
 
-def _told(settings: Mapping[str, str]) -> str | None:
+def _configured_version(settings: Mapping[str, str]) -> str | None:
     found = re.match(r"3\.[0-9]{1,2}", settings.get("version_info") or settings.get("version") or "")
     return found[0] if found else None
 

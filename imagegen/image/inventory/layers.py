@@ -66,9 +66,8 @@ class Entry:
 def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
     """Return the entries of a layer's uncompressed tar, in its order.
 
-    Raises FetchError for a malformed or too large one.
-
-    `scratch` is a directory on a disk with room for one large library.
+    `scratch` is a directory on a disk with enough space for one large library. Raises FetchError for a malformed or too
+    large layer.
     """
     entries: list[Entry] = []
     size = texts = 0

@@ -27,13 +27,13 @@ _BATCH = 8  # files that one of them takes at a time
 _HEAD = 2 * HEAD  # bytes read at once: in a third of flashinfer's cubins they hold the notes too
 
 
-def examined(told: Sequence[Told]) -> dict[str, File]:
+def examined(files: Sequence[Told]) -> dict[str, File]:
     """Scan files, by path. A file that cannot be read has the reason; none raises."""
     found: dict[str, File] = {}
     waiting: list[Told] = []
     batches: list[Future[dict[str, File]]] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        for each in sorted(told, key=lambda each: -each[1].size):  # none that takes long is waited for at the end
+        for each in sorted(files, key=lambda each: -each[1].size):  # none that takes long is waited for at the end
             if file := _examine(*each, flags=os.RWF_NOWAIT):
                 found[each[0]] = file
             else:
@@ -47,12 +47,12 @@ def examined(told: Sequence[Told]) -> dict[str, File]:
     return found
 
 
-def _waited(told: Iterable[Told]) -> dict[str, File]:
-    return {path: file for path, node in told if (file := _examine(path, node, flags=0))}
+def _waited(files: Iterable[Told]) -> dict[str, File]:
+    return {path: file for path, node in files if (file := _examine(path, node, flags=0))}
 
 
 def _examine(path: str, node: Regular, *, flags: int) -> File | None:
-    """None where it would have to be waited for and `flags` of the first read say not to."""
+    """Scan one file; None if reading would block and `flags` of the first read forbid that."""
     head = bytearray(_HEAD)
     try:
         with open(os.open(path, FLAGS), "rb", buffering=0) as file:

@@ -20,7 +20,7 @@ from imagegen.core.registry.tar import most_unpacked
 from imagegen.image.inventory.layers import Entry, Stream, read_layer
 
 _CHUNK = 1 << 20
-_AHEAD = 8 << 20  # bytes that may wait for whoever reads
+_AHEAD = 8 << 20  # bytes buffered ahead of the reader
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _WINDOW = 128 << 20  # bytes that a zstd frame may ask for: what the format's documentation wants decoders to take
 _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError)
@@ -172,7 +172,7 @@ class Pipe:
         self._error: BaseException | None = None
 
     def write(self, data: bytes, /) -> None:
-        """Waits for the reader. Raises FetchError when nobody reads any more."""
+        """Append to the buffer; block while it is full. Raises FetchError after the reader has closed it."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _AHEAD or self._closed)
             if self._closed:

@@ -130,7 +130,9 @@ def _loads(file: File, machine: int | None) -> bool:
 
 
 def _add_private(tree: Tree, users: Mapping[str, File], libraries: dict[str, File], paths: dict[str, str]) -> None:
-    """Add what these files, by path, find through a RPATH of their own and nobody finds otherwise; and so on."""
+    """Add the libraries that these files, by path, find only through their own RPATH or RUNPATH, and recursively
+    theirs.
+    """
     for _ in range(_MAX_ROUNDS):
         fresh: dict[str, File] = {}
         for user, file in users.items():

@@ -1,8 +1,8 @@
-"""Reading a ZIP file in the one way in which every reader reads it, or not at all.
+"""Read a ZIP file if every reader would read it in the same way; raise an error otherwise.
 
-ZIP says most things twice, and readers differ in what they believe; attacks live in the difference. Here each byte of
-the file must have one meaning: members lie side by side from the first byte to the directory, each member's own header
-agrees with the directory, and nothing lies before, between or behind. PyPI refuses the same for new uploads
+ZIP stores most values twice, and readers differ in which one they use; attacks exploit the difference. Here each byte
+of the file must have one meaning: members lie side by side from the first byte to the directory, each member's own
+header agrees with the directory, and nothing lies before, between or behind. PyPI refuses the same for new uploads
 (CVE-2025-54368 and the PyPI blog of 2025-08-07). Nothing is unpacked beyond the declared sizes, and memory is bounded
 by the constants below. Source of the format: APPNOTE.TXT 6.3.10.
 """
@@ -88,7 +88,7 @@ class Archive:
 
     def close(self) -> None:
         """Close the file. The table stays."""
-        # Nobody reads a wheel twice; gigabytes of them need not push out of the page cache what others read.
+        # A wheel is read once: gigabytes of wheels need not evict other files from the page cache.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
 
@@ -216,10 +216,10 @@ class Archive:
         extra = _extra(rest[name_length:], entry.name)
         start: int = entry.offset + _LOCAL.size + name_length + extra_length
         end = start + entry.packed
-        told = (crc, *_wide(extra, size, packed))
-        same = told == (entry.crc, entry.size, entry.packed)
+        local = (crc, *_wide(extra, size, packed))
+        same = local == (entry.crc, entry.size, entry.packed)
         if entry.flags & _DESCRIBED:
-            same = told in ((entry.crc, entry.size, entry.packed), (0, 0, 0)) and self._described(entry, end)
+            same = local in ((entry.crc, entry.size, entry.packed), (0, 0, 0)) and self._described(entry, end)
             end = entry.end
         name = rest[:name_length]
         same = same and method == entry.method and name == entry.name.encode() and not _other_name(extra, name)
@@ -296,7 +296,7 @@ def _wide(extra: Mapping[int, bytes], *values: int) -> tuple[int, ...]:
 
 
 def _other_name(extra: Mapping[int, bytes], name: bytes) -> bool:
-    """Return whether Info-ZIP's Unicode path, which some readers believe, differs from the name."""
+    """Return whether Info-ZIP's Unicode path, which some readers use instead of the name, differs from it."""
     return extra.get(_UNICODE_PATH, b"\1\0\0\0\0" + name)[5:] != name
 
 

@@ -1,7 +1,7 @@
-"""The LAYERS document: what a lock gave, in the words of who made it, and back. Pure: bytes in, dataclasses out.
+"""The LAYERS document: the layers that a lock gave, as their signer describes them. Pure: bytes in, dataclasses out.
 
-Whoever believes its signer need not make these layers: `elsewhere` is for `assemble`, `packed` for `gzipped`, and
-`facts` names what `inventory.carried` takes. Nothing here decides who is believed.
+A client that trusts the signer need not build these layers: `elsewhere` is for `assemble`, `packed` for `gzipped`, and
+`facts` names the scans that `inventory.carried` imports. Trust is decided elsewhere, not in this module.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Described:
 
     @property
     def elsewhere(self) -> dict[str, Layer]:
-        """The layers by key, as `assemble` takes them; none of another codec: the image would be another."""
+        """The layers by key, for `assemble`; empty if they use another codec, because the image would be another."""
         return {layer.key: layer for layer in self.layers} if self.codec == CODEC else {}
 
     @property
     def packed(self) -> dict[str, Layer]:
-        """The gzip layers by key, as `gzipped` takes them; none of another codec."""
+        """The gzip layers by key, for `gzipped`; empty if they use another codec."""
         return dict(self.gzip.layers) if self.gzip and self.gzip.codec == GZIP else {}
 
 

@@ -39,10 +39,10 @@ _NOTHING: Mapping[str, Layer] = MappingProxyType({})
 def gzipped(
     lock: Lock, built: Image, store: Store, progress: Progress, elsewhere: Mapping[str, Layer] = _NOTHING
 ) -> Image:
-    """The image with each zstd layer as gzip; others, as a registry's image may have, stay. It is in the store.
+    """Return the image with each zstd layer recompressed as gzip, in the store; layers of other formats stay.
 
-    `elsewhere` are gzip layers by their key that the caller believes: they are taken as they are, and their zstd layers
-    need not be in the store. The lock's record speaks of `built`, which has the same contents. Raises StoreError.
+    `elsewhere` maps keys to trusted gzip layers that are used as they are; their zstd layers need not be in the store.
+    The lock's record names the digest of `built`, which has the same contents. Raises StoreError.
     """
     found = {layer.key: _known(layer, store, elsewhere) for layer in built.layers}
     missing = [layer for layer in built.layers if found[layer.key] is None]
@@ -91,7 +91,7 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
                 code="store-layer-differs",
                 where=str(store.path(layer.digest)),
                 why=f"expected diff_id {layer.diff_id}, got {found}",
-                fix="whoever described it is not to be trusted; without that description the layer is made here",
+                fix="do not trust the signer that describes it; without that description the layer is built here",
             )
         blob.write(struct.pack("<II", checksum, size & 0xFFFFFFFF))
         digest = blob.commit()

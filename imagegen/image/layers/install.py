@@ -240,9 +240,9 @@ def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
 def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield the scripts of entry_points.txt: file and line, group, name, object reference. WheelError for other lines.
 
-    Split by hand: configparser, which the specification names, backtracks for hours on a long line. What readers
-    understand differently is refused: a value that goes on in the next line, text behind a header. Lines of other
-    groups are not looked at.
+    Parsed line by line: configparser, which the specification names, backtracks for hours on a long line. Refused is
+    what readers understand differently: a value that continues in the next line, text behind a header. Lines of other
+    groups are skipped.
     """
     group = ""
     for number, raw in enumerate(text.split("\n"), 1):

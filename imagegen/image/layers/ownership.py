@@ -60,7 +60,7 @@ def check(store: Store, lock: Lock) -> None:
 
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> Contents:
-    """Keep and return what the wheel installs, so that nobody has to open it again."""
+    """Record and return what the wheel installs, so that it is opened only once."""
     identities = {file.path: _identity(file) for file in files}
     store.remember("files", _key(locked, python), identities)
     return identities
@@ -97,7 +97,9 @@ def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:
 
 
 def _byte_code(path: str) -> str:
-    """The byte-code's path for a source in .../lib/python3.11/...; for others a path that nobody owns."""
+    """Return the byte-code's path for a source in .../lib/python3.11/...; for others a path that no
+    package installs.
+    """
     _, _, rest = path.partition("/lib/python")
     return pyc_path(path, rest.partition("/")[0])
 

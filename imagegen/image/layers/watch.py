@@ -24,7 +24,7 @@ FACTS = "facts"  # records of the store
 
 
 class WheelScanner:
-    """Looks at a wheel's files as they are read by whoever else reads them."""
+    """Scans a wheel's files while another consumer reads them."""
 
     def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
@@ -35,12 +35,12 @@ class WheelScanner:
         self._site = site_packages(python)
 
     def over(self, files: Iterable[Installed]) -> list[Installed]:
-        """The same files; what is read of them is seen here too."""
+        """Return the same files, wrapped so that the bytes read by their consumer are scanned too."""
         self._files += files
         return [replace(file, chunks=partial(self._seen, file)) for file in self._files]
 
     def finish(self) -> Package:
-        """Keep and return what was seen, after a look at the files that nobody has read to their end."""
+        """Read the files that were not read to their end, then record and return the scan."""
         for file in self._files:
             if file.path not in self._found:
                 self._found[file.path] = looked_at(file, self._store.scratch)

@@ -1,9 +1,9 @@
-"""Reading a wheel: every member validated before it is believed, every byte inflated once.
+"""Read a wheel: every member is validated before it is used, every byte inflated once.
 
-A wheel is hostile until proven otherwise. Beyond what `archive` refuses of ZIP files, refused are: members that RECORD
-lacks or contradicts, RECORD's names that the wheel lacks, metadata of another release than the file name's, a wheel
-format that is not 1.x. Member names that differ only in case are two files, as on any Linux. Sources: PEP 427, PEP 376,
-"Binary distribution format" and "Recording installed projects" of packaging.python.org.
+A wheel is untrusted input. Besides what `archive` refuses of ZIP files, refused are: members that RECORD lacks or
+contradicts, names in RECORD that the wheel lacks, metadata of another release than the file name's, a wheel format that
+is not 1.x. Member names that differ only in case are two files, as on any Linux. Sources: PEP 427, PEP 376, "Binary
+distribution format" and "Recording installed projects" of packaging.python.org.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def open_locked(store: Store, locked: LockedWheel) -> Wheel:
 class Wheel:
     """An open wheel whose table of contents has been validated. A context manager.
 
-    With `ignore_record`, RECORD's hashes and sizes are not believed, its names are: all members are read to hash them.
-    Raises WheelError, naming wheel and member, for everything that a well-made wheel does not do.
+    With `ignore_record`, RECORD's hashes and sizes are ignored and its names used: all members are read to hash them.
+    Raises WheelError, naming wheel and member, for every deviation from the format.
     """
 
     def __init__(self, path: Path, filename: str, *, ignore_record: bool = False) -> None:
@@ -163,9 +163,9 @@ class Wheel:
 
     def _check_release(self, member: str, name: str, version: str) -> None:
         """Name and version must be the file name's, which alone may have a local label: a build's, added later."""
-        told = Version(self.version)
+        expected = Version(self.version)
         try:
-            same = Version(version) in (told, Version(told.public))
+            same = Version(version) in (expected, Version(expected.public))
         except ValueError:
             same = False
         if canonicalize_name(name) != self.distribution or not same:

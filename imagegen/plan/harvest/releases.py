@@ -81,7 +81,7 @@ def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
                 name, version, build, tags = parse_wheel_filename(link.filename)
             else:
                 (name, version), build, tags = parse_sdist_filename(link.filename), (), frozenset()
-        except ValueError:  # eggs, installers, and what nobody can install any more
+        except ValueError:  # eggs, installers, and other formats that no installer supports any more
             continue
         if name != package:
             continue

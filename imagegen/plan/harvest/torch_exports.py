@@ -120,7 +120,7 @@ def _is_of(link: Link, release: str) -> bool:
 def _exports(wheel: Path) -> Iterator[frozenset[str]]:
     """Yield the exports of each library in torch/lib. Raises WheelError."""
     try:
-        with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryFile() as room:
+        with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryFile() as temporary:
             libraries = [info for info in archive.infolist() if _LIBRARY.fullmatch(info.filename)]
             if _CUDA not in {info.filename for info in libraries}:
                 why = "it is a CPU build, or another package; the index is made of torch as it is on PyPI"
@@ -134,20 +134,20 @@ def _exports(wheel: Path) -> Iterator[frozenset[str]]:
                         why=f"{info.file_size} bytes",
                     )
                 with archive.open(info) as member:
-                    yield _exported(member, room)
+                    yield _exported(member, temporary)
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise WheelError(
             "the wheel cannot be read", code="wheel-unreadable", where=str(wheel), why=str(error)
         ) from error
 
 
-def _exported(member: IO[bytes], room: IO[bytes]) -> frozenset[str]:
-    """Return the exports of one library, which is written to `room`. Raises OSError and ValueError."""
-    room.seek(0)
-    room.truncate()
-    shutil.copyfileobj(member, room, 1 << 20)
-    room.flush()
-    found = elf.read(OnDisk(room.fileno(), room.tell()))
+def _exported(member: IO[bytes], temporary: IO[bytes]) -> frozenset[str]:
+    """Return the exports of one library, which is copied to the file `temporary`. Raises OSError and ValueError."""
+    temporary.seek(0)
+    temporary.truncate()
+    shutil.copyfileobj(member, temporary, 1 << 20)
+    temporary.flush()
+    found = elf.read(OnDisk(temporary.fileno(), temporary.tell()))
     if found.machine != _X86_64:
         raise ValueError("a library in it is not for x86-64")
     return found.exported

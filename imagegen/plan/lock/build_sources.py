@@ -41,7 +41,7 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
         return File(release.filename, release.size, release.sha256, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
-        with _told_where(release):
+        with _locate_errors(release):
             made, index = git.pack(release.path, folder, store), LOCAL
         name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
     else:
@@ -111,8 +111,8 @@ def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Ite
     The archive and the patches are in the store. Raises BuildError for an archive that cannot be unpacked, and for a
     patch that does not apply, removes a file or renames one.
     """
-    with store.room("sources") as room:
-        archive, unpacked = room / build.source.filename, room / "unpacked" / "source"
+    with store.room("sources") as work_dir:
+        archive, unpacked = work_dir / build.source.filename, work_dir / "unpacked" / "source"
         archive.symlink_to(store.path(build.source.digest))
         try:
             source.unpack(archive, unpacked, EPOCH)
@@ -179,13 +179,13 @@ def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None
     release = recipe.releases.get(build.version)
     if not isinstance(release, LocalSource):
         raise LockError(f"{folder} has no directory to be compiled from", code="lock-sources-invalid", fix="lock again")
-    with _told_where(release):
+    with _locate_errors(release):
         git.unchanged(release.path, folder, build.source.digest, store)
 
 
 @contextmanager
-def _told_where(source: LocalSource) -> Iterator[None]:
-    """Errors of a directory that cannot be packed name the line that asks for it, unless they name a file of it."""
+def _locate_errors(source: LocalSource) -> Iterator[None]:
+    """Add the line that names the directory to errors of packing it, unless an error names one of its files."""
     try:
         yield
     except FetchError as error:

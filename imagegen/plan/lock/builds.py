@@ -1,7 +1,7 @@
 """The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
 
-The key names a wheel in every wheelhouse, so that nobody compiles the same twice. It covers what can change the wheel's
-bytes and nothing else: not why it is compiled, who asks for it, or how many jobs compiled it at a time.
+The key names a wheel in every wheelhouse, so that one input is compiled once. It covers what can change the wheel's
+bytes and nothing else: not the reason for the build, the dependent packages, or the number of parallel jobs.
 """
 
 from __future__ import annotations

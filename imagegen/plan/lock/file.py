@@ -198,7 +198,7 @@ def _explain(text: str, path: Path | str, fault: Any) -> LockError:
 
 
 def _line(text: str, loc: tuple[str | int, ...]) -> int | None:
-    """The line of a value in a file laid out as `dumps` lays it out; None when it cannot be told."""
+    """Return the line number of a value in a file laid out as `dumps` lays it out; None if it cannot be found."""
     lines = text.splitlines()
     found, number = None, 0
     for position, part in enumerate(loc):

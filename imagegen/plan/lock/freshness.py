@@ -1,4 +1,4 @@
-"""Does a lock still answer its cell? What moved in the matrix since, and what a hand has changed in the lock."""
+"""Check whether a lock still matches its cell: matrix inputs that changed since, and manual edits of the lock."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
-    """Names of the inputs that moved since the lock was made, sorted: changed, new or gone.
+    """Return the sorted names of the inputs that changed since the lock was made: changed, new or removed.
 
-    The matrix knows sdists that this stack never asked for: only those that the lock was made with count.
+    The matrix has sdists that this stack never required: only those that the lock was made with count.
     """
     now = {**cell.inputs, BUILDER: builder()} if lock.builds else cell.inputs
     names = lock.inputs.keys() | {name for name in now if not name.startswith("sdist ")}

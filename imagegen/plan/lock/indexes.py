@@ -136,7 +136,7 @@ def _links(page: Page, name: str) -> list[Link]:
             _check_count(len(data["files"]))
             data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
             found = pypi_simple.ProjectPage.from_json_data(data, page.url)
-            links = [_told(each) for each in found.packages]
+            links = [_link_of(each) for each in found.packages]
         else:
             links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
@@ -165,7 +165,7 @@ def _may_link(page: str, link: str) -> bool:
     return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
 
 
-def _told(file: pypi_simple.DistributionPackage) -> Link:
+def _link_of(file: pypi_simple.DistributionPackage) -> Link:
     return Link(
         file.filename,
         file.url,

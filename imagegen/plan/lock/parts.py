@@ -1,6 +1,6 @@
 """Prepare a resolution: a cell's base, the indexes behind aliases, commits.
 
-What cannot be had is told at once: whoever carries a lock to another network wants to hear of all of it.
+All parts that cannot be fetched are reported at once, for a user who has to bring them into another network.
 """
 
 from __future__ import annotations
@@ -70,20 +70,21 @@ def gather(
     target: Target,
     compiled: Mapping[str, Compiled],
     attempts: Attempts,
-    room: Path,
+    work_dir: Path,
     settings: Settings,
     store: Store,
     progress: Progress,
 ) -> Parts:
-    """All of it; `room` is a directory for as long as the lock is made. Raises what `attempts` and this gathered.
+    """Fetch all parts of a resolution; `work_dir` must exist until the lock is made. Raises the errors that `attempts`
+    collected.
 
-    Of what is `compiled` by a recipe, the resolution needs no file.
+    The resolution needs no file of components that are `compiled` by a recipe.
     """
     for requirement in cell.requirements:
         if requirement.component.compiled and requirement.component.package not in cell.recipes:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
     found: dict[str, Site | None] = dict(default_site(settings))
-    maker = _SiteMaker(cell, target, room, settings, progress)
+    maker = _SiteMaker(cell, target, work_dir, settings, progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
         ordinary = not requirement.git and requirement.component.package not in compiled
@@ -105,12 +106,12 @@ def gather(
 
 
 def default_site(settings: Settings) -> dict[str, Site]:
-    """The default index where the user names one, by its alias; else nothing, and uv has its own."""
+    """Return the default index by its alias if the user configured one, else nothing: uv has its own default."""
     return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
 
 
 def pep508(requirement: Requirement) -> str:
-    """The requirement; an exact version gets the local label of its index, so that no other build answers."""
+    """Return the requirement; an exact version gets its index's local label, so that no other build satisfies it."""
     if requirement.git:
         return f"{requirement.pep508}{',' if requirement.specifier else ''}=={requirement.git.metadata.version}"
     parsed = Pep508(requirement.pep508)
@@ -121,7 +122,9 @@ def pep508(requirement: Requirement) -> str:
 
 
 def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -> None:
-    """Raise LockError for a compiled component of which there is no wheel. An index that fails is told by others."""
+    """Raise LockError for a compiled component without a wheel. Errors of the index are ignored here and reported
+    elsewhere.
+    """
     name, package = requirement.component.name, requirement.component.package
     if source := requirement.git:
         asked = f"the cell asks for {source.url} at {source.commit}"
@@ -144,7 +147,7 @@ def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -
 
 
 def _version(filename: str) -> str:
-    """A wheel's version; one that nobody asks for, of another file."""
+    """Return a wheel's version; for other files one that no requirement names."""
     try:
         return str(parse_wheel_filename(filename)[1])
     except ValueError:
@@ -167,7 +170,7 @@ def _archive(requirement: Requirement, store: Store, settings: Settings, progres
 class _SiteMaker:
     cell: Cell
     target: Target
-    room: Path
+    work_dir: Path
     settings: Settings
     progress: Progress
 
@@ -210,7 +213,7 @@ class _SiteMaker:
             if (source := requirement.git) and (archive := archives.get(requirement.component.package)):
                 name = f"{requirement.component.package.replace('-', '_')}-{source.metadata.version}.tar.gz"
                 digest = archive.digest.removeprefix("sha256:")
-                lines.append(_link((self.room / name).as_uri(), digest, name))
+                lines.append(_link((self.work_dir / name).as_uri(), digest, name))
         return self._page(GIT, lines)
 
     def recipes(self, compiled: Iterable[Compiled]) -> Site:
@@ -223,7 +226,7 @@ class _SiteMaker:
         for each in compiled:
             name = f"{each.package.replace('-', '_')}-{each.version}.tar.gz"
             said = hashlib.sha256(json.dumps([name, each.recipe.requires]).encode()).hexdigest()
-            lines.append(_link((self.room / name).as_uri(), said, name))
+            lines.append(_link((self.work_dir / name).as_uri(), said, name))
         return self._page(BUILT, lines)
 
     def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: UnreachableError) -> Site:
@@ -257,7 +260,7 @@ class _SiteMaker:
         return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in found])
 
     def _page(self, alias: str, lines: Sequence[str]) -> Site:
-        page = self.room / f"{alias}.html"
+        page = self.work_dir / f"{alias}.html"
         page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
         return Site(page.as_uri(), flat=True)
 

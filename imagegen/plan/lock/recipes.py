@@ -1,6 +1,6 @@
 """A cell's compiled components before anything is compiled: which release each is, and whether it can be built there.
 
-What can be known without a compiler is told here, since a compiler takes hours to say it.
+Faults that show without a compiler are reported here, because a compiler takes hours to report them.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Compiled:
 
 
 def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], kept: str | None) -> Compiled:
-    """The component in the release that is `kept` if it can stay, else in the newest that will do.
+    """Return the component in the release `kept` if it can stay, else in the newest that fits.
 
-    That is one that there is a recipe for, or a wheel in the catalogue; of what shall come from source, recipes alone
-    count. Raises LockError where there is none.
+    Releases are those with a recipe or a wheel in the catalogue; for a component that must be built from source, only
+    those with a recipe. Raises LockError if none fits.
     """
     fitting = allowed(requirement.specifier, (*recipe.releases, *(() if requirement.from_source else catalogued)))
     if not fitting:
@@ -78,7 +78,7 @@ def require_release(each: Compiled, cell: Cell) -> None:
 
 
 def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
-    """The error for a release that nobody has said how to compile."""
+    """Return the error for a release without a recipe."""
     return LockError(
         f"{what} has to be compiled, and no recipe says how",
         code="lock-no-recipe",
@@ -108,16 +108,16 @@ def _no_release(what: str, recipe: Recipe) -> LockError:
 def environment(each: Compiled, cell: Cell) -> dict[str, str]:
     """The build's own variables. Raises BuildError for a GPU that the recipe does not know."""
     found = {variable.name: variable.value for variable in each.recipe.env}
-    if told := each.recipe.architectures:
-        unknown = [gpu.capability for gpu in cell.gpus if gpu.capability not in told.names]
+    if names := each.recipe.architectures:
+        unknown = [gpu.capability for gpu in cell.gpus if gpu.capability not in names.names]
         if unknown or not cell.gpus:
             raise BuildError(
                 f"{each.package} {each.version} cannot be compiled for {', '.join(unknown) or 'a cell without a GPU'}",
                 code="source-build-unsupported",
-                why=f"its recipe knows the compute capabilities {', '.join(sorted(told.names, key=Version))}",
+                why=f"its recipe knows the compute capabilities {', '.join(sorted(names.names, key=Version))}",
                 fix=f"choose a cell without {each.package}, or add the GPU to its recipe if its sources know it",
             )
-        found[told.variable] = told.separator.join(_names(each, cell))
+        found[names.variable] = names.separator.join(_names(each, cell))
     return found
 
 
@@ -128,8 +128,8 @@ def architectures(each: Compiled, cell: Cell) -> tuple[str, ...]:
 
 def _names(each: Compiled, cell: Cell) -> list[str]:
     """Return the recipe's names of the cell's GPUs, each once, in the order of their capabilities."""
-    told = each.recipe.architectures
-    return list(dict.fromkeys(told.names[gpu.capability] for gpu in cell.gpus)) if told else []
+    names = each.recipe.architectures
+    return list(dict.fromkeys(names.names[gpu.capability] for gpu in cell.gpus)) if names else []
 
 
 def against(each: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
@@ -198,8 +198,8 @@ def _toolkit(base: LockedBase, versions: Mapping[str, str]) -> str | None:
         return _minor(nvcc)
     env = dict(each.partition("=")[::2] for each in base.content.config.env) if base.content else {}
     named = _IMAGE.search(base.image or "")
-    told = env.get("CUDA_VERSION") or (named[1] if named and "cuda" in str(base.image) else "")
-    return _minor(told) if re.match(r"[0-9]+\.[0-9]", told) else None
+    version = env.get("CUDA_VERSION") or (named[1] if named and "cuda" in str(base.image) else "")
+    return _minor(version) if re.match(r"[0-9]+\.[0-9]", version) else None
 
 
 def _minor(version: str) -> str:

@@ -1,9 +1,9 @@
 """Resolution with uv, from static metadata only: no code of any package runs.
 
-uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
-interpreter that refuses to build (guard.py), a cache of our own (metadata that somebody's earlier build left in the
-user's cache must not decide), and no configuration but what is written here. It runs twice: for the versions and who
-asks for them, and, held to these, for the files (PEP 751).
+uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an interpreter
+that refuses to build (guard.py), a cache of its own (metadata that an earlier build left in the user's cache must not
+decide), and no configuration but what is written here. It runs twice: for the versions with their dependent packages,
+and, restricted to these, for the files (PEP 751).
 """
 
 from __future__ import annotations
@@ -107,25 +107,26 @@ class Pinned:
 
 
 def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
-    """The releases that answer the question, sorted by name. Raises LockError with uv's explanation, shortened,
-    and FetchError, with the index's address, when an index fails.
+    """Return the releases that satisfy the question, sorted by name.
+
+    Raises LockError with uv's explanation, shortened, and FetchError with the index's address if an index fails.
     """
-    rooms = _home(settings)
-    rooms.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=rooms, prefix="room-") as name:
-        room = Path(name)
-        _furnish(room, question)
-        pins = room / "pins.txt"
+    parent = _home(settings)
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="resolve-") as name:
+        work_dir = Path(name)
+        _furnish(work_dir, question)
+        pins = work_dir / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
         shared = ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
         shared += ["--python-platform", question.target.uv_platform]
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
         shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
-        _uv(room, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
         via = dict(_annotated(pins.read_text()))
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
-        _uv(room, settings, question, files)
-        packages = tomllib.loads((room / "pylock.toml").read_text()).get("packages", [])
+        _uv(work_dir, settings, question, files)
+        packages = tomllib.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
     found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
     if {pinned.name for pinned in found} != via.keys():
         odd = sorted({pinned.name for pinned in found} ^ via.keys())
@@ -143,7 +144,7 @@ def _home(settings: Settings) -> Path:
     return settings.store.parent / "uv"
 
 
-def _furnish(room: Path, question: Question) -> None:
+def _furnish(work_dir: Path, question: Question) -> None:
     """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
     requirements = [*question.requirements, *question.constraints, *question.overrides]
     for text in requirements:
@@ -156,9 +157,9 @@ def _furnish(room: Path, question: Question) -> None:
         site = question.sites[alias]
         lines += ["[[tool.uv.index]]", f"name = {json.dumps(alias)}", f"url = {json.dumps(site.url)}"]
         lines += ["explicit = true", *(['format = "flat"'] if site.flat else [])]
-    (room / "pyproject.toml").write_text("\n".join(lines) + "\n")
-    (room / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
-    (room / "overrides.txt").write_text("".join(f"{text}\n" for text in question.overrides))
+    (work_dir / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    (work_dir / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
+    (work_dir / "overrides.txt").write_text("".join(f"{text}\n" for text in question.overrides))
     lines = []
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
@@ -170,10 +171,10 @@ def _furnish(room: Path, question: Question) -> None:
                 f'version = "{component.sdist.version}"',
             ]
             lines += [f"requires-dist = {json.dumps(list(component.sdist.requires))}"]
-    (room / "uv.toml").write_text("\n".join(lines) + "\n")
+    (work_dir / "uv.toml").write_text("\n".join(lines) + "\n")
     guarded = shlex.join([sys.executable, "-I", guard.__file__])
-    (room / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
-    (room / "python").chmod(0o755)
+    (work_dir / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
+    (work_dir / "python").chmod(0o755)
 
 
 def _check(text: str) -> None:
@@ -186,9 +187,9 @@ def _check(text: str) -> None:
     raise LockError(f"{text!r} cannot be resolved", code="lock-unresolvable", why=why)
 
 
-def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
+def _uv(work_dir: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
     command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
-    command += ["--python", str(room / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
+    command += ["--python", str(work_dir / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
     env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
     env |= {"UV_CACHE_DIR": str(_home(settings) / "cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     if settings.ca_bundle:
@@ -196,7 +197,14 @@ def _uv(room: Path, settings: Settings, question: Question, arguments: Sequence[
     command += arguments
     try:
         done = subprocess.run(
-            command, cwd=room, env=env, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT
+            command,
+            cwd=work_dir,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT,
         )
     except subprocess.TimeoutExpired as error:
         # uv's own timeout is for a single read, which never comes where an index drips.

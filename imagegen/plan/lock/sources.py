@@ -83,7 +83,9 @@ class Finder:
         return found
 
     def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
-        """Addresses that may have the file, best first; what has it not is told to `tried`."""
+        """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
+        `tried`.
+        """
         for place in self._settings.find_links:
             links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
             yield from self._matching(links, wanted, place, tried)
@@ -139,7 +141,7 @@ class Finder:
 
     @staticmethod
     def _matching(links: list[Link] | None, wanted: Wanted, place: str, tried: list[str]) -> Iterator[str]:
-        """Links with the hash, or with the file name where the source tells no hash."""
+        """Yield links with the hash, or with the file name if the source states no hash."""
         if links is None:
             return
         fitting = [
@@ -154,9 +156,10 @@ class Finder:
 
 
 def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]:
-    """Results as they come. All tasks are tried: what is missing is told at once, at the end, as one MissingFiles.
+    """Yield results in the order of completion. All tasks run; missing files are raised at the end, as one
+    MissingFiles.
 
-    Any other error ends the iteration, and so does its consumer's: downloads under way are then stopped.
+    Any other error ends the iteration, and so does an error of its consumer: downloads in progress are then stopped.
     """
     lacking: MissingFiles | None = None
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")

@@ -60,7 +60,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     elif kind == "string_type" and isinstance(detail["input"], bool):
         what = "must be text: put it in quotes"
     elif kind in _SHAPES:
-        what = f"must be {_SHAPES[kind]}, and {_told(detail['input'])}"
+        what = f"must be {_SHAPES[kind]}, and {_describe(detail['input'])}"
         if kind in _MODELS:
             known_there = f"known here: {', '.join(_known_keys(schema, (*path, '')))}"
     key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
@@ -69,7 +69,7 @@ def _explain(document: documents.Document, detail: ErrorDetails, schema: type[Ba
     )
 
 
-def _told(found: Any) -> str:
+def _describe(found: Any) -> str:
     """Return a value of the wrong type in words."""
     if found is None:
         return "is empty"

@@ -140,7 +140,7 @@ def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None
 
 
 def _remember_broken(entries: Entries, document: documents.Document, parsed: MatrixFile, layer: int) -> None:
-    """Names whose entries are faulty are still names: nobody should read that they do not exist."""
+    """Add the names of faulty entries, so that references to them are not reported as unknown names."""
     if isinstance(document.data, dict):
         for section in SECTIONS:
             written = document.data.get(section)

@@ -1,7 +1,7 @@
-"""matrices/metadata/<package>.json: what package metadata on an index states, release by release, known offline.
+"""matrices/metadata/<package>.json: package metadata from an index, release by release, for use without network.
 
-Written by `imagegen harvest`, never by hand, but for `since` and `extras`. One line per release, the newest first, so
-that a new release is one new line in a diff.
+`imagegen harvest` writes these files; only `since` and `extras` are edited. One line per release, newest first, so that
+a new release is one new line in a diff.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are th
 class Release:
     """One version as the index has it, for Linux on x86_64 and aarch64.
 
-    `requires` are PEP 508 strings, sorted, without those of extras; None where only an sdist exists, whose requirements
-    nobody knows without running its code. `wheels` are the tags of file names, in their compressed form
+    `requires` are PEP 508 strings, sorted, without those of extras; None if only an sdist exists, because its
+    requirements are unknown until its code runs. `wheels` are the tags of file names, in their compressed form
     ("cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64"); with none, the release is built from source.
     """
 

@@ -38,7 +38,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class LocalSource:
-    """An sdist, or a directory with sources, on the disk of whoever builds; the lock pins its hash."""
+    """An sdist, or a directory with sources, on the disk of the building machine; the lock pins its hash."""
 
     path: Path
     where: Location | None = field(default=None, compare=False)  # what says so
@@ -99,7 +99,7 @@ class Recipe:
     jobs: str | None  # the variable with which it takes the number of jobs; None: it compiles one file at a time
     threads: str | None  # the variable for nvcc's threads per job; None: it has none
     toolkit: str  # PEP 440 specifier of the CUDA toolkits that it takes, may be empty
-    cost: Cost | None  # None: nobody has measured it
+    cost: Cost | None  # None: not measured
     source: str  # where the facts come from
     own: Mapping[str, ReleaseOverride] = field(default_factory=dict)  # version -> where that release differs
     where: Location | None = field(default=None, compare=False)  # its entry

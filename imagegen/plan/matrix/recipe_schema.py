@@ -1,4 +1,4 @@
-"""What users write of recipes under wheels/, as pydantic models; the rest is in schema.py."""
+"""Recipes under wheels/ as users write them, as pydantic models; the other sections are in schema.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PatchEntry(Strict):
 
 
 class ReleaseEntry(Strict):
-    """Where the sources of a version are, and what is so for this version alone."""
+    """The source of one version, and the fields that differ from the recipe for this version."""
 
     sdist: SdistFileEntry | None = None
     git: CommitEntry | None = None
@@ -66,7 +66,7 @@ class ReleaseEntry(Strict):
 
 
 class CostEntry(Strict):
-    """What compiling takes, measured with one nvcc thread for one architecture."""
+    """The cost of compiling, measured with one nvcc thread for one architecture."""
 
     units: t.Count = Field(description="Files that ninja compiles.")
     seconds: t.Seconds = Field(description="Of a processor, for a unit.")
@@ -76,7 +76,7 @@ class CostEntry(Strict):
 
 
 class RecipeEntry(Entry):
-    """How a component is compiled, whichever the cell; its name is the component's."""
+    """The recipe of a component's source build, the same for all cells; its name is the component's."""
 
     releases: Annotated[dict[t.CanonicalVersion, ReleaseEntry], Field(min_length=1)]
     requires: list[t.RequirementText] = Field(default=[], description="What the wheel will require.")

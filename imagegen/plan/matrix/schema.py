@@ -1,4 +1,4 @@
-"""What users write under matrices/ and wheels/, as pydantic models: validator and editors' JSON schema in one place.
+"""Files under matrices/ and wheels/ as users write them, as pydantic models: validation and the editors' JSON schema.
 
 The forms of strings are in core/types.py. Unknown keys are errors.
 """
@@ -183,7 +183,7 @@ class OverrideEntry(Strict):
 
 
 class _Part(Strict):
-    """What images, stacks and variants have in common."""
+    """The common fields of images, stacks and variants."""
 
     components: dict[t.Name, ComponentUse] = {}
     env: dict[t.EnvName, EnvEntry] = {}
@@ -207,7 +207,7 @@ AxisChoice = Annotated[dict[t.Name, Annotated[list[t.AxisValue], Field(min_lengt
 
 
 class VariantEntry(_Part):
-    """What is other in the cells whose axes have one of these values."""
+    """The differences of the cells whose axes have one of these values."""
 
     when: AxisChoice
     base: t.Name | None = None

@@ -92,18 +92,18 @@ def _prescribed(problem: Problem, name: str, blamed: Iterable[str]) -> bool:
 def _blamed(
     problem: Problem, clauses: Sequence[Clause], given: tuple[str, int], goal: Clause | None
 ) -> tuple[str, ...]:
-    """The rules of a smallest contradiction between what is given and the goal; none where one rule suffices."""
-    told = [Clause("given", (given,)), *([goal] if goal else [])]
-    answer = solve(problem.domains, [*told, *clauses])
+    """Return the rules of a minimal contradiction between `given` and the goal; none if one rule alone suffices."""
+    premises = [Clause("given", (given,)), *([goal] if goal else [])]
+    answer = solve(problem.domains, [*premises, *clauses])
     if not isinstance(answer, Contradiction):
         return ()
     rules = [origin for origin in answer.origins if origin.startswith("rule ")]
     for rule in rules:
         if isinstance(
-            solve(problem.domains, [*told, *(each for each in clauses if each.origin == rule)]), Contradiction
+            solve(problem.domains, [*premises, *(each for each in clauses if each.origin == rule)]), Contradiction
         ):
             return ()
-    needed = smallest(problem.domains, [*told, *clauses], answer.origins)
+    needed = smallest(problem.domains, [*premises, *clauses], answer.origins)
     return tuple(sorted(origin.removeprefix("rule ") for origin in needed if origin.startswith("rule ")))
 
 

@@ -38,12 +38,14 @@ def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
 
 
 def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
-    """The worst verdict on any of the GPUs, with the conflicts of all of them; without GPUs, the verdict as it is."""
+    """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict of the facts
+    alone.
+    """
     rules = tuple(rules)
     each = [judge(rules, one) for one in on_each(gpus, facts)]
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
-    told = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
-    return replace(worst, conflicts=tuple(told.values()))
+    conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
+    return replace(worst, conflicts=tuple(conflicts.values()))
 
 
 def of_packages(name: str) -> bool:
@@ -110,7 +112,7 @@ def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
 
 
 def told(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
-    """Rules and statements among the origins, the latter in the form of rules, and the facts among them."""
+    """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
     rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
     said = sorted(origins & set(problem.statements))
     clauses = [

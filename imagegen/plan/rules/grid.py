@@ -103,7 +103,9 @@ class World:
         self._bans: list[Ban] | None = None
 
     def standing(self, cell: Cell) -> Standing:
-        """By propagation alone: what it finds is proven, what it leaves may still fail when it is resolved."""
+        """Judge a cell by unit propagation: a conflict that it finds is certain, others may only show in the
+        resolution.
+        """
         facts = self.facts[cell.id]
         masks = self.problem.told(facts)
         mark = len(self.state.steps)
@@ -116,7 +118,7 @@ class World:
             self.state.undo(mark)
 
     def _on(self, facts: Facts, made: Sequence[Clause], known: Sequence[Clause]) -> Standing:
-        """On a GPU, what else the facts say being told already."""
+        """Judge the cell on one GPU, after its other facts were propagated."""
         mark = len(self.state.steps)
         gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
         made = [*made, *self.problem.clauses_of(dict(gpu))]

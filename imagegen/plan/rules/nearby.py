@@ -64,9 +64,9 @@ class _Choice:
 def nearby(
     question: Question, rules: Iterable[Rule], library: Library, surroundings: Surroundings, *, at_most: int = _AT_MOST
 ) -> tuple[Near, ...]:
-    """At most so many combinations that work, sorted; none is a detour over another.
+    """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
-    What is only remembered counts as a rule here: nobody should be sent into a suspicion.
+    Rules with evidence "remembered" are obeyed too, so that no suggestion has a suspected conflict.
     """
     obeyed = [rule for rule in rules if rule.binding or rule.evidence == "remembered"]
     try:

@@ -212,7 +212,9 @@ class Problem:
 
     @staticmethod
     def _beyond(known: Releases, required: set[VersionRange], asked: Mapping[VersionRange, bool]) -> list[Atom]:
-        """A piece for each range that no known release is in: somebody asks for versions that are not known here."""
+        """Return an atom for each requested range without a known release: the user names versions that are not known
+        here.
+        """
         ranges = [each for each in required | set(asked) if not any(version in each for version in known.versions)]
         ranges += [each for each, built in asked.items() if built and each not in ranges]
         return [Atom("a release that is not known here", range=each, opaque=True) for each in _sorted(ranges)]
@@ -246,7 +248,7 @@ class Problem:
 
     @cached_property
     def cudas(self) -> tuple[Version, ...]:
-        """The versions of CUDA that rules name exactly and releases are built for; none where nobody names one."""
+        """The CUDA versions that rules name exactly and releases are built for; empty if no rule names one."""
         named = {literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)}
         return tuple(sorted(map(Version, named))) if self.library else ()
 
@@ -282,21 +284,23 @@ class Problem:
 
     @cached_property
     def fact_clauses(self) -> tuple[Clause, ...]:
-        """One clause of one literal for each fact, and for each package that is held to its known releases."""
-        told = self.told(self.facts)
-        return (*self.clauses_of(told), *self.known_clauses(told))
+        """One unit clause for each fact, and for each package that is restricted to its known releases."""
+        masks = self.told(self.facts)
+        return (*self.clauses_of(masks), *self.known_clauses(masks))
 
     @staticmethod
-    def clauses_of(told: Mapping[str, int]) -> list[Clause]:
-        return [Clause(f"fact {name.rstrip('+')}", ((name, mask),)) for name, mask in told.items()]
+    def clauses_of(masks: Mapping[str, int]) -> list[Clause]:
+        return [Clause(f"fact {name.rstrip('+')}", ((name, mask),)) for name, mask in masks.items()]
 
-    def known_clauses(self, told: Mapping[str, int]) -> list[Clause]:
-        """Packages are held to their known releases, CUDA to its own, but where the facts themselves go beyond."""
+    def known_clauses(self, masks: Mapping[str, int]) -> list[Clause]:
+        """Return clauses that restrict packages and CUDA to their known releases, except where the
+        facts name others.
+        """
         opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
         return [
             Clause(f"{_SURE if name in VERSIONED else 'known'} {name}", ((name, self.domains[name] & ~mask),))
             for name, mask in opaque.items()
-            if told.get(name, ~mask) & ~mask
+            if masks.get(name, ~mask) & ~mask
         ]
 
     @cached_property
@@ -304,7 +308,7 @@ class Problem:
         return {name: choices for name, choices in self.atoms.items() if any(atom.opaque for atom in choices)}
 
     def told(self, facts: Facts) -> dict[str, int]:
-        """Name -> the atoms that the facts leave to it, for the names that they speak of."""
+        """Return for each name in the facts the bitset of the atoms that the facts allow."""
         labels = (f"{name}+" for name in facts.packages)
         variables = (name for name in self.atoms if name.startswith(ENV))
         names = dict.fromkeys((*facts.packages, *labels, *facts.versions, *facts.names, *variables))

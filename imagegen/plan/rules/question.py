@@ -20,7 +20,7 @@ _WORD = re.compile(
     r"(?P<name>[A-Za-z0-9][\w .-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
-_PLATFORM = "linux/amd64"  # what is asked about where nobody says otherwise
+_PLATFORM = "linux/amd64"  # the default platform of a query
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: V
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
     for word in _joined([*words, *sets], vocabulary):
-        asker.hear(word)
+        asker.feed(word)
     if cell is None and not asker.asked:
         raise UsageError("nothing is asked", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`")
     return asker.about(cell)
@@ -125,7 +125,7 @@ class _Asker:
         self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
         self.unknown: dict[str, UnknownName] = {}
 
-    def hear(self, word: str) -> None:
+    def feed(self, word: str) -> None:
         name, extras, specifier = _split(word)
         if re.fullmatch(r"[0-9]+(\.[0-9]+)+", name):
             raise UsageError(

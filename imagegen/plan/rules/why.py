@@ -14,7 +14,7 @@ from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
 from imagegen.plan.rules.statements import Library
 from imagegen.plan.rules.verdict import WORST_FIRST, Answer, Conflict
 
-_AT_MOST = 5  # conflicts that are told of one combination
+_AT_MOST = 5  # conflicts that are reported for one combination
 _TRIES = 12  # of those that are looked at for it
 
 
