@@ -156,7 +156,7 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
             progress=app.progress,
             chooser=chooser,
             bounds=bounds,
-            believe=bool(before and previous and previous.base == before.base),
+            trust_previous_wheels=bool(before and previous and previous.base == before.base),
         )
 
     def today() -> LockedBase:

@@ -1,8 +1,8 @@
-"""The team's wheelhouse: wheels in a repository of a registry, each an artifact under a tag that is made of its key.
+"""The team's wheelhouse: wheels in a repository of a registry, each an artifact whose tag is derived from its key.
 
 Sources: OCI image-spec v1.1, manifest.md (artifacts, the empty descriptor); distribution-spec v1.1 (what a tag may be).
-Whoever may write there decides what others install, so what comes from there is held to the key that was asked for, to
-its digests and to what its file is called; the audit looks into the file as into any other.
+Every account with write access decides what others install. A pulled wheel must therefore have the requested key, the
+listed digests and a matching file name, and is audited like any other.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RemoteWheelhouse:
         return self._place.name
 
     def reach(self) -> None:
-        """Raise PublishError, soon, when nobody answers there."""
+        """Raise PublishError within seconds if the registry does not respond."""
         self._target.reach()
 
     def lookup(self, key: str) -> BuiltWheel | None:
@@ -143,8 +143,8 @@ class RemoteWheelhouse:
         blobs = [EMPTY, *parts.values()]
         with progress.meter(wheel.filename, sum(blob.size for blob in blobs)) as meter:
             self._target.upload_all(blobs, store, meter)
-        told = {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")}
-        self._target.put(artifact(ARTIFACT, parts.items(), told), MANIFEST_TYPE, tag(wheel.key))
+        annotations = {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")}
+        self._target.put(artifact(ARTIFACT, parts.items(), annotations), MANIFEST_TYPE, tag(wheel.key))
 
     def _entry(self, key: str) -> _Entry | None:
         with self._lock:
@@ -160,9 +160,9 @@ class RemoteWheelhouse:
     def _read(self, found: Artifact, key: str) -> _Entry:
         if found.kind != ARTIFACT:
             raise self._wrong(key, f"it is an artifact of the type {found.kind!r}")
-        told = found.annotations.get(f"{_OWN}key")
-        if told != key:
-            raise self._wrong(key, f"it is the wheel of another key: {told}")
+        stated = found.annotations.get(f"{_OWN}key")
+        if stated != key:
+            raise self._wrong(key, f"it is the wheel of another key: {stated}")
         parts = {blob.media_type: (title, blob) for title, blob in found.parts}
         if not {_FILE, _RECORD} <= parts.keys() or len(parts) != len(found.parts):
             raise self._wrong(key, "it has not one file and one record")
@@ -177,9 +177,9 @@ class RemoteWheelhouse:
         """The wheel with its record, which must tell of the very same wheel."""
         data = self._repository.document(entry.record)
         try:
-            told = json.loads(data)
-            record: Mapping[str, Any] = told["record"]
-            same = {**told, "record": {}} == asdict(entry.wheel) and isinstance(record, dict)
+            content = json.loads(data)
+            record: Mapping[str, Any] = content["record"]
+            same = {**content, "record": {}} == asdict(entry.wheel) and isinstance(record, dict)
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self._wrong(entry.wheel.key, "its record cannot be read") from None
         if not same:
@@ -200,8 +200,8 @@ def _called(filename: str, name: str, version: str) -> bool:
     """Return whether a wheel's file name is a plain one of this name (normalised) and version, as a lock will ask for
     it.
     """
-    told = naming.read(filename)
+    parsed = naming.read(filename)
     try:
-        return told is not None and (told.package, parse_wheel_filename(filename)[1]) == (name, Version(version))
+        return parsed is not None and (parsed.package, parse_wheel_filename(filename)[1]) == (name, Version(version))
     except ValueError:
         return False

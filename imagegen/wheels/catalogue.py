@@ -1,7 +1,7 @@
-"""The catalogue of prebuilt wheels, wheels/catalogue/*.yaml: what release pages have, where no index serves it.
+"""The catalogue of prebuilt wheels, wheels/catalogue/*.yaml: files on release pages that no index serves.
 
-Two kinds of entries: `releases`, whose files have an address that follows from the cell (nobody tells their hash, so a
-file is fetched and hashed before it is believed), and `files`, each with its address and its sha256, since third
+Two kinds of entries: `releases`, whose files have an address that follows from the cell (their hash is not published,
+so a file is fetched and hashed before it is used), and `files`, each with its address and its sha256, because third
 parties use one name for different bytes.
 """
 
@@ -131,7 +131,7 @@ def _own_name(need: WheelRequirement) -> str:
 
 def _outside(release: Release, need: WheelRequirement, torch: str, cuda: str) -> str | None:
     """Return what part of the cell the release has no wheel for, in one clause."""
-    told = "the wheels of this release are for {} {}, the cell has {}"
+    text = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:
         return "its wheels are for torch and CUDA, the cell has none"
     for what, has, known in (
@@ -140,7 +140,7 @@ def _outside(release: Release, need: WheelRequirement, torch: str, cuda: str) ->
         ("CUDA", cuda, release.cuda),
     ):
         if known and has not in known:
-            return told.format(what, _span(known), has)
+            return text.format(what, _span(known), has)
     return None
 
 
@@ -217,7 +217,7 @@ def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -
 
 def _known_file(entry: _Entry, file: _FileEntry, source: str) -> KnownFile | None:
     filename = unquote(urlsplit(file.url).path.rpartition("/")[2])
-    told = naming.read(filename)
-    if told is None or told.package != entry.package:
+    parsed = naming.read(filename)
+    if parsed is None or parsed.package != entry.package:
         return None
-    return KnownFile(entry.package, str(told.version), Offer(filename, file.url, file.sha256, int(file.size)), source)
+    return KnownFile(entry.package, str(parsed.version), Offer(filename, file.url, file.sha256, int(file.size)), source)

@@ -1,8 +1,8 @@
-"""Finding the wheel of a component that needs a compiler: places in order, each candidate with the reason.
+"""Find the wheel of a component that needs a compiler: places in order, each candidate with the reason.
 
-A name is only a first filter: of what is left, the file itself is fetched, hashed and examined, in the order of the
-places, until one fits. What comes after it is told, and not fetched. What cannot be had is a candidate that does not
-fit, and no error.
+The file name is only a first filter: each remaining file is fetched, hashed and audited, in the order of the places,
+until one fits. Later candidates are listed and not fetched. A file that cannot be fetched is a candidate that does not
+fit, not an error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Places:
     client: Client
     progress: Progress
     wheelhouse: Callable[[str], BuiltWheel | None]  # by key
-    team: Callable[[str], BuiltWheel | None] | None = None  # by key, may raise FetchError; None: nobody has named one
+    team: Callable[[str], BuiltWheel | None] | None = None  # by key, may raise FetchError; None: not configured
     team_name: str = ""  # "registry.example/wheels"
     links: tuple[Listing, ...] = ()
     index: Listing | None = None
@@ -115,41 +115,43 @@ class _Search:
         except (FetchError, OSError) as error:
             yield Candidate(place, "", redact(listing.where), fits=False, reason=_failure(error))
             return
-        own = [each for each in offers if (told := naming.read(each.filename)) and told.package == self.need.package]
+        own = [
+            each for each in offers if (parsed := naming.read(each.filename)) and parsed.package == self.need.package
+        ]
         wanted = [each for each in own if place is Place.LINKS or self._is_wanted(naming.read(each.filename))]
         if not wanted:
             reason = f"has no wheel of {self.need.package} {self.need.version}"
             yield Candidate(place, "", redact(listing.where), fits=False, reason=reason)
         yield from self._judged(place, wanted)
 
-    def _is_wanted(self, told: ParsedWheelName | None) -> bool:
-        return told is not None and told.version == Version(Version(self.need.version).public)
+    def _is_wanted(self, parsed: ParsedWheelName | None) -> bool:
+        return parsed is not None and parsed.version == Version(Version(self.need.version).public)
 
     def _judged(self, place: Place, offers: Sequence[Offer]) -> Iterator[Candidate]:
-        """The place's files: those whose name fits first, the best tags before others."""
-        judged = [(self._refusal(told), told, each) for each in offers if (told := naming.read(each.filename))]
+        """Yield the place's candidates: those with a fitting name first, better tags before others."""
+        judged = [(self._refusal(parsed), parsed, each) for each in offers if (parsed := naming.read(each.filename))]
 
         def order(item: tuple[str | None, ParsedWheelName, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
-            why, told, offer = item
-            rank, build = told.rank(self.need), told.build[0] if told.build else 0
+            why, parsed, offer = item
+            rank, build = parsed.rank(self.need), parsed.build[0] if parsed.build else 0
             return why is not None, rank is None, why or "", rank or 0, -build, offer.filename, offer.url
 
-        for why, told, offer in sorted(judged, key=order):
+        for why, parsed, offer in sorted(judged, key=order):
             where = redact(offer.url)
-            refused = Candidate(place, told.filename, where, False, why or "", offer.sha256, offer.size)
-            yield refused if why else self._looked_at(refused, told, offer)
+            refused = Candidate(place, parsed.filename, where, False, why or "", offer.sha256, offer.size)
+            yield refused if why else self._looked_at(refused, parsed, offer)
 
-    def _refusal(self, told: ParsedWheelName) -> str | None:
-        if not self._is_wanted(told):
-            return f"it is {told.version}, the cell has {self.need.version}"
+    def _refusal(self, parsed: ParsedWheelName) -> str | None:
+        if not self._is_wanted(parsed):
+            return f"it is {parsed.version}, the cell has {self.need.version}"
         compiled = "the matrix asks for one that is compiled here (from_source)" if self.need.from_source else None
-        return naming.mismatch(told, self.need) or compiled
+        return naming.mismatch(parsed, self.need) or compiled
 
-    def _looked_at(self, candidate: Candidate, told: ParsedWheelName, offer: Offer) -> Candidate:
-        """The candidate, by its file; untouched where an earlier one serves already."""
+    def _looked_at(self, candidate: Candidate, parsed: ParsedWheelName, offer: Offer) -> Candidate:
+        """Return the candidate judged by its file; unfetched if an earlier candidate fits."""
         if earlier := next((each for each in self.found if each.fits), None):
             return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")
-        says = naming.sayings(told)
+        says = naming.sayings(parsed)
         named = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
         try:
             path, sha256, size = self._obtained(offer)
@@ -159,8 +161,8 @@ class _Search:
         if self.examine is None:
             return replace(candidate, fits=True, reason=named)
         try:
-            with self.places.store.room("wheel") as room:
-                link = room / candidate.filename
+            with self.places.store.room("wheel") as work_dir:
+                link = work_dir / candidate.filename
                 link.symlink_to(path)
                 errors = [each for each in self.examine(link) if _disqualifies(each)]
         except WheelError as error:
@@ -177,7 +179,7 @@ class _Search:
         store = self.places.store
         if offer.sha256 and offer.size and store.intact(f"sha256:{offer.sha256}", offer.size):
             return store.path(f"sha256:{offer.sha256}"), offer.sha256, offer.size
-        size = self._quick.size(offer.url)  # asked at once, so that nobody waits for a host that is not there
+        size = self._quick.size(offer.url)  # with a short timeout: an unreachable host is reported within seconds
         sha256 = offer.sha256 or self._remembered(offer.url, size)
         with self.places.progress.meter(f"fetching {offer.filename}", size) as meter:
             if sha256:
@@ -199,8 +201,8 @@ class _Search:
 
     def _source(self) -> Candidate:
         if self.need.source is None:
-            nobody = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
-            what = self.need.obstacle or nobody
+            no_recipe = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
+            what = self.need.obstacle or no_recipe
             return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
         away = len(unreachable(self.found))
         missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""

@@ -26,7 +26,7 @@ class Candidate:
     where: str  # address, file, registry reference, or recipe
     fits: bool
     reason: str
-    sha256: str | None = None  # None: nobody has told it, and the file was not fetched
+    sha256: str | None = None  # None: not published, and the file was not fetched
     size: int | None = None  # bytes
 
 

@@ -103,32 +103,32 @@ def read(filename: str) -> ParsedWheelName | None:
     )
 
 
-def mismatch(told: ParsedWheelName, need: WheelRequirement) -> str | None:
-    """The first thing in which the name contradicts the cell, in one clause; None where it contradicts nothing."""
-    if told.rank(need) is None:
-        return _other_tags(told, need)
-    if told.other and (need.cuda or told.other != CPU):
-        return f"for {told.other}"
-    if told.torch and told.torch != (need.torch and minor(need.torch)):
-        return f"built for torch {told.torch}, the cell has {minor(need.torch) if need.torch else 'none'}"
-    if told.cuda and _major(told.cuda) != (need.cuda and _major(need.cuda)):
-        return f"built for CUDA {told.cuda}, {f'torch is for {need.cuda}' if need.cuda else 'the cell has none'}"
-    if told.new_abi is not None and need.new_abi is not None and told.new_abi != need.new_abi:
-        return f"built with the {_abi(told.new_abi)} C++ ABI, torch has the {_abi(need.new_abi)} one"
+def mismatch(parsed: ParsedWheelName, need: WheelRequirement) -> str | None:
+    """Return the first contradiction between the name and the cell, in one clause; None without one."""
+    if parsed.rank(need) is None:
+        return _other_tags(parsed, need)
+    if parsed.other and (need.cuda or parsed.other != CPU):
+        return f"for {parsed.other}"
+    if parsed.torch and parsed.torch != (need.torch and minor(need.torch)):
+        return f"built for torch {parsed.torch}, the cell has {minor(need.torch) if need.torch else 'none'}"
+    if parsed.cuda and _major(parsed.cuda) != (need.cuda and _major(need.cuda)):
+        return f"built for CUDA {parsed.cuda}, {f'torch is for {need.cuda}' if need.cuda else 'the cell has none'}"
+    if parsed.new_abi is not None and need.new_abi is not None and parsed.new_abi != need.new_abi:
+        return f"built with the {_abi(parsed.new_abi)} C++ ABI, torch has the {_abi(need.new_abi)} one"
     return None
 
 
-def sayings(told: ParsedWheelName) -> str:
+def sayings(parsed: ParsedWheelName) -> str:
     """Return the parsed name as a list: "torch 2.8, CUDA 12"; "" where it states nothing."""
-    parts = (told.torch and f"torch {told.torch}", told.cuda and f"CUDA {told.cuda}")
+    parts = (parsed.torch and f"torch {parsed.torch}", parsed.cuda and f"CUDA {parsed.cuda}")
     return ", ".join(part for part in parts if part)
 
 
-def _other_tags(told: ParsedWheelName, need: WheelRequirement) -> str:
+def _other_tags(parsed: ParsedWheelName, need: WheelRequirement) -> str:
     platforms = {tag.platform for tag in need.ranks}
-    if not any(tag.platform in platforms for tag in told.tags):
-        return f"for {' or '.join(sorted({tag.platform for tag in told.tags}))}, the cell is {need.platform}"
-    return f"for {' or '.join(sorted({_python(tag) for tag in told.tags}))}, the cell has {need.python}"
+    if not any(tag.platform in platforms for tag in parsed.tags):
+        return f"for {' or '.join(sorted({tag.platform for tag in parsed.tags}))}, the cell is {need.platform}"
+    return f"for {' or '.join(sorted({_python(tag) for tag in parsed.tags}))}, the cell has {need.python}"
 
 
 def _python(tag: Tag) -> str:

@@ -18,8 +18,8 @@ from imagegen.plan.matrix.recipe import Cost
 
 GB = 10**9
 
-# For what nobody has measured. 5 GB: flash-attention's setup.py at 0251105a plans so for each nvcc thread. 8 GB: more
-# than the largest single compiler that was measured (7.04 GB, cicc, flash-attn 2.8.3, 2026-11-20).
+# For builds without measurements. 5 GB: the value that flash-attention's setup.py at 0251105a uses for an nvcc thread.
+# 8 GB: more than the largest single compiler that was measured (7.04 GB, cicc, flash-attn 2.8.3, 2026-11-20).
 UNKNOWN = Cost(0, 0.0, 5 * GB, 8 * GB, "flash-attention's setup.py at 0251105a, and its largest compiler, 2026-11-20")
 
 # Bytes of the process that calls the compilers. 235 MB: setuptools with torch 2.13.0 imported, 2026-11-21.
@@ -40,7 +40,7 @@ class Machine:
 class BuildJob:
     """One build, as far as its plan depends on it."""
 
-    cost: Cost | None  # None: nobody has measured it
+    cost: Cost | None  # None: not measured
     architectures: int = 1
     jobs: bool = True  # whether it takes a number of jobs
     threads: bool = False  # whether it takes a number of nvcc's threads
@@ -56,7 +56,7 @@ class BuildJob:
 
     @property
     def most(self) -> int | None:
-        """Jobs that can be of use; None: nobody knows."""
+        """The largest number of jobs that are of use; None if not known."""
         return (self.price.units or None) if self.jobs else 1
 
 
@@ -69,13 +69,13 @@ class Plan:
     memory: int  # bytes of all processes together at the peak
     mean: int  # bytes of a slot
     largest: int  # bytes of the largest process
-    seconds: float | None  # None: nobody has measured how long it takes
+    seconds: float | None  # None: not measured
     units: int | None
     warning: str | None = None  # why it may run out of memory all the same
 
     def sentence(self, name: str) -> str:
         """The plan in words, on one line."""
-        words = [counted(self.units, "unit") if self.units else "nobody has measured it"]
+        words = [counted(self.units, "unit") if self.units else "not measured"]
         words.append(f"{counted(self.jobs, 'job')} x {counted(self.threads, 'thread')}")
         words.append(f"{_gb(self.mean)} each and {_gb(self.largest)} at most")
         if self.seconds is not None:
@@ -122,17 +122,17 @@ def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) ->
     The longest is planned first and is planned always, with a warning where it does not fit; every further job goes to
     the build that would last longest without it.
     """
-    room = _Room(machine, reserved)
+    capacity = _Capacity(machine, reserved)
     order = sorted(works, key=lambda name: (-works[name].seconds, name))
     slots: dict[str, tuple[int, int]] = {}  # build -> jobs, threads
     for name in order:
-        if not slots or room.takes(works, {**slots, name: (1, 1)}):
+        if not slots or capacity.takes(works, {**slots, name: (1, 1)}):
             slots[name] = (1, 1)
-    while more := [each for name in order if name in slots if (each := _one_more(name, works, slots, room))]:
+    while more := [each for name in order if name in slots if (each := _one_more(name, works, slots, capacity))]:
         slots = max(more, key=lambda each: each[0])[1]
     for name in slots:
-        slots = _threads(name, works, slots, room)
-    return {name: _plan(works[name], jobs, threads, room) for name, (jobs, threads) in slots.items()}
+        slots = _threads(name, works, slots, capacity)
+    return {name: _plan(works[name], jobs, threads, capacity) for name, (jobs, threads) in slots.items()}
 
 
 def halved(plan: Plan) -> Plan | None:
@@ -175,7 +175,7 @@ def duration(seconds: float) -> str:
     return " ".join(filter(None, [f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]))
 
 
-class _Room:
+class _Capacity:
     """The memory and cores for all builds together."""
 
     def __init__(self, machine: Machine, reserved: int) -> None:
@@ -195,29 +195,31 @@ class _Room:
 _Slots = dict[str, tuple[int, int]]
 
 
-def _one_more(name: str, works: Mapping[str, BuildJob], slots: _Slots, room: _Room) -> tuple[float, _Slots] | None:
-    """(how long the build lasts without it, the slots with one more job for it); None where that cannot be."""
+def _one_more(
+    name: str, works: Mapping[str, BuildJob], slots: _Slots, capacity: _Capacity
+) -> tuple[float, _Slots] | None:
+    """Return (the build's duration without it, the slots with one more job for it); None if that does not fit."""
     jobs = slots[name][0]
     more = {**slots, name: (jobs + 1, 1)}
     most = works[name].most
-    if (most is not None and jobs >= most) or not room.takes(works, more):
+    if (most is not None and jobs >= most) or not capacity.takes(works, more):
         return None
     return works[name].seconds / jobs, more
 
 
-def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, room: _Room) -> _Slots:
+def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, capacity: _Capacity) -> _Slots:
     """More threads for a build whose units all run at once already: per GB, jobs are faster than threads."""
     work, (jobs, threads) = works[name], slots[name]
     while work.threads and jobs == work.most and threads < work.architectures:
         threads += 1
         more = {**slots, name: (jobs, threads)}
-        if not room.takes(works, more):
+        if not capacity.takes(works, more):
             break
         slots = more
     return slots
 
 
-def _plan(work: BuildJob, jobs: int, threads: int, room: _Room) -> Plan:
+def _plan(work: BuildJob, jobs: int, threads: int, capacity: _Capacity) -> Plan:
     cost = work.price
     memory = needed(cost, jobs * threads)
     seconds = None
@@ -225,8 +227,8 @@ def _plan(work: BuildJob, jobs: int, threads: int, room: _Room) -> Plan:
         # A build lasts at least as long as one unit; a unit's architectures are all that its threads can share.
         seconds = max(work.seconds / (jobs * threads), cost.seconds * work.architectures / threads)
     warning = None
-    if memory > room.budget:
-        warning = f"even one job needs {_gb(memory)} and {_gb(room.budget)} may be used: it may run out of memory"
+    if memory > capacity.budget:
+        warning = f"even one job needs {_gb(memory)} and {_gb(capacity.budget)} may be used: it may run out of memory"
     return Plan(jobs, threads, memory, cost.memory, cost.largest, seconds, cost.units or None, warning)
 
 

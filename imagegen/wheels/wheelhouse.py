@@ -63,7 +63,7 @@ def forget(store: Store, key: str) -> None:
 
 
 def unused(store: Store, wheel: BuiltWheel, now: float) -> float:
-    """Seconds for which nobody has used its file; 0 where it is gone."""
+    """Return for how many seconds the wheel's file was not used; 0 if it is gone."""
     try:
         return max(0.0, now - store.path(wheel.digest).stat().st_mtime)
     except FileNotFoundError:

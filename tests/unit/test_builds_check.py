@@ -56,7 +56,7 @@ def test_what_was_asked_for_passes(tmp_path: Path) -> None:
 
 def test_code_that_nobody_asked_for_is_told(tmp_path: Path) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_80, SM_90, SM_120)})
-    assert judge(path) == ["compiled for sm_80 too, which nobody asked for"]
+    assert judge(path) == ["compiled for sm_80 too, which was not requested"]
 
 
 def test_a_build_that_left_no_wheel_or_several_is_refused(tmp_path: Path) -> None:

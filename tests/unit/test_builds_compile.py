@@ -64,7 +64,7 @@ class Builder:
         return {"ID": "here"}
 
     def buildx(
-        self, args: Sequence[str], cwd: Path, progress: object, *, builder: str | None, heard: Callable[[str], None]
+        self, args: Sequence[str], cwd: Path, progress: object, *, builder: str | None, on_line: Callable[[str], None]
     ) -> str:
         words = " ".join(args)
         with self.lock:
@@ -75,7 +75,7 @@ class Builder:
         time.sleep(self.pause)
         try:
             for line in lines or [event(event="start"), event(event="progress", done=4, total=4, memory=GB, peak=GB)]:
-                heard(line)
+                on_line(line)
             if lines is not None:
                 raise EngineError("buildx build failed with exit code 1")
             name = re.findall(r"--target built-(\S+)", words)[0]
@@ -306,7 +306,7 @@ def test_what_another_imagegen_compiles_is_waited_for_aloud(yard: Yard) -> None:
             second = pool.submit(yard.compile)
             until(lambda: bool(yard.said.lines))
             assert yard.said.lines == [
-                "demo-ext 1.0: another imagegen compiles it; this one waits and takes what it makes"
+                "demo-ext 1.0: another imagegen compiles it; this one waits for its wheel"
             ]
             assert yard.builder.throttles == []
         second.result()
@@ -343,10 +343,10 @@ def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> 
 def test_an_interrupted_run_stops_its_compilers(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = threading.Event()
 
-    def endless(args: object, cwd: object, progress: object, *, builder: object, heard: Callable[[str], None]) -> str:
+    def endless(args: object, cwd: object, progress: object, *, builder: object, on_line: Callable[[str], None]) -> str:
         try:
             while True:
-                heard(event(event="progress", done=1, total=4))
+                on_line(event(event="progress", done=1, total=4))
                 time.sleep(0.01)
         except BuildError:
             stopped.set()

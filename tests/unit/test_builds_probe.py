@@ -27,8 +27,8 @@ SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, 
 
 
 def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
-    def buildx(args: Sequence[str], cwd: Path, *_: Any, heard: Callable[[str], None], **__: Any) -> str:
-        heard("#1 a line")
+    def buildx(args: Sequence[str], cwd: Path, *_: Any, on_line: Callable[[str], None], **__: Any) -> str:
+        on_line("#1 a line")
         assert "/usr/bin/python3.11 -I /mnt/worker/build.py probe" in (cwd / "Dockerfile").read_text()
         if answer is None:
             raise EngineError("buildx build failed with exit code 1", why=f'no builder "{builder}" found')

@@ -152,14 +152,14 @@ def test_a_builder_of_the_users_is_looked_for_in_their_own_buildx(tmp_path: Path
     client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
     heard: list[str] = []
     with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
-        assert engine.buildx(["build", "."], tmp_path, builder="farm", heard=heard.append) == "printed\n"
+        assert engine.buildx(["build", "."], tmp_path, builder="farm", on_line=heard.append) == "printed\n"
         assert heard == ["#1 build --builder farm .", "config="]
         heard.clear()
-        engine.buildx(["build", "."], tmp_path, heard=heard.append)
+        engine.buildx(["build", "."], tmp_path, on_line=heard.append)
         assert heard == ["#1 build .", f"config={tmp_path}/own/buildx"]
 
         def tired(line: str) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            engine.buildx(["build", "."], tmp_path, heard=tired)
+            engine.buildx(["build", "."], tmp_path, on_line=tired)

@@ -301,11 +301,11 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     house.make()
     assert len(built) == 2
     house.store = Store(tmp_path / "empty")
-    assert house.make(lock, as_of=lock.as_of, upgrade_packages=["peft"], believe=True) is lock
+    assert house.make(lock, as_of=lock.as_of, upgrade_packages=["peft"], trust_previous_wheels=True) is lock
     assert len(built) == 2, "whoever builds the lock makes it and compares"
     other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
     monkeypatch.setattr("imagegen.image.base.resolve", lambda *args: other)
-    house.make(lock, upgrade_base=True, believe=True)
+    house.make(lock, upgrade_base=True, trust_previous_wheels=True)
     assert len(built) == 4, "another base may give another wheel"
 
 

@@ -154,7 +154,7 @@ def test_a_group_too_small_for_one_job_is_told() -> None:
 def test_what_nobody_has_measured_is_planned_with_a_stated_cost() -> None:
     found = plan(BuildJob(None), Machine(16, 64 * GB, 64 * GB, limited=False))
     assert (found.mean, found.largest, found.seconds) == (UNKNOWN.memory, UNKNOWN.largest, None)
-    assert found.sentence("apex") == "apex: nobody has measured it, 7 jobs x 1 thread, 5 GB each and 8 GB at most"
+    assert found.sentence("apex") == "apex: not measured, 7 jobs x 1 thread, 5 GB each and 8 GB at most"
 
 
 def test_few_units_for_many_architectures_get_threads() -> None:

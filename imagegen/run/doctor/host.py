@@ -56,7 +56,11 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
             _HOST,
         ),
         Check(
-            "disk", lambda *_: disk(room(settings.store, info), wheels), "there is room for the image", always, _HOST
+            "disk",
+            lambda *_: disk(room(settings.store, info), wheels),
+            "the disks have space for the image",
+            always,
+            _HOST,
         ),
         *CHECKS,
     )
@@ -104,7 +108,7 @@ def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
         if free < max(need, _LITTLE):
             text = f"{human(free)} are free where {path} is"
             text += f", and the image takes about {human(int(need))} there" if need > free else ""
-            yield Finding("disk", "warning", text, "`imagegen store gc` and `docker image prune` make room")
+            yield Finding("disk", "warning", text, "`imagegen store gc` and `docker image prune` free space")
 
 
 def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:

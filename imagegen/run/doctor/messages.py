@@ -102,7 +102,7 @@ KNOWN = (
     *_HOSTS,
     Known(
         r"Free memory on device .{0,80}is less than desired GPU memory utilization",
-        "the engine wants a share of all of the GPU's memory, and somebody else, often the trainer, has some of it",
+        "the engine requests a share of all of the GPU's memory; another process, often the trainer, uses some of it",
         "gpu_memory_utilization below what is free, counting what the trainer will need; `nvidia-smi` shows who has it",
         "vLLM issue 20305; vllm/v1/worker/gpu_worker.py",
     ),
@@ -253,7 +253,7 @@ KNOWN = (
     ),
     Known(
         r"api_key not configured \(no-tty\)|[Nn]o API key configured",
-        "the run logs to W&B, has no key, and nobody can be asked",
+        "the run logs to W&B, has no API key, and cannot prompt for one",
         "WANDB_MODE=offline, or WANDB_API_KEY",
         "wandb, wandb.login",
     ),

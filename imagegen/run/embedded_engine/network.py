@@ -1,7 +1,7 @@
-"""The private engine's network: a bridge, three firewall rules, and forwarding; all of it can be taken back.
+"""The private engine's network: a bridge, three firewall rules and IP forwarding, each of which can be undone.
 
-The engine itself is told to leave the firewall alone: its own rules would clash with those of another Docker on the
-machine, and it leaves them behind, with a FORWARD policy of DROP.
+The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on the
+machine, and it would leave them behind, with a FORWARD policy of DROP.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from imagegen.run.engine.floor import PACKAGES, SUITE
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _PATIENCE = 60  # seconds for the engine to answer
 _LOG_TAIL = 15  # lines of its log in an error
-# The engine's parts make these, whatever they are told; those that were absent before are removed, inner ones first.
+# The engine's parts create these despite their options; those that were absent before are removed, inner ones first.
 _STRAY_DIRECTORIES = (
     *("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc"),
     *("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd"),

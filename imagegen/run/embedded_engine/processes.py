@@ -95,7 +95,7 @@ def remove_dead_sockets(directory: Path) -> None:
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Remove a directory unless somebody uses it."""
+    """Remove a directory unless it has entries."""
     try:
         directory.rmdir()
     except OSError:

@@ -27,7 +27,7 @@ class Buildx:
 
 
 def run_buildx(
-    buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress, heard: Callable[[str], None] | None = None
+    buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress, on_line: Callable[[str], None] | None = None
 ) -> str:
     """See `Engine.buildx`."""
     _check(buildx)
@@ -45,8 +45,8 @@ def run_buildx(
             for raw in iter(partial(process.stderr.readline, _LONGEST_LINE), b""):
                 line = raw.decode(errors="replace").rstrip()
                 tail.append(line)
-                if heard:
-                    heard(line)
+                if on_line:
+                    on_line(line)
                 elif line.startswith("#"):
                     progress.say(f"buildx: {line}")
             code = process.wait()

@@ -196,7 +196,9 @@ class Engine:
             yield container
 
     def visit(self, name: str) -> ContainerInfo:
-        """Somebody's container, by name or id: its state and the end of its log. EngineError when there is none."""
+        """Return the state and the end of the log of a container, by name or id. Raises EngineError if
+        there is none.
+        """
         return visit(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
@@ -214,18 +216,18 @@ class Engine:
         progress: Progress | None = None,
         *,
         builder: str | None = None,
-        heard: Callable[[str], None] | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> str:
         """Run `docker buildx` with `args` in `cwd` on this engine; returns what it printed on stdout.
 
-        `builder` names one of the user's own, local or not, which then does the work. `heard` is given each line of
-        the plain progress as it comes, and nothing else is then said of it.
+        `builder` names one of the user's own builders, local or not, to use instead. `on_line` is called with each line
+        of the plain progress, in place of showing it.
 
         Raises EngineError with the tail of its output when it fails, is missing or is too old.
         """
         if builder:
             args = [args[0], "--builder", builder, *args[1:]]
-        return run_buildx(self._buildx(own=builder is None), args, cwd, progress or Quiet(), heard)
+        return run_buildx(self._buildx(own=builder is None), args, cwd, progress or Quiet(), on_line)
 
     def docker_run_line(self, ref: str, *command: str) -> str:
         """A shell command that runs the image, ready to paste."""

@@ -34,7 +34,7 @@ def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
             _knock("/" + host.removeprefix(scheme).lstrip("/"))
     try:
         return docker.DockerClient(**{**place, "base_url": host}, version="auto", timeout=patience)
-    except Exception as error:  # the SDK believes what it is told, and raises whatever comes of it
+    except Exception as error:  # the SDK does not validate addresses, and raises errors of any type
         why = str(error).removeprefix("Error while fetching server API version: ")
         cause = error.__cause__
         if isinstance(cause, exceptions.Timeout):
@@ -45,7 +45,7 @@ def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
 
 
 def _knock(path: str) -> None:
-    """The SDK leaves a socket open when nobody listens, so see first."""
+    """Raise EngineError if no engine listens at the socket: the SDK would leave its own socket open."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

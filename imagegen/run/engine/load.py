@@ -105,11 +105,11 @@ def _image(store: Store, digest: str) -> Loadable:
 def pulled(
     client: docker.DockerClient, image: Loadable, advance: Callable[[int], None], stop: threading.Event | None = None
 ) -> Iterator[str | None]:
-    """Pull from loopback; the block has the image under its name there, or None when the engine never came.
+    """Pull an image from a registry on loopback; yield its name there, or None if the engine never connects.
 
-    The engine fetches only the blobs that it lacks; `advance` hears of bytes that were sent or are there. Afterwards
-    the name is gone; as long as it lives, its port answers. Raises EngineError when the pull fails or `stop` is set,
-    StoreError when the store is to blame.
+    The engine fetches only the blobs that it lacks; `advance` is called with the size of each blob that was sent or is
+    there. The name exists, and its port answers, until the block ends. Raises EngineError when the pull fails or `stop`
+    is set, StoreError for a fault of the store.
     """
     manifest, blobs = image.manifest, image.blobs
     with serving(image.store, manifest, blobs, advance) as registry:
@@ -146,7 +146,7 @@ def pulled(
 
 
 def sweep(client: docker.DockerClient) -> None:
-    """Take away the names that killed builds left, and that hold layers: those whose port nobody listens at."""
+    """Remove the names that killed builds left, which keep layers alive: those on whose port no server listens."""
     with explained("listing images"):
         names = {name for image in client.api.images() for name in image.get("RepoDigests") or ()}
     for name in names:

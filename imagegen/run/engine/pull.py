@@ -27,7 +27,7 @@ def pull(
 ) -> None:
     """See `Engine.pull`."""
     if image_digest(client, digest) is None:
-        # Without any, the SDK would look for some in the configuration of whoever runs this.
+        # Without any, the SDK would read the configuration of the user.
         auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
         events = partial(client.api.pull, name, digest, stream=True, decode=True, auth_config=auth)
         with timed(progress, f"the engine pulls {name}@{digest}"), explained(f"pulling {name}@{digest}"):

@@ -49,8 +49,8 @@ def serving(
 ) -> Iterator[Registry]:
     """Serve `manifest` and `blobs`, nothing else, at a random path on a random port of 127.0.0.1.
 
-    `sent` is called from several threads with the number of blob bytes that went out. Whoever pulls checks the
-    digests, as the specification demands.
+    `sent` is called from several threads with the number of blob bytes that were sent. The client verifies the digests,
+    as the specification requires.
     """
     path = f"imagegen/{secrets.token_hex(16)}"
     resources = {f"/v2/{path}/manifests/{manifest.digest}": manifest}

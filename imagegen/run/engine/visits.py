@@ -1,4 +1,4 @@
-"""Looking at somebody else's container: nothing is started but a program in it, and nothing is ended.
+"""Inspect a container that imagegen did not start: run one program in it, and leave everything else as it is.
 
 Source: Docker Engine API v1.44 (containers, logs, exec).
 """
@@ -56,11 +56,11 @@ def visit(client: docker.DockerClient, name: str) -> ContainerInfo:
 
 
 def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, patience: float = 60) -> bytes:
-    """Return the stdout of a program that ends by itself, run in a running container.
+    """Run a program in a running container and return its stdout.
 
     Raises ContainerError when the container has ended, EngineError when the engine fails, and when the program, which
-    is the container's own and not trusted, goes on for more than `patience` seconds or prints more than a report has.
-    It is left to itself then: the API can end nothing but the whole container, which is somebody else's.
+    comes from the container and is not trusted, runs for more than `patience` seconds or prints more than a report has.
+    It is left running then: the API can only end the whole container, which imagegen did not start.
     """
     api, doing = client.api, f"running {argv[0]} in the container {name}"
     with explained(doing), of_a_container(doing):

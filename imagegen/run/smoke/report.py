@@ -40,7 +40,7 @@ class Result:
 
     @property
     def told(self) -> str:
-        """Why it ended so, or else its note."""
+        """The reason of the status, or else the note."""
         return self.reason or self.note
 
 

@@ -73,11 +73,11 @@ def run(
         lock: what the image was built from.
         declared: what the matrix declares of the cell's packages.
         require_gpu: count a check that is skipped for want of a GPU as failed.
-        progress: told of each result as it comes.
-        only: names of the checks to run; all that need not be named if empty.
+        progress: logs each result.
+        only: names of the checks to run; if empty, all that do not have to be named.
 
-    Whatever goes wrong in the container is a result. Raises EngineError when there can be no container at all, or when
-    the engine fails: that says nothing about the image.
+    A failure inside the container is a result. Raises EngineError when no container can be started or the engine fails,
+    which says nothing about the image.
     """
     checks = applicable(parts(lock), only)
     results = []
@@ -85,8 +85,8 @@ def run(
         container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
         for check in checks:
             result = judged(_run_one(container, check), check, require_gpu=require_gpu)
-            told = f" ({result.told})" if result.told and not result.failed else ""
-            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{told}")
+            note = f" ({result.told})" if result.told and not result.failed else ""
+            progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{note}")
             results.append(result)
     return Report(ref, lock.cell, tuple(results))
 

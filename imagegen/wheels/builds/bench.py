@@ -35,7 +35,7 @@ class BuildEnvironment:
         """An image of the store, as the value of a build context."""
         return f"oci-layout://{self.store.root}@{image.digest}"
 
-    def buildx(self, args: Sequence[str], cwd: Path, heard: Callable[[str], None]) -> None:
+    def buildx(self, args: Sequence[str], cwd: Path, on_line: Callable[[str], None]) -> None:
         """See `Engine.buildx`. Raises BuildError when `stop` was set."""
 
         def listen(line: str) -> None:
@@ -43,6 +43,6 @@ class BuildEnvironment:
                 raise BuildError(
                     "stopped", code="source-build-stopped", fix="run it again: it goes on from what is compiled"
                 )
-            heard(line)
+            on_line(line)
 
-        self.engine.buildx(args, cwd, self.progress, builder=self.builder, heard=listen)
+        self.engine.buildx(args, cwd, self.progress, builder=self.builder, on_line=listen)

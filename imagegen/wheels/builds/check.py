@@ -137,7 +137,7 @@ def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> N
 
 
 def _needed(package: Package, build: LockedBuild, lock: Lock) -> Iterator[Requirement]:
-    """Its requirements in this image, those of extras left out, and those of which nobody can say among them."""
+    """Yield the wheel's requirements in this image, without those of extras; those with an undecidable marker count."""
     for text in package.requires:
         requirement = _parsed(text, build)
         marker, machine = requirement.marker, MACHINES[lock.platform]
@@ -155,21 +155,21 @@ def _parsed(text: str, build: LockedBuild) -> Requirement:
 
 
 def _architectures(package: Package, build: LockedBuild) -> list[str]:
-    """Remarks on GPU code that nobody asked for. Raises BuildError where some that was asked for is not there."""
+    """Return remarks on unrequested GPU code. Raises BuildError if requested GPU code is missing."""
     if not build.architectures:
         return []
     targets = {target for file in package.files.values() for group in file.code for target in group.targets}
     lacking = [each for each in build.architectures if runs(targets, each) != "sass"]
-    told = ", ".join(str(each) for each in sorted(targets)) or "none at all"
+    compiled_for = ", ".join(str(each) for each in sorted(targets)) or "none at all"
     if lacking:
         raise BuildError(
             f"{_name(build)} has no GPU code for compute capability {', '.join(lacking)}",
             code="source-build-no-gpu-code",
-            why=f"it was compiled for {told}",
+            why=f"it was compiled for {compiled_for}",
             fix=f"the variable of its recipe's `architectures` may not be the one that it reads: {_RECIPE}",
         )
     useless = sorted(each for each in targets if each.kind == "sass" and not _serves(each, build))
-    return [f"compiled for {', '.join(map(str, useless))} too, which nobody asked for"] if useless else []
+    return [f"compiled for {', '.join(map(str, useless))} too, which was not requested"] if useless else []
 
 
 def _serves(target: Target, build: LockedBuild) -> bool:

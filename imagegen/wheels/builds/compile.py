@@ -48,11 +48,11 @@ def compile_all(
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
         look = partial(probe.probe, lock, base, bench)
         works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
-        yard = _Yard(bench, works, look, look())
-        yard.announce()  # before anything large is fetched
+        scheduler = _BuildScheduler(bench, works, look, look())
+        scheduler.announce()  # before anything large is fetched
         # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
         stages = {name: stage(replace(lock, builds=(build,)), cell.recipes, bench) for name, build in pending.items()}
-        yard.work_off(_Job(lock, stages, cell.gpus, known, bench), pending)
+        scheduler.run(_Job(lock, stages, cell.gpus, known, bench), pending)
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def _sole(wanted: Sequence[LockedBuild], bench: BuildEnvironment) -> Iterator[di
     """Claim the builds that no other process has made or is making; yield them by name."""
     with ExitStack() as locks:
         for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
-            told = f"{build.name} {build.version}: another imagegen compiles it; this one waits and takes what it makes"
-            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, told)))
+            message = f"{build.name} {build.version}: another imagegen compiles it; this one waits for its wheel"
+            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, message)))
         yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
 
 
@@ -78,8 +78,8 @@ class _Job:
     def make(self, build: LockedBuild, plan: Plan) -> None:
         """From sources to the wheelhouse."""
         store, progress, lock = self.bench.store, self.bench.progress, self.lock
-        with store.room("built") as room:
-            out = room / "out"
+        with store.room("built") as work_dir:
+            out = work_dir / "out"
             done = run(build, self.stages[build.name], plan, out, self.bench)
             path = check.made(out, build)
             try:
@@ -105,32 +105,32 @@ def _spared(wheel: Path, bench: BuildEnvironment) -> Path:
 
 
 @dataclass
-class _Yard:
-    """Builds that wait, and those that run, on one machine."""
+class _BuildScheduler:
+    """Schedules builds on one machine: those that wait, and those that run."""
 
     bench: BuildEnvironment
     works: Mapping[str, BuildJob]
     look: Callable[[], Machine]
     machine: Machine  # as it was when none of ours ran
     running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
-    told: dict[str, Plan] = field(default_factory=dict)
+    announced: dict[str, Plan] = field(default_factory=dict)
 
     def announce(self) -> None:
-        """Say the plan."""
+        """Log the plan."""
         plans = self._plans(self.works, reserve.taken(self.bench.store, self.bench.place))
         for name, plan in plans.items():
-            self._tell(name, plan)
+            self._log_plan(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
             self.bench.progress.say(f"{', '.join(waiting)}: when there is memory for it")
 
-    def _tell(self, name: str, plan: Plan) -> None:
-        """Once; again where it has changed meanwhile."""
-        if self.told.get(name) != plan:
-            self.told[name] = plan
+    def _log_plan(self, name: str, plan: Plan) -> None:
+        """Log the plan of a build once, and again after it changed."""
+        if self.announced.get(name) != plan:
+            self.announced[name] = plan
             self.bench.progress.say(plan.sentence(name))
 
-    def work_off(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
-        """All of them. After a failure none is started any more, and what runs is let finish."""
+    def run(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
+        """Run all builds. After a failure no further build is started, and running ones finish."""
         waiting = dict(pending)
         pool = ThreadPoolExecutor(len(waiting), thread_name_prefix="build")
         failure: BaseException | None = None
@@ -138,7 +138,7 @@ class _Yard:
             while self.running or (waiting and failure is None):
                 if failure is None:
                     for name, (plan, held) in self._startable(waiting).items():
-                        self._tell(name, plan)
+                        self._log_plan(name, plan)
                         future = pool.submit(job.make, waiting.pop(name), plan)
                         self.running[future] = name, plan, held
                 if not self.running:
@@ -163,14 +163,16 @@ class _Yard:
             raise failure
 
     def _wait_for_others(self) -> None:
-        """Until other imagegens have taken, or left, something of the machine."""
+        """Wait until another imagegen process takes or releases memory or cores."""
         before = reserve.taken(self.bench.store, self.bench.place)
         while before.memory and reserve.taken(self.bench.store, self.bench.place) == before:
             time.sleep(_POLL)
         self.machine = self.look()
 
     def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[Plan, ExitStack]]:
-        """Plans for those that there is room for now, with the memory that they hold until their stack is closed."""
+        """Return the plans of builds that fit now, each with its memory reservation, which ends when its stack is
+        closed.
+        """
         store, place = self.bench.store, self.bench.place
         with store.lock(_PLANNING):
             taken = reserve.taken(store, place)
@@ -183,7 +185,7 @@ class _Yard:
         return found
 
     def _plans(self, works: Mapping[str, BuildJob], taken: reserve.Taken) -> dict[str, Plan]:
-        """For those that there is room for beside what is taken; what does not fit at all may pass alone."""
+        """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
         plans = throttle.share(works, self._left(taken), taken.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
 

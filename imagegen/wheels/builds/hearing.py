@@ -81,7 +81,7 @@ class Event:
 
 @dataclass
 class LogParser:
-    """Listens to one build. Give `hear` each line; `told` is called with each event."""
+    """Parses the plain progress of one build, line by line, and reports each event to a callback."""
 
     told: Callable[[Event], None]
     failure: Event | None = None
@@ -117,7 +117,7 @@ class LogParser:
 def disguise(lines: Iterable[str]) -> str | None:
     """Return the first of these lines that shows an out-of-memory failure; None without one."""
     every = list(lines)
-    if any("context canceled" in line for line in every):  # whoever stops a build has its programs killed too
+    if any("context canceled" in line for line in every):  # a stopped build has its programs killed too
         return None
     for pattern, name in _DISGUISES:
         if any(pattern.search(line) for line in every):

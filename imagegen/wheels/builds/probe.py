@@ -12,7 +12,7 @@ from imagegen.wheels import throttle
 from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 
-# On the base, which has a Python and is small: the plan can be told before gigabytes are on their way.
+# On the base, which has a Python and is small: the plan is logged before gigabytes are fetched.
 _DOCKERFILE = """\
 FROM base AS asked
 USER root
@@ -27,13 +27,13 @@ def probe(lock: Lock, base: Image, bench: BuildEnvironment) -> Machine:
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
-    with bench.store.room("probe") as room:
-        (room / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
+    with bench.store.room("probe") as work_dir:
+        (work_dir / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
         context = ("--build-context", f"base={bench.layout(base)}", "--build-context", f"worker={WORKER}")
-        out = room / "out"
+        out = work_dir / "out"
         arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]
         try:
-            bench.buildx(arguments, room, lambda _: None)
+            bench.buildx(arguments, work_dir, lambda _: None)
         except EngineError as error:
             if bench.builder:
                 error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"

@@ -22,7 +22,7 @@ _ENDING = 30  # lines of the log in an error
 _RECIPE = "correct its recipe under wheels/ and lock again"
 _FIXES = {
     "another": "set in its recipe's env what its build takes the version from, or correct the release's name",
-    "disk": "make room where the builder keeps its data: `docker buildx prune`, `docker system df`",
+    "disk": "free space on the disk of the builder's data: `docker buildx prune`, `docker system df`",
     "empty": "set in its recipe's env the variables with which it compiles (FORCE_BUILD, CUDA_EXT), and lock again",
     "refused": _RECIPE,
     "stopped": "run it again: it goes on from what is compiled",
@@ -46,22 +46,22 @@ def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnv
     Raises BuildError when it fails, or runs out of memory with one job; EngineError when the builder does not work.
     """
     while True:
-        ear = _Shown(build, bench)
+        output = _Shown(build, bench)
         try:
-            with ear:
-                _once(build, stage, plan, out, bench, ear)
+            with output:
+                _once(build, stage, plan, out, bench, output)
         except EngineError as error:
-            if not ear.started:
+            if not output.started:
                 raise
-            starved = ear.starved()
+            starved = output.starved()
             if starved is None:
-                raise _failed(build, ear, error) from error
+                raise _failed(build, output, error) from error
             less = halved(plan)
             if less is None:
                 raise BuildError(
                     f"{build.name} {build.version} ran out of memory with one job",
                     code="source-build-out-of-memory",
-                    why=f"{starved}; its largest process took {human(ear.largest)}",
+                    why=f"{starved}; its largest process took {human(output.largest)}",
                     fix="give the builder more memory, or name a larger one with --builder",
                 ) from error
             bench.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
@@ -75,21 +75,23 @@ def _pace(plan: Plan) -> str:
     return f"{counted(plan.jobs, 'job')} x {counted(plan.threads, 'thread')}"
 
 
-def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment, ear: _Shown) -> None:
-    with bench.store.room("compile") as room:
+def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment, output: _Shown) -> None:
+    with bench.store.room("compile") as work_dir:
         rendered = recipe.render(stage.lock, stage.lock.cell)
-        (room / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
-        (room / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
-        recipe.write_builds([build], stage.recipes, room / "builds", bench.store, bench.settings)
+        (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
+        (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
+        recipe.write_builds([build], stage.recipes, work_dir / "builds", bench.store, bench.settings)
         contexts = {
             "toolchain": bench.layout(stage.toolchain),
-            "builds": str(room / "builds"),
-            "wheels": str(room / "builds"),  # BuildKit 0.13 asks for it, though the stage that mounts it is replaced
+            "builds": str(work_dir / "builds"),
+            "wheels": str(
+                work_dir / "builds"
+            ),  # BuildKit 0.13 asks for it, though the stage that mounts it is replaced
         }
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
-        arguments += ["--secret", f"id=throttle,src={room / 'throttle.json'}"]
+        arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]
-        bench.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], room, ear.hear)
+        bench.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.hear)
 
 
 class _Shown(LogParser):
@@ -115,10 +117,10 @@ class _Shown(LogParser):
             self._counter.reach(event.done, event.total, f"{human(event.memory)}, {human(event.peak)} at most")
 
 
-def _failed(build: LockedBuild, ear: LogParser, error: EngineError) -> BuildError:
-    failure = ear.failure
+def _failed(build: LockedBuild, output: LogParser, error: EngineError) -> BuildError:
+    failure = output.failure
     said = (failure and failure.what) or error.what
-    ending = ear.ending(_ENDING)
+    ending = output.ending(_ENDING)
     return BuildError(
         f"{build.name} {build.version} could not be compiled",
         code="source-build-failed",

@@ -32,7 +32,7 @@ def places(
     catalogue: Catalogue, index: Listing | None, settings: Settings, store: Store, client: Client, progress: Progress
 ) -> Places:
     """All places in their order; `index` is what the component's own index has of it."""
-    # Whoever looks for a wheel wants to hear soon that a host is gone: it is one place of many.
+    # Short timeouts: a host that does not respond is one place of many.
     quick = client.impatient()
     named = artifacts.place(settings)
     team = artifacts.RemoteWheelhouse(named, client, settings) if named else None

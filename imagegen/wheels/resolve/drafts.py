@@ -42,10 +42,11 @@ class Drafter:
     def completed(
         self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Mapping[str, LockedWheel | LockedBuild]
     ) -> Lock:
-        """The lock with the compiled components, by package: who asks for them, and what they were before.
+        """Return the lock with the compiled components.
 
-        Of what is settled nobody is asked again: a wheel of the same release, and a build with the same key. Raises
-        BuildError or LockError for one that no wheel serves, and that cannot be compiled; FetchError.
+        `via` maps each to its dependent packages; `settled` to its earlier wheel or build, which is reused for the same
+        release or key without a new search. Raises BuildError or LockError for one that has no wheel and cannot be
+        compiled; FetchError.
         """
         whole = replace(lock, inputs={**lock.inputs, BUILDER: builder()})
         wheels, builds = list(lock.wheels), []

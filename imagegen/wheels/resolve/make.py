@@ -71,17 +71,18 @@ def make(
     chooser: WheelSelector,
     upgrade_base: bool = False,
     bounds: Mapping[str, str] | None = None,
-    believe: bool = False,
+    trust_previous_wheels: bool = False,
 ) -> Lock:
-    """Resolve a cell. What `previous` holds stays, its as-of time too, unless an upgrade or another time is asked for.
+    """Resolve a cell. Versions and exclude-newer time of `previous` stay, unless an upgrade or another time is
+    requested.
 
-    `chooser` says where the wheel of a component comes from that needs a compiler. Nothing is compiled here. `bounds`
-    are specifiers by package that hold for this resolution besides what the matrix asks. With `believe`, a wheel that
-    `previous` has of the same sdist on the same base is not made again to be sure: whatever builds the lock checks it.
+    `chooser` selects the wheel of a component that needs a compiler. Nothing is compiled here. `bounds` are further
+    specifiers by package for this resolution. With `trust_previous_wheels`, a wheel that `previous` has of the same
+    sdist on the same base is not built again for comparison; the build of the lock compares it.
 
-    Raises LockError when there is no answer, FetchError when an index fails, BuildError for what cannot be compiled,
-    and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be had.
-    The new lock has the record of `previous` only if nothing else differs.
+    Raises LockError when there is no solution, FetchError when an index fails, BuildError for what cannot be compiled,
+    and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be
+    fetched. The new lock has the record of `previous` only if nothing else differs.
     """
     rules = tuple(rules)
     held = None if upgrade or upgrade_packages else previous
@@ -99,7 +100,7 @@ def make(
     release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
-    with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as room:
+    with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
         contents: Contents | None = None
         if cell.from_uv_lock:
             contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
@@ -107,9 +108,9 @@ def make(
                 attempts.require()
             parts = Parts(default_site(settings), contents.archives)
         else:
-            parts = gather(cell, target, compiled, attempts, Path(room), settings, store, progress)
+            parts = gather(cell, target, compiled, attempts, Path(work_dir), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
-        made_before = _made_before(previous, locked_base) if previous and believe else {}
+        made_before = _made_before(previous, locked_base) if previous and trust_previous_wheels else {}
         sizes = _sizes(previous)
         below = Foundation(locked_base, interpreter, added if added and added.debs else None)
         maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
@@ -193,7 +194,7 @@ def _rfc3339(time: datetime) -> str:
 
 def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progress, *, upgrade: bool) -> LockedBase:
     if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
-        return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # whatever a hand has done
+        return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # manual edits are dropped
     return base.resolve(cell.base, settings, progress)
 
 
@@ -269,7 +270,7 @@ class _Maker:
     store: Store
     progress: Progress
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
-    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, what is believed of sdists' wheels
+    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
 
     def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
