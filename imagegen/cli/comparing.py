@@ -52,7 +52,7 @@ def places(app: App, client: Client) -> Places:
 
     def documents(source: Source, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
-        documents = testimony(source, project, NO_SIGNER)(digest).testimony.documents
+        documents = testimony(source, project, NO_SIGNER)(digest).result.documents
         found = [each for each in documents if each.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
 

@@ -63,7 +63,7 @@ def test_cosign_believes_what_a_run_publishes_and_of_nobody_else(
         found = attach.gather(repository, digest, Trust(project))
         theirs = attach.gather(repository, digest, Trust(Project()))
     assert ([each.signer for each in found.documents], found.signers, found.faults) == (["ci"], ("ci",), ())
-    assert ([each.signer for each in theirs.documents], theirs.signers, theirs.strangers) == ([None], (), 2)
+    assert ([each.signer for each in theirs.documents], theirs.signers, theirs.untrusted) == ([None], (), 2)
     assert sigstore.requests[-1] == TOKEN  # nothing but who it would be
 
     (tmp_path / "root.json").write_text(json.dumps(sigstore.trust()["trustedRoot"]))

@@ -173,7 +173,7 @@ def test_what_cosign_signs_is_believed(registry: Registry, key: Path, other_key:
     sigstore.sign(other_key, place.name)
     found = place.gather(trust)
     assert {each.document.kind.name: each.signer for each in found.documents} == {"sbom": "cosign", "smoke": "cosign"}
-    assert (found.signers, found.faults, found.strangers) == (("cosign",), (), 1)
+    assert (found.signers, found.faults, found.untrusted) == (("cosign",), (), 1)
     assert place.gather(trusting(other_key, key)).signers in (("other", "cosign"), ("cosign", "other"))
     # What cosign attested needs no second signature.
     before = len(place.repository.referrers(place.image.digest))
@@ -213,7 +213,7 @@ def test_both_refuse_what_was_tampered_with(registry: Registry, key: Path, other
         assert registry.sigstore.verify(public, victim.name).returncode, name
         found = victim.gather(trust)
         assert not found.signers
-        assert found.strangers == (name == "stranger")
+        assert found.untrusted == (name == "stranger")
         assert [fault.where for fault in found.faults] == ([] if name == "stranger" else [artifact])
         assert why in "".join(map(str, found.faults))
 

@@ -113,7 +113,7 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
         "nothing": (BEFORE, BEFORE, WORKS),
         "no record": (BEFORE, AFTER, WORKS),
         "kept": (recorded(BEFORE), recorded(AFTER), replace(WORKS, kept=lambda _: True)),
-        "nobody measured": (recorded(BEFORE), recorded(AFTER), Known(known)),
+        "without a measured time": (recorded(BEFORE), recorded(AFTER), Known(known)),
         "nothing is known of requirements": (recorded(BEFORE), recorded(AFTER), Known()),
         "forced back": (
             recorded(BEFORE),

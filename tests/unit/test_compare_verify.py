@@ -477,7 +477,7 @@ def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> 
 
 def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
     def attached(source: sides.Source, digest: str) -> bytes | None:
-        said = comparing.testimony(source, world.project, comparing.NO_SIGNER)(digest).testimony
+        said = comparing.testimony(source, world.project, comparing.NO_SIGNER)(digest).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     nobody = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)

@@ -175,7 +175,7 @@ def test_a_dry_run_with_gzip_does_not_blame_the_lock(app: App) -> None:
     out, _ = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--compression", "gzip")
     assert "unknown   the image's digest, and what its layers will weigh: gzip layers are known only once" in out
     assert "--record" not in out
-    assert "nobody has made" not in out
+    assert "not built yet" not in out
 
 
 def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

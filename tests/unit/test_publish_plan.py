@@ -40,7 +40,7 @@ def test_how_it_reads() -> None:
     plans = {
         "of a registry that was asked": planned(),
         "of one that was not": planned(seen=None, moves=False),
-        "of a lock that nobody recorded": planned((WANTED[0], RequiredLayer("vllm")), None, None),
+        "of a lock without a record": planned((WANTED[0], RequiredLayer("vllm")), None, None),
         "of a tag that is taken": planned(seen=RegistryState(frozenset(), frozenset(), {TAGS.fixed: OLD})),
     }
     text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())

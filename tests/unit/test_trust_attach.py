@@ -119,7 +119,7 @@ def test_what_is_attached_is_found_and_believed() -> None:
     found = gathered(registry)
     assert {each.document for each in found.documents} == {LOCKED, MADE, BOM}
     assert said(found) == {"lock": "release", "layers": "release", "sbom": "release"}
-    assert (found.signers, found.faults, found.strangers) == (("release",), (), 0)
+    assert (found.signers, found.faults, found.untrusted) == (("release",), (), 0)
     assert attach.attached(registry, IMAGE.digest, TRUST) == found.documents
     assert attach.signed(registry, IMAGE.digest, TRUST) == "release"
     assert attach.signed(registry, OTHER.digest, TRUST) is None
@@ -162,7 +162,7 @@ def test_nothing_is_attached_or_signed_twice() -> None:
     bring(registry, replace(BOM, content=b'{"bomFormat": "CycloneDX"}'), signer=second)
     found = gathered(registry)
     assert [each.signer for each in found.documents if each.document.kind is SBOM] == ["release", "ci"]
-    assert (found.signers, found.faults, found.strangers) == (("release",), (), 2)
+    assert (found.signers, found.faults, found.untrusted) == (("release",), (), 2)
 
 
 @pytest.mark.fault("Trust", "publishing with a key of another project", "refused before anything is attached")
@@ -270,7 +270,7 @@ def test_of_two_signers_the_trusted_one_counts() -> None:
         BOM.content: "release",
         evil.content: None,
     }
-    assert (found.signers, found.faults, found.strangers) == (("release",), (), 2)
+    assert (found.signers, found.faults, found.untrusted) == (("release",), (), 2)
     assert gathered(registry, Believing("mallory")).signers == ("mallory",)
 
 

@@ -210,7 +210,7 @@ def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
     ("content", "why"),
     [
         ("nothing", "it holds no public key in PEM"),
-        (COSIGN, "it is a private key: whoever reads the project could sign for it"),
+        (COSIGN, "it is a private key: every reader of the project could sign with it"),
         (None, "No such file or directory"),
     ],
 )

@@ -140,7 +140,7 @@ def test_licences_are_told_and_what_is_unknown_is_said() -> None:
     assert named["license"]["text"]["content"] == "BSD\nBe kind"
     silent = document(WITH_BUILD, Known({one.file.sha256: Licence()}))
     assert properties(component(silent, one.name))["imagegen:licence"] == "unknown: its metadata states none"
-    assert properties(component(silent, two.name))["imagegen:licence"] == "unknown: nobody has looked at the wheel"
+    assert properties(component(silent, two.name))["imagegen:licence"] == "unknown: the wheel was not scanned"
 
 
 @pytest.mark.parametrize(

@@ -230,9 +230,9 @@ def _text(tree: Tree, path: str, limit: int) -> bytes | None:
     return tree.read(found, limit) if found else None
 
 
-def _sha256(field: str) -> str | None:
+def _sha256(column: str) -> str | None:
     """Convert RECORD's "sha256=" with unpadded base64url to hex; None for other algorithms."""
-    algorithm, _, encoded = field.partition("=")
+    algorithm, _, encoded = column.partition("=")
     if algorithm != "sha256":
         return None
     try:
@@ -241,8 +241,8 @@ def _sha256(field: str) -> str | None:
         return None
 
 
-def _size(field: str) -> int | None:
-    return int(field) if re.fullmatch("[0-9]{1,15}", field) else None
+def _size(column: str) -> int | None:
+    return int(column) if re.fullmatch("[0-9]{1,15}", column) else None
 
 
 def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> list[tuple[_Distribution, list[str]]]:

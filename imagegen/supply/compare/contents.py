@@ -98,8 +98,8 @@ def _others(index: bytes, chosen: str, where: str) -> list[Step]:
     others = []
     for entry in entries_of(index, where):
         platform = entry.get("platform") if isinstance(entry, dict) else None
-        told = platform if isinstance(platform, dict) else {}
-        nowhere = "unknown" in (told.get("os"), told.get("architecture"))  # so BuildKit marks attestations
+        fields = platform if isinstance(platform, dict) else {}
+        nowhere = "unknown" in (fields.get("os"), fields.get("architecture"))  # so BuildKit marks attestations
         if not nowhere and isinstance(entry, dict) and entry.get("digest") != chosen:
             others.append(str(entry.get("digest")))
     if not others:
@@ -112,9 +112,9 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
     """Return the names of layers that imagegen made, from the image's history; the numbers of others."""
     history = json.loads(config).get("history")
     entries = history if isinstance(history, list) else []
-    told = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
-    if len(told) == count and all(each.startswith("imagegen: ") for each in told):
-        return tuple(each.removeprefix("imagegen: ") for each in told)
+    names = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
+    if len(names) == count and all(each.startswith("imagegen: ") for each in names):
+        return tuple(each.removeprefix("imagegen: ") for each in names)
     return tuple(str(number) for number in range(1, count + 1))
 
 

@@ -1,6 +1,6 @@
 """The difference of two images, locks or cells: a pure function of both, and of further known data.
 
-Sizes are bytes. `before` is what somebody has, `after` what would take its place.
+Sizes are bytes. `before` is the present image, `after` the one that would replace it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from imagegen.supply.compare.side import DiffOperand, Part
 from imagegen.supply.trust import debversion
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 
-CORES = 16  # of the machine on which the time of a build is told
+CORES = 16  # of the machine that build times are estimated for
 _ENOUGH = 1 << 40  # bytes of its memory: what a smaller one takes, `imagegen wheels build` says there
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: nobody knows
+Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: not known
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Rebuild:
     version: str
     because: tuple[str, ...]
     seconds: float | None
-    kept: bool  # the wheel is in the wheelhouse here: nobody waits for it
+    kept: bool  # the wheel is in the wheelhouse here: nothing is compiled
     again: bool  # another build of it was there before
 
 
 @dataclass(frozen=True)
 class Pull:
-    """The layers of `after`, for a host that has `before`. `size` is what it lacks, compressed.
+    """The layers of `after`, for a host that has `before`. `size` is the compressed size of what the host lacks.
 
-    Without `exact` the sizes are guessed from the wheels, and of the layers in `unknown` nobody knows any.
+    Without `exact` the sizes are estimates from the wheels; layers in `unknown` have no estimate.
     """
 
     shared: tuple[Part, ...]
@@ -91,7 +91,7 @@ class Difference:
     env: tuple[Change, ...]
     capabilities: Change | None
     driver: Change | None
-    pull: Pull | None  # None: of one side nobody knows the layers
+    pull: Pull | None  # None: the layers of one side are not known
 
     @property
     def empty(self) -> bool:
@@ -123,7 +123,7 @@ def difference(before: DiffOperand, after: DiffOperand, known: Known = Known()) 
 
 
 def goes_back(before: str, after: str) -> bool:
-    """Return whether `after` is older; of what is no version nobody can say, so it is not."""
+    """Return whether `after` is an older version; False if one of them is not a PEP 440 version."""
     try:
         return Version(after) < Version(before)
     except ValueError:
@@ -219,9 +219,7 @@ def _forces(
     lock: Lock,
     requires: Requires,
 ) -> bool:
-    """Return whether the old version would not do for who asks; where nobody knows what it requires, it is taken for
-    so.
-    """
+    """Return whether the old version does not satisfy the dependent package; True if its requirements are not known."""
     stated = asker.requires if isinstance(asker, LockedBuild) else requires(asker.name, asker.version)
     if old is None or stated is None:
         return True

@@ -91,8 +91,12 @@ class Layout:
             subject, config = described.get("subject"), described.get("config")
             if isinstance(subject, dict) and subject.get("digest") == digest:
                 kind = described.get("artifactType") or (config.get("mediaType") if isinstance(config, dict) else "")
-                told = described.get("annotations")
-                plain = {str(name): str(text) for name, text in told.items()} if isinstance(told, dict) else {}
+                annotations = described.get("annotations")
+                plain = (
+                    {str(name): str(text) for name, text in annotations.items()}
+                    if isinstance(annotations, dict)
+                    else {}
+                )
                 found[each] = Referrer(each, len(body), str(kind), plain, digest)
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 

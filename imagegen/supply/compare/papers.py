@@ -31,20 +31,20 @@ class _Wrong(Exception):
 def step(title: str, document: Document, found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
     """Check that the document is about this image and correct; `locks` are digests of attached locks."""
     try:
-        told = json.loads(document.content)
-        return _READERS[document.kind.name](title, told, found, lock, locks)
+        predicate = json.loads(document.content)
+        return _READERS[document.kind.name](title, predicate, found, lock, locks)
     except (_Wrong, ValueError, RecursionError) as error:
         return failed(title, str(error))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         return failed(title, f"it has not the form of one: {type(error).__name__} {error}")
 
 
-def _layers(title: str, told: dict[str, Any], found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
-    if told["lock"] not in locks:
-        raise _Wrong(f"it is of the lock {told['lock']}, and attached is {', '.join(locks) or 'none'}")
-    if lock and told["inputs"] != inputs_hash(lock):
-        raise _Wrong(f"its inputs are {told['inputs']}, and the lock's {inputs_hash(lock)}")
-    listed = {each["name"]: each["diff_id"] for each in told["layers"]}
+def _layers(title: str, predicate: dict[str, Any], found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+    if predicate["lock"] not in locks:
+        raise _Wrong(f"it is of the lock {predicate['lock']}, and attached is {', '.join(locks) or 'none'}")
+    if lock and predicate["inputs"] != inputs_hash(lock):
+        raise _Wrong(f"its inputs are {predicate['inputs']}, and the lock's {inputs_hash(lock)}")
+    listed = {each["name"]: each["diff_id"] for each in predicate["layers"]}
     there = dict(zip(found.names, (layer.diff_id for layer in found.layers), strict=True))
     for name, diff_id in there.items():
         if listed.get(name, diff_id) != diff_id:
@@ -52,16 +52,16 @@ def _layers(title: str, told: dict[str, Any], found: Found, lock: Lock | None, l
     return passed(title, f"{counted(len(listed), 'layer')}, of the attached lock")
 
 
-def _sbom(title: str, told: dict[str, Any], found: Found, lock: Lock | None, _: Sequence[str]) -> Step:
+def _sbom(title: str, predicate: dict[str, Any], found: Found, lock: Lock | None, _: Sequence[str]) -> Step:
     if lock is None:
         return Step(title, Outcome.UNCHECKED, "there is no lock to hold it to")
     compiled = {build.name for build in lock.builds}
     wanted = json.loads(sbom(lock, found.digest, Known()))
     whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
-    one, other = (_comparable(each, compiled, whole=whole) for each in (wanted, told))
+    one, other = (_comparable(each, compiled, whole=whole) for each in (wanted, predicate))
     if one == other:
         more = f"; the wheels of {', '.join(sorted(compiled))} have their own hashes" if compiled else ""
-        return passed(title, f"{counted(len(told['components']), 'component')}, what the lock gives{more}")
+        return passed(title, f"{counted(len(predicate['components']), 'component')}, what the lock gives{more}")
     raise _Wrong(_first(one, other))
 
 
@@ -83,9 +83,9 @@ def _comparable(document: dict[str, Any], compiled: set[str], *, whole: bool) ->
     return {"components": components, "about": rest, "dependencies": kept_edges, "serialNumber": serial}
 
 
-def _first(wanted: dict[str, Any], told: dict[str, Any]) -> str:
-    """The first thing in which a bill of materials is not what the lock gives."""
-    there, own = told["components"], wanted["components"]
+def _first(wanted: dict[str, Any], predicate: dict[str, Any]) -> str:
+    """Return the first difference between an attached bill of materials and the one that the lock gives."""
+    there, own = predicate["components"], wanted["components"]
     for name in sorted(own.keys() | there.keys()):
         if name not in there:
             return f"it lacks {name}"
@@ -96,17 +96,17 @@ def _first(wanted: dict[str, Any], told: dict[str, Any]) -> str:
                 key for key in own[name].keys() | there[name].keys() if own[name].get(key) != there[name].get(key)
             )
             return f"{name}: its {', '.join(keys)} are not those of the lock"
-    other = [key for key in ("about", "dependencies", "serialNumber") if wanted[key] != told[key]]
+    other = [key for key in ("about", "dependencies", "serialNumber") if wanted[key] != predicate[key]]
     return f"its {', '.join(other)} are not what the lock gives"
 
 
-def _provenance(title: str, told: dict[str, Any], _: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
-    definition = told["buildDefinition"]
+def _provenance(title: str, predicate: dict[str, Any], _: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+    definition = predicate["buildDefinition"]
     named = set(_texts(definition))
     digests = [*locks, *([inputs_hash(lock)] if lock else [])]
     if not any(digest in named or digest.removeprefix("sha256:") in named for digest in digests):
         raise _Wrong("it does not name the lock that is attached")
-    builder = told.get("runDetails", {}).get("builder", {}).get("id", "nobody")
+    builder = predicate.get("runDetails", {}).get("builder", {}).get("id", "an unnamed builder")
     return passed(title, f"of the attached lock, by {builder}")
 
 
@@ -121,26 +121,28 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _smoke(title: str, told: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
-    own = told["imagegen"]
+def _smoke(title: str, predicate: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+    own = predicate["imagegen"]
     if own["image"] != found.digest:
         raise _Wrong(f"it is of {own['image']}, and this image is {found.digest}")
-    if told["result"] != "PASSED" or own["report"]["passed"] is not True or told["failedTests"]:
-        raise _Wrong(f"it did not pass: {', '.join(map(str, told['failedTests'])) or told['result']}")
+    if predicate["result"] != "PASSED" or own["report"]["passed"] is not True or predicate["failedTests"]:
+        raise _Wrong(f"it did not pass: {', '.join(map(str, predicate['failedTests'])) or predicate['result']}")
     return passed(
-        title, f"{counted(len(told['passedTests']), 'check')} passed, {'with' if own['gpu'] else 'without'} a GPU"
+        title, f"{counted(len(predicate['passedTests']), 'check')} passed, {'with' if own['gpu'] else 'without'} a GPU"
     )
 
 
-def _audit(title: str, told: dict[str, Any], _: Found, lock: Lock | None, __: Sequence[str]) -> Step:
-    if lock and told["subject"] != lock.cell:
-        raise _Wrong(f"it is of {told['subject']}, and this image is of {lock.cell}")
+def _audit(title: str, predicate: dict[str, Any], _: Found, lock: Lock | None, __: Sequence[str]) -> Step:
+    if lock and predicate["subject"] != lock.cell:
+        raise _Wrong(f"it is of {predicate['subject']}, and this image is of {lock.cell}")
     errors = [
-        f"{each['id']} {each['package'] or ''}".strip() for each in told["findings"] if each["severity"] == "error"
+        f"{each['id']} {each['package'] or ''}".strip() for each in predicate["findings"] if each["severity"] == "error"
     ]
-    if errors or told["passed"] is not True:
+    if errors or predicate["passed"] is not True:
         raise _Wrong(f"it found {counted(len(errors), 'error')}: {', '.join(errors[:_NAMED])}")
-    return passed(title, f"no errors, {counted(told['counts']['warning'], 'warning')}, {told['packages']} packages")
+    return passed(
+        title, f"no errors, {counted(predicate['counts']['warning'], 'warning')}, {predicate['packages']} packages"
+    )
 
 
 def _numerics(title: str, content: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:

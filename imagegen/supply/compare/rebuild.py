@@ -68,8 +68,8 @@ def rebuild_image(
     Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises as
     `builds.ensure_wheels` and `layers.assemble`.
     """
-    with near.room("rebuild") as room:
-        store = Store(room / "store")
+    with near.room("rebuild") as work_dir:
+        store = Store(work_dir / "store")
         own = replace(settings, store=store.root)
         if cell:
             whole = builds.ensure_wheels(lock, cell, gpus, store, own, progress)

@@ -19,9 +19,9 @@ _VERSION = f"{LABEL}version."
 
 @dataclass(frozen=True)
 class Part:
-    """A layer, as far as it is known: `size` is of the compressed blob, a guess where there is no digest.
+    """A layer; fields that are not known are None.
 
-    None: of what is compiled nobody knows it before.
+    `size` is of the compressed blob, or an estimate without a digest; None for wheels that are yet to be compiled.
     """
 
     name: str
@@ -38,7 +38,7 @@ class DiffOperand:
     source: str
     lock: Lock | None
     digest: str | None  # of the image's manifest
-    parts: tuple[Part, ...] | None  # layers from the bottom up; None: nobody knows them
+    parts: tuple[Part, ...] | None  # layers from the bottom up; None: not known
     versions: Mapping[str, str]  # of the main components
     env: Mapping[str, str]
     capabilities: str | None  # "9.0,12.0"

@@ -86,9 +86,10 @@ def read(text: str, places: Places) -> DiffOperand:
 
 
 def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
-    """Raise UsageError, LockError for what nobody means as an image, though Docker Hub may have one of that name.
+    """Raise UsageError or LockError for text that is not meant as an image, though Docker Hub may have one of that
+    name.
 
-    `names` gives those of images and cells.
+    `names` returns the names of images and cells.
     """
     if text.startswith("sha256:") and not is_digest(text):
         raise UsageError(
@@ -139,17 +140,17 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
 def platform_of(config: bytes) -> Platform:
     """Return the platform in an image's config."""
     with suppress(ValueError, RecursionError, AttributeError):
-        told = json.loads(config)
-        if isinstance(told.get("os"), str) and isinstance(told.get("architecture"), str):
-            return Platform(told["os"], told["architecture"])
+        fields = json.loads(config)
+        if isinstance(fields.get("os"), str) and isinstance(fields.get("architecture"), str):
+            return Platform(fields["os"], fields["architecture"])
     return _LINUX
 
 
 def image_of(source: Source, asked: str, where: str) -> Image:
     """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
     digest, found = manifest_for(source.manifest, asked, _LINUX, where)
-    told = source.document(found.config)
-    config, layers = read_config(told, found, platform_of(told), where)
+    document = source.document(found.config)
+    config, layers = read_config(document, found, platform_of(document), where)
     return Image(digest, found.config.digest, config, layers)
 
 
@@ -162,7 +163,7 @@ def lock_of(attached: bytes, image: Image, where: str) -> Lock:
             f"the lock that is attached to {where} is not the lock that it was made of",
             code="trust-lock-mismatch",
             why=f"the image's label says inputs {label}, the lock's are {locks.inputs_hash(found)}",
-            fix="do not trust it: whoever may write there can attach anything",
+            fix="do not trust it: any account with write access can attach anything",
         )
     return found
 

@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The answer in a line: what is wrong, or what nobody has looked at."""
+        """The verdict in one line: the steps that failed, or those that were not checked."""
         if self.wrong:
             names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
             return f"{self.reference} is not what it should be: {names}"

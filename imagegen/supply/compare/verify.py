@@ -1,7 +1,7 @@
-"""Is this image what its lock says? Everything that a registry has of it is looked at, and nobody else is asked.
+"""Verify that an image is what its lock says, from everything that its registry has of it and from no other source.
 
-Each artefact gives a step, and whatever is wrong is named. What an image's bytes are, `contents` says; here is what is
-attached to it: the lock, the bill of materials, the provenance, the reports, and who signed them.
+Each artifact gives a step, and each fault is named. `contents` checks the image's bytes; this module checks what is
+attached to it: the lock, the bill of materials, the provenance, the reports, and the signatures.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Attachments:
 
     referrers: Sequence[Referrer]
     artifact: Callable[[Referrer], Artifact]  # its manifest
-    testimony: VerificationResult
-    demanded: bool  # whether the project, or the user, names anybody who has to sign
-    nobody: str  # "nobody whom the project names": how verdicts begin that none of those has signed
+    result: VerificationResult
+    demanded: bool  # whether the project or the user requires a trusted signer
+    no_signer: str  # "no signer that the project names": the subject of a verdict without a trusted signature
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ def verify(
 
 
 def _attached(found: Found, said: Attachments, demands: VerificationOptions) -> tuple[Lock | None, list[Step]]:
-    of_documents = {each.digest for each in said.testimony.documents}
-    others = [error for error in said.testimony.faults if str(error.where) not in of_documents]
+    of_documents = {each.digest for each in said.result.documents}
+    others = [error for error in said.result.faults if str(error.where) not in of_documents]
     steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
     by_kind: Mapping[Kind, list[Attached]] = {
-        kind: [each for each in said.testimony.documents if each.document.kind is kind] for kind in KINDS.values()
+        kind: [each for each in said.result.documents if each.document.kind is kind] for kind in KINDS.values()
     }
     lock = None
     for each in by_kind[LOCK]:
@@ -142,7 +142,7 @@ def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[Step]:
     named: dict[str, str] = {}
     for each in layers:
         if each.signer or not said.demanded:
-            with suppress(TrustError):  # whoever believes this list, reads it; others do not know the form
+            with suppress(TrustError):  # other formats name no scans
                 named |= describe.read(each.document.content).facts
     artifacts = [each for each in said.referrers if each.artifact_type == FACTS]
     kept: set[str] = set()
@@ -193,17 +193,19 @@ def _title(referrer: Referrer) -> str:
 
 
 def _attested(step: Step, attached: Attached, said: Attachments) -> Step:
-    """With keys, a document that nobody trusted attests is as good as none; so is one in another's place."""
-    for fault in said.testimony.faults:
+    """Return the step of a document; it fails if a signer is required and no trusted one attests it, or it was
+    replaced.
+    """
+    for fault in said.result.faults:
         if str(fault.where) == attached.digest:
-            told = _fault(fault.where, fault.what, fault.why, said.referrers).evidence
-            return failed(step.name, told if step.outcome is Outcome.PASS else f"{told}; {step.evidence}")
+            evidence = _fault(fault.where, fault.what, fault.why, said.referrers).evidence
+            return failed(step.name, evidence if step.outcome is Outcome.PASS else f"{evidence}; {step.evidence}")
     if step.outcome is not Outcome.PASS:
         return step
     if attached.signer:
         return passed(step.name, f"{step.evidence}; attested by {attached.signer}")
     if said.demanded:
-        return failed(step.name, f"{attached.digest}: {said.nobody} attests it")
+        return failed(step.name, f"{attached.digest}: {said.no_signer} attests it")
     return step
 
 
@@ -218,13 +220,13 @@ def _name(lock: Lock, demands: VerificationOptions) -> Iterator[Step]:
 
 
 def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[Step]:
-    others = said.testimony.strangers
-    strangers = f" ({counted(others, 'signature')} of others)" if others else ""
-    if said.testimony.signers:
-        yield passed("signature", f"signed by {', '.join(said.testimony.signers)}")
+    others = said.result.untrusted
+    untrusted = f" ({counted(others, 'signature')} of others)" if others else ""
+    if said.result.signers:
+        yield passed("signature", f"signed by {', '.join(said.result.signers)}")
     elif said.demanded:
-        yield failed("signature", f"{said.nobody} has signed this image{strangers}")
+        yield failed("signature", f"{said.no_signer} has signed this image{untrusted}")
     elif demands.signature:
-        yield failed("signature", f"a signature is required, and the project names no key and no identity{strangers}")
+        yield failed("signature", f"a signature is required, and the project names no key and no identity{untrusted}")
     else:
-        yield Step("signature", Outcome.UNCHECKED, f"the project names no key{strangers}")
+        yield Step("signature", Outcome.UNCHECKED, f"the project names no key{untrusted}")

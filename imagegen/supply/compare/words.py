@@ -71,10 +71,10 @@ def _packages(difference: Difference) -> Iterator[str]:
     aside: list[Change] = []
     for name in sorted(roots, key=lambda name: (name not in chosen, rank(name))):
         brought = [each for each in roots[name] if each.name != name]
-        told = [each for each in brought if each.name in chosen]
-        if name in chosen or told:
+        shown = [each for each in brought if each.name in chosen]
+        if name in chosen or shown:
             others = [each for each in brought if each.name not in chosen]
-            yield arrow(changes[name]) + _brings(changes[name], told, others)
+            yield arrow(changes[name]) + _brings(changes[name], shown, others)
         else:
             aside += roots[name]
     yield from _rest("other package" if roots.keys() & chosen else "package", sorted(aside, key=lambda each: each.name))
@@ -97,9 +97,9 @@ def _followed(name: str, changes: dict[str, Change]) -> set[str]:
     return found
 
 
-def _brings(root: Change, told: Sequence[Change], others: Sequence[Change]) -> str:
-    came = _with_rest([_short(each) for each in told if each.after], sum(each.after is not None for each in others))
-    went = _with_rest([each.name for each in told if not each.after], sum(each.after is None for each in others))
+def _brings(root: Change, shown: Sequence[Change], others: Sequence[Change]) -> str:
+    came = _with_rest([_short(each) for each in shown if each.after], sum(each.after is not None for each in others))
+    went = _with_rest([each.name for each in shown if not each.after], sum(each.after is None for each in others))
     words = [f"{verb} {_listed(names)}" for verb, names in (("brings", came), ("drops", went)) if names]
     moves = root.before is not None and root.after is not None and not root.back
     return f"{'' if moves else ' and'} {', and '.join(words)}" if words else ""
@@ -136,7 +136,7 @@ def _rebuild(each: Rebuild) -> str:
         return f"{each.name} is another build, which is here already"
     must = f"{each.name} must be {'rebuilt' if each.again else 'compiled'}"
     if each.seconds is None:
-        return f"{must}, and nobody has measured how long that takes"
+        return f"{must}, which takes an unmeasured time"
     return f"{must}, about {duration(each.seconds)} on {CORES} cores"
 
 
@@ -160,7 +160,7 @@ def _to_pull(pull: Pull) -> str:
     size = f"{'' if pull.exact else 'about '}{amount(pull.size)} to pull"
     if not pull.unknown:
         return size
-    unknown = f"{_listed(pull.unknown)}, whose size nobody knows yet"
+    unknown = f"{_listed(pull.unknown)}, of a size that is not known yet"
     return f"{size}, and {unknown}" if pull.size else f"{unknown}, to pull"
 
 

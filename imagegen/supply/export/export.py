@@ -127,16 +127,16 @@ def write_parts(plan: Plan, store: Store, directory: Path) -> tuple[list[tuple[s
     """Write the missing contents; returns their (sha256, bytes) in order, and name and offset of each part."""
     order: list[tuple[str, int]] = []
     written: list[dict[str, Any]] = []
-    offset = room = 0
+    offset = left = 0
     for size, frame in _frames(_blocks(plan, store, order)):
-        if len(frame) > room:
+        if len(frame) > left:
             written.append({"file": f"part-{len(written):03}.zst", "offset": offset, "bytes": 0})
-            room = PART_BYTES
+            left = PART_BYTES
         with (directory / written[-1]["file"]).open("ab") as part:
             part.write(frame)
         written[-1]["bytes"] += size
         offset += size
-        room -= len(frame)
+        left -= len(frame)
     return order, written
 
 

@@ -62,7 +62,9 @@ def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
 
 
 def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
-    """Digest -> name and bytes, of all but Debian's packages. What is on somebody's disk is nobody's to copy."""
+    """Return digest -> name and size in bytes of all files but Debian packages; files from a local disk are not
+    mirrored.
+    """
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
     files = [wheel.file for wheel in wheels] + [sdist.file for sdist in sdists]

@@ -55,9 +55,9 @@ def documents(
 
 
 def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool) -> list[Document]:
-    """The documents that must be attached, where `said` is attached already.
+    """Return the documents that must be attached where `said` is attached already.
 
-    Whoever signs repeats what nobody trusted attests; whoever does not can only add what is not there at all.
+    With a signer, documents without a trusted attestation are attached again; without one, only missing ones are.
     """
     counts = [each for each in said if each.signer is not None or not signs]
     there = {each.document.kind for each in counts}

@@ -20,7 +20,7 @@ _SHORT = len("sha256:") + 12
 
 @dataclass(frozen=True)
 class RequiredLayer:
-    """A layer that the image needs. `digest` and `size` (bytes) are None where nobody has made it yet."""
+    """A layer that the image needs. `digest` and `size` (bytes) are None until the layer is built."""
 
     name: str
     digest: str | None = None
@@ -131,7 +131,7 @@ def _unknown(
     elif digest is None:
         yield "the image's digest: the lock records none (`imagegen lock --record`), and nothing was built"
     if not anew and (unsized := sum(part.size is None for part in parts)):
-        yield f"what {counted(unsized, 'layer')} will weigh: nobody has made {'it' if unsized == 1 else 'them'} yet"
+        yield f"the size of {counted(unsized, 'layer')}: not built yet"
     if seen is None:
         yield f"what {repository} has, where its tags stand, and whether you may write there: it was not asked"
     elif any(part.where == "nowhere" and part.digest for part in parts):
@@ -150,14 +150,14 @@ def lines(plan: Plan) -> Iterator[str]:
     """The plan for people."""
     yield f"{plan.cell} -> {plan.repository}"
     yield f"  image     {plan.digest or 'a digest that is not known yet'}"
-    for where, told in _WORDS.items():
+    for where, action in _WORDS.items():
         parts = [part for part in plan.parts if part.where == where]
         if parts:
             size = sum(part.size or 0 for part in parts)
             more = " and more" if any(part.size is None for part in parts) else ""
             weight = f"{human(size)}{more}" if size else "of a size that is not known yet"
             unless = ", unless the registry has it" if plan.seen is None else ""
-            yield f"  {counted(len(parts), 'layer')}, {weight}: {told}{unless}"
+            yield f"  {counted(len(parts), 'layer')}, {weight}: {action}{unless}"
             for part in parts:
                 weighs = "?" if part.size is None else human(part.size)
                 yield f"    {part.name:<28} {weighs:>10}  {(part.digest or '?')[:_SHORT]}"

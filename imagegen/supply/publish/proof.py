@@ -1,8 +1,8 @@
-"""Smoke checks as proof of an image: when an earlier report still holds, and the document that tells of one.
+"""Smoke reports as test attestations: when an earlier report still holds, and the document that contains it.
 
-A report is of an image (by digest), of the programs that ran in it with all that they were told, and of whether the
-GPU's checks really ran. While these are the same, nothing has to run again. Source of the document's form: in-toto
-attestation framework, predicate test-result v0.1; what it has no words for stands under `imagegen`.
+A report holds for an image (by digest), for the smoke programs with all their inputs, and for whether the GPU's checks
+really ran. While these are the same, nothing has to run again. Source of the document's form: in-toto attestation
+framework, predicate test-result v0.1; fields that it lacks are under `imagegen`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SmokeAttestation:
 
 
 def suite(lock: Lock, declared: Declarations) -> str:
-    """The digest of all that the checks put into a container: the suite's programs and what they are told."""
+    """Return the digest of all files that the checks put into a container: the smoke programs and their inputs."""
     return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
 
 
@@ -105,10 +105,10 @@ def attested(documents: Iterable[Attached], wanted: SmokeRequirement) -> tuple[S
 
 def _read(content: bytes) -> SmokeAttestation | None:
     try:
-        told = json.loads(content)
-        own = told["imagegen"]
+        predicate = json.loads(content)
+        own = predicate["imagegen"]
         proof = SmokeAttestation(own["image"], own["suite"], own["gpu"] is True, own["report"])
-        passed = told["result"] == "PASSED" and own["report"]["passed"] is True
+        passed = predicate["result"] == "PASSED" and own["report"]["passed"] is True
         document(proof)  # which it becomes again where it is taken
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -22,9 +22,9 @@ def blobs(image: Image) -> tuple[Descriptor, ...]:
 
 
 def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> Moved:
-    """Bring the image to the repository. Raises PublishError, and StoreError for a blob that nobody has.
+    """Push the image to the repository. Raises PublishError, and StoreError for a blob that is in no known place.
 
-    The first error ends the rest, and the client.
+    The first error cancels the other uploads and closes the client.
     """
     every = blobs(image)
     present = repository.target.present(every)

@@ -41,14 +41,15 @@ class ReferrerSource(Protocol):
 class VerificationResult:
     """The verification result of an image's attachments.
 
-    `documents` are all, signed or not; `signers` are who signed the image itself; `faults` name each artifact that is
-    not what it pretends to be, and why; `strangers` counts signatures of nobody whom the project names.
+    `documents` are all, signed or not; `signers` are the trusted signers of the image itself; `faults` name each
+    artifact that is not what it claims to be, and why; `untrusted` counts signatures of signers that the project does
+    not name.
     """
 
     documents: tuple[Attached, ...]
     signers: tuple[str, ...]
     faults: tuple[TrustError, ...]
-    strangers: int
+    untrusted: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Found:
     plain: list[tuple[Document, str]]  # with the artifact's digest
     stated: list[_Stated]
     faults: list[TrustError]
-    strangers: int = 0
+    untrusted: int = 0
 
 
 def attach(
@@ -77,11 +78,11 @@ def attach(
     annotations: Mapping[str, str],
     trust: Trust,
 ) -> None:
-    """Bring the documents to the image, and with a signer the signed statements; `annotations` are the LOCK's.
+    """Attach the documents to the image, and with a signer the signed statements; `annotations` are the LOCK's.
 
-    What is there already stays as it is: an equal document, and a statement that somebody signed whom the project
-    trusts. The image's own signature comes last. Raises PublishError, FetchError; and TrustError, before anything is
-    attached, where the project would not believe this signer.
+    Existing artifacts stay: an equal document, and a statement that a trusted signer made. The image's own signature
+    comes last. Raises PublishError, FetchError; and TrustError, before anything is attached, if verification would
+    reject this signer.
     """
     there = _look(repository, image.digest, trust)
     bundles = _bundles(image.digest, documents, signer, trust, there) if signer else []
@@ -91,8 +92,8 @@ def attach(
         if (kind, content) not in known:
             target.refer(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
     for predicate, bundle in bundles:
-        told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
-        target.refer(image, BUNDLE, bundle, BUNDLE, told)
+        described = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
+        target.refer(image, BUNDLE, bundle, BUNDLE, described)
     target.look_again()
 
 
@@ -110,7 +111,7 @@ def gather(repository: ReferrerSource, digest: str, trust: Trust) -> Verificatio
         if plain:
             faults.append(_other(kind, each, [artifact for document, artifact in found.plain if document.kind is kind]))
     signers = dict.fromkeys(each.signer for each in found.stated if each.statement.predicate_type == SIGNATURE)
-    return VerificationResult(tuple(documents), tuple(signers), tuple(faults), found.strangers)
+    return VerificationResult(tuple(documents), tuple(signers), tuple(faults), found.untrusted)
 
 
 def attached(repository: ReferrerSource, digest: str, trust: Trust) -> tuple[Attached, ...]:
@@ -155,17 +156,17 @@ def _look(repository: ReferrerSource, digest: str, trust: Trust) -> _Found:
             continue
         size += len(content.data)
         if content.artifact_type == BUNDLE:
-            _hear(content.data, referrer.digest, digest, trust, found)
+            _verify_bundle(content.data, referrer.digest, digest, trust, found)
         elif content.artifact_type in _BY_TYPE:
             found.plain.append((Document(_BY_TYPE[content.artifact_type], content.data), referrer.digest))
     return found
 
 
-def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found) -> None:
+def _verify_bundle(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found) -> None:
     try:
         signer, statement = trust.signer_of(bundle)
     except UntrustedSignerError:
-        found.strangers += 1
+        found.untrusted += 1
         return
     except TrustError as error:
         found.faults.append(_fault(artifact, error))
@@ -177,7 +178,7 @@ def _hear(bundle: bytes, artifact: str, image: str, trust: Trust, found: _Found)
         "the signature is of another image",
         code="trust-other-image",
         why=f"{signer} signed {', '.join(statement.subjects[:3])}, and it is attached to {image}",
-        fix="do not trust this image: somebody wants it to pass for the other",
+        fix="do not trust this image: it was given another image's signature",
     )
     found.faults.append(_fault(artifact, replayed))
 
@@ -205,12 +206,12 @@ def _bundles(
         said.append((SIGNATURE, b"{}"))
     made = [(predicate, signer.sign(statements.write(image, predicate, content))) for predicate, content in said]
     for _, bundle in made:
-        _require_believed(bundle, signer, trust)
+        _require_trusted(bundle, signer, trust)
     return made
 
 
-def _require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
-    """Raise TrustError where a project names whom it trusts, and would refuse what this signer signs."""
+def _require_trusted(bundle: bytes, signer: Signer, trust: Trust) -> None:
+    """Raise TrustError if the project names trusted signers and verification would reject what this signer signs."""
     if not trust.anybody:
         return
     try:
@@ -227,7 +228,9 @@ def _require_believed(bundle: bytes, signer: Signer, trust: Trust) -> None:
 def _other(kind: Kind, stated: _Stated, plain: Sequence[str]) -> TrustError:
     what = f"the attached {kind.name} is not the one that {stated.signer} signed"
     why = f"none of {', '.join(plain)} is what {stated.artifact} states"
-    return TrustError(what, where=plain[0], why=why, fix="do not trust it: whoever may write there has exchanged it")
+    return TrustError(
+        what, where=plain[0], why=why, fix="do not trust it: an account with write access has replaced it"
+    )
 
 
 def _fault(artifact: str, error: TrustError | FetchError) -> TrustError:

@@ -61,7 +61,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Attached:
-    """A document as a registry has it. `signer` is who attests it, as the project names them; None: nobody trusted."""
+    """A document as a registry has it. `signer` is the project's name of its trusted signer; None without one."""
 
     document: Document
     digest: str  # of the artifact's manifest

@@ -26,7 +26,7 @@ from imagegen.supply.trust.project import FILE, Identity
 _ISSUER = "1.3.6.1.4.1.57264.1.1"
 _OWNER = "1.3.6.1.4.1.57264.1.16"  # Source Repository Owner URI: of the repository whose run signs
 _QUIET = logging.NullHandler()
-# What the library finds, in words for those who do not know its steps; what is not here is told as it says it.
+# The library's errors in terms of their meaning; others are shown in the library's words.
 _WORDS = {
     "DSSE: invalid signature": "the statement was altered after it was signed",
     "certificate chain": "its certificate is of no certificate authority that the trust root names",
@@ -58,10 +58,10 @@ class Identities:
         subjects, issuer = _shown(parsed.signing_certificate)
         named = [each for each in self._identities if each.subject in subjects and each.issuer == issuer]
         if not named:
-            who = " and ".join(sorted(subjects)) or "nobody"
+            who = " and ".join(sorted(subjects)) or "an unnamed subject"
             raise UntrustedSignerError(
                 f"it is signed as {who}, which the project does not name",
-                why=f"the certificate's issuer is {issuer or 'not told'}; {FILE} names {_known(self._identities)}",
+                why=f"the certificate's issuer is {issuer or 'not stated'}; {FILE} names {_known(self._identities)}",
                 fix=f"if this is one of yours, add issuer and subject to `identities` in {FILE}",
             )
         owner = _owner(parsed.signing_certificate)
@@ -246,4 +246,4 @@ def _times(parsed: Any) -> list[datetime]:
 
 
 def _known(identities: Iterable[Identity]) -> str:
-    return ", ".join(f"{each.name} ({each.subject}, {each.issuer})" for each in identities) or "nobody"
+    return ", ".join(f"{each.name} ({each.subject}, {each.issuer})" for each in identities) or "no identity"

@@ -76,7 +76,9 @@ class Keyless:
         self.name = identity.name
 
     def sign(self, statement: bytes) -> bytes:
-        """A bundle with certificate and log entry, believed by who knows the project. Raises TrustError."""
+        """Return a bundle with certificate and log entry, checked against the project's trusted identities. Raises
+        TrustError.
+        """
         with self._lock:
             held = self._certificate()
             exact = _exact(statement)
@@ -143,9 +145,9 @@ def keyless(
     pause: Callable[[float], None] = time.sleep,
     patience: float = 60.0,
 ) -> Keyless | None:
-    """The signer that this run of GitHub Actions is; None outside of one, or if the project names no identities.
+    """Return a signer for this run of GitHub Actions; None outside of one, or if the project names no identities.
 
-    Raises TrustError for a run that cannot sign what the project would believe, before anything is published.
+    Raises TrustError, before anything is published, for a run whose signatures verification would reject.
     """
     if not project.identities or not env.get("GITHUB_ACTIONS"):
         return None

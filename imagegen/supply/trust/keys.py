@@ -202,7 +202,7 @@ def _public(key: Key) -> EllipticCurvePublicKey:
     make = "`openssl pkey -in PRIVATE -pubout` or `cosign public-key --key PRIVATE` writes it"
     pem = _content(key.file, f"trusted key {key.name!r}", f"correct publish.yaml, or put the public key there: {make}")
     if b"PRIVATE KEY-----" in pem:
-        why = "it is a private key: whoever reads the project could sign for it"
+        why = "it is a private key: every reader of the project could sign with it"
         raise TrustError(what, where=str(key.file), why=why, fix=f"sign with a new key, and put its public one: {make}")
     _require_one(pem, b"PUBLIC KEY-----", what, key.file)
     try:

@@ -43,8 +43,8 @@ def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> K
 def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
     if package := watch.recall(store, wheel, lock.python):
         return package.licence
-    told = store.recall(_LICENCE, wheel.file.digest)
-    return Licence(told["expression"], told["text"], tuple(told["classifiers"])) if told else None
+    record = store.recall(_LICENCE, wheel.file.digest)
+    return Licence(record["expression"], record["text"], tuple(record["classifiers"])) if record else None
 
 
 def _is_served(wheel: LockedWheel) -> bool:

@@ -1,7 +1,7 @@
-"""Licences that restrict redistribution, named before an image goes where everybody can pull it.
+"""Licences that restrict redistribution, reported before an image becomes public.
 
-What licences ask stands in data/restricted.yaml, each with its source. Packages that nobody has looked at are named too
-where their own metadata calls them proprietary.
+The conditions of licences are in data/restricted.yaml, each with its source. Packages that it does not list are
+reported too if their own metadata calls them proprietary.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _unread(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
     for wheel in lock.wheels:
         words = list(_words(stated.get(wheel.file.sha256, Licence())))
         if any(map(_PROPRIETARY.search, words)) and not any(_covers(entry, wheel) for entry in entries):
-            asks = ("nobody has read its terms for imagegen: read them before others can pull the image",)
+            asks = ("imagegen's data does not cover its terms: read them before others can pull the image",)
             yield Restriction(", ".join(words), (f"{wheel.name} {wheel.version}",), asks, "the wheel's METADATA")
 
 

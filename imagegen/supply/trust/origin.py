@@ -70,7 +70,9 @@ def _remote(project: Path, tree: Worktree) -> str | None:
 
 
 def public(address: str) -> str | None:
-    """A remote's address without user, password and query; None for a directory, which nobody else can reach."""
+    """Return a remote's address without user, password and query; None for a directory, which other machines cannot
+    reach.
+    """
     if "://" not in address:
         short = _SHORT.fullmatch(address)
         return f"ssh://{short[1]}/{short[2].lstrip('/')}" if short else None

@@ -109,7 +109,7 @@ class IdentityEntry(Strict):
 
 
 class PublishEntry(Strict):
-    """Where images go, and whose signatures are trusted."""
+    """The registry of the images, and the trusted signers."""
 
     to: _Text | None = Field(default=None, description="Repository below which each image has its own; else `--to`.")
     source: Annotated[str, Field(pattern=r"^https://[^\s@]+$")] | None = Field(

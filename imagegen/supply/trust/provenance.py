@@ -35,7 +35,7 @@ class Builder:
 
 
 def builder(env: Mapping[str, str]) -> Builder:
-    """The workflow of GitHub Actions that this is a run of; else imagegen on somebody's machine."""
+    """Return the builder: the GitHub Actions workflow of this run, else imagegen on a local machine."""
     server, repository, workflow, run, attempt = (env.get(name, "") for name in _GITHUB)
     if env.get("GITHUB_ACTIONS") != "true" or not (server and repository and workflow):
         return Builder(_LOCAL)

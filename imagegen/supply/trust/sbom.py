@@ -185,7 +185,7 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Co
     """One distribution of the stack; what is compiled has its sources, and its wheel where it is there already."""
     wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
     stated = known.wheels.get(wheel.file.sha256) if wheel else None
-    unknown = "nobody has looked at the wheel" if stated is None else "its metadata states none"
+    unknown = "the wheel was not scanned" if stated is None else "its metadata states none"
     terms = spdx.of_wheel(stated) if stated else spdx.Terms()
     named: spdx.Terms | str = terms if terms.expression or terms.names else unknown
     build = package if isinstance(package, LockedBuild) else None
@@ -269,9 +269,9 @@ def _component(
     properties: Mapping[str, str | None] | None = None,
 ) -> Component:
     """A component; `ref` is its package URL, `licences` a sentence where they are unknown."""
-    told = dict(properties or {})
+    values = dict(properties or {})
     if isinstance(licences, str):
-        told["licence"] = f"unknown: {licences}"
+        values["licence"] = f"unknown: {licences}"
     found: Component = {
         "type": kind,
         "bom-ref": ref,
@@ -281,7 +281,7 @@ def _component(
         "description": description,
         "hashes": [{"alg": "SHA-256", "content": sha256}] if sha256 else None,
         "licenses": _licences(licences) if isinstance(licences, spdx.Terms) else None,
-        "properties": [{"name": _OWN + key, "value": value} for key, value in sorted(told.items()) if value] or None,
+        "properties": [{"name": _OWN + key, "value": value} for key, value in sorted(values.items()) if value] or None,
     }
     return {key: value for key, value in found.items() if value}
 

@@ -34,7 +34,7 @@ class Trust:
         self.anybody = bool(project.keys or project.identities)
 
     def require(self, signer: KeySigner, file: Path) -> None:
-        """Raise TrustError where the project names somebody, and not the key that the private key's `file` holds."""
+        """Raise TrustError if the project names signers and the key in `file` is not one of them."""
         if not self.anybody or any(key.hint == signer.hint for key in self._keys):
             return
         named = [f"the key {key.name}" for key in self._project.keys]

@@ -112,7 +112,7 @@ def _sha256(text: str) -> str:
 
 
 def _only(classifiers: tuple[str, ...]) -> str | None:
-    """The one licence that classifiers alone name; of several nobody says whether all count, or one is to be chosen."""
+    """Return the licence if there is one classifier; several do not say whether all apply or one is to be chosen."""
     ids: list[str] = data("spdx")["classifiers"].get(classifiers[0], []) if len(classifiers) == 1 else []
     return ids[0] if len(ids) == 1 and "*" not in ids[0] else None
 
