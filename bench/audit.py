@@ -1,4 +1,4 @@
-"""How long the audit of an unpacked stack takes, with its files on the disk only and in the page cache.
+"""Measure the audit of an unpacked stack, with its files on the disk only and in the page cache.
 
     python bench/audit.py SITE_PACKAGES [--rounds 5] [--threads 4] [--readelf] [--cuobjdump PROGRAM]
 

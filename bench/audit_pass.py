@@ -1,4 +1,4 @@
-"""What the audit adds to the pass that makes layers: wheels converted with and without it, in turn, in one process.
+"""Measure what the audit adds to the making of layers: wheels converted with and without it, in turn, in one process.
 
     python bench/audit_pass.py [--repeat N] WHEEL...
 
@@ -33,7 +33,7 @@ PYTHON = "3.11"
 
 
 def convert(store: Store, locked: LockedWheel, *, audit: bool) -> None:
-    """As `layers.layer.wheels_layer` does it, less byte-code; what is made goes again."""
+    """Convert a wheel as `layers.layer.wheels_layer` does, without byte-code, and remove the result."""
     with open_locked(store, locked) as wheel, store.writer() as blob:
         files = installation(wheel, PYTHON)
         watch = WheelScanner(store, locked, wheel, PYTHON) if audit else None
@@ -72,8 +72,8 @@ def main() -> None:
     print("| wheel | MB | CPU s | with audit | ratio | s | with audit | ratio | kB of facts | ms to read them |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for path in chosen.wheels:
-        with tempfile.TemporaryDirectory(dir=path.parent) as room:
-            store = Store(Path(room))
+        with tempfile.TemporaryDirectory(dir=path.parent) as work_dir:
+            store = Store(Path(work_dir))
             locked = in_store(store, path)
             costs: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
             for _ in range(chosen.repeat):

@@ -73,8 +73,8 @@ class Case:
     @cached_property
     def named(self) -> frozenset[str]:
         """Files that an error names, and those that are linked with such a file."""
-        told = {path for error in self.errors for path in (error.path, *map(_path, error.details))}
-        named = {path for path in self.files if path in told}
+        reported = {path for error in self.errors for path in (error.path, *map(_path, error.details))}
+        named = {path for path in self.files if path in reported}
         while True:
             names = {path.rpartition("/")[2] for path in named}
             more = {path for path, elf in self.files.items() if names.intersection(elf.needed)} - named
@@ -88,12 +88,12 @@ class Case:
 
     @property
     def flagged(self) -> bool:
-        """Whether an error names a file that could be judged: the others lack a library that a machine may have."""
+        """True if an error names a file that could be loaded here: others lack a library that a machine may have."""
         return any(self.outcome.get(path) not in (None, "undecided") for path in self.named)
 
     @property
     def undecided(self) -> bool:
-        """Whether the audit has errors, and all for files that could not be judged."""
+        """True if the audit has errors, and all for files that could not be loaded here."""
         return bool(self.named) and not self.flagged and not self.broken
 
     @property
@@ -111,15 +111,15 @@ def _unmarked(path: str) -> str:
 
 
 def cases() -> Iterator[Case]:
-    told = json.loads((DATA / "outcomes.json").read_text())
+    reported = json.loads((DATA / "outcomes.json").read_text())
     known = json.loads(lzma.decompress((DATA / "files.json.xz").read_bytes()))
     groups = {name: {path: file(row) for path, row in group.items()} for name, group in known["files"].items()}
     loads: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     imports: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for row in told["loads"]:
+    for row in reported["loads"]:
         module = row.get("module", "ok")  # a module that raises is loaded, and wants its package
         loads[row["wheel"], row["torch"]][row["file"]] = module if module.startswith("SIG") else row["load"]
-    for row in told["imports"]:
+    for row in reported["imports"]:
         imports[row["wheel"], row["torch"]][row["module"]] = row["import"]
     system = system_of(known["files"]["system"], groups["system"])
     beside = {torch: list(torch_and_its_own(torch, groups[f"torch=={torch}"])) for _, torch in loads}
@@ -232,8 +232,8 @@ def matrix(every: list[Case]) -> None:
 
 def mark(case: Case) -> str:
     counts = Counter(case.outcome.values())
-    told = {(True, True): "found", (True, False): "MISSED", (False, True): "FLAGGED", (False, False): "ok"}
-    verdict = "open" if case.undecided else told[case.broken, case.flagged]
+    reported = {(True, True): "found", (True, False): "MISSED", (False, True): "FLAGGED", (False, False): "ok"}
+    verdict = "open" if case.undecided else reported[case.broken, case.flagged]
     return f"{counts['broken']}/{counts['broken'] + counts['ok']} {verdict}"
 
 

@@ -103,51 +103,51 @@ PIP = ("--disable-pip-version-check", "--quiet", "--no-cache-dir", "--only-binar
 DRIVER = {"libcuda.so.1": r"cu[A-Z]", "libnvidia-ml.so.1": r"nvml[A-Z]"}
 
 
-def main(room: Path, torches: tuple[str, ...]) -> None:
+def main(work_dir: Path, torches: tuple[str, ...]) -> None:
     from imagegen.audit.elf import read
 
-    wheels = unpacked_wheels(room)
+    wheels = unpacked_wheels(work_dir)
     files = {name: dict(described(folder, read)) for name, folder in wheels.items()}
     files |= {"system": dict(system(read))}
     packages = {name: metadata(folder) for name, folder in wheels.items()}
-    helpers = room / "helpers"
+    helpers = work_dir / "helpers"
     if not helpers.exists():
         pip("install", "--target", str(helpers), *HELPERS)
     outcomes = kept(files, torches)
     for torch in torches:
-        site = room / f"torch-{torch}"
+        site = work_dir / f"torch-{torch}"
         if not site.exists():
             pip("install", "--no-compile", "--target", str(site), f"torch==={torch}")
         files[f"torch=={torch}"] = dict(described(site, read))
-        for row in tried(site, helpers, wheels, files, stand_in(room / "driver", files)):
+        for row in tried(site, helpers, wheels, files, stand_in(work_dir / "driver", files)):
             outcomes["loads" if "file" in row else "imports"].append({"torch": torch, **row})
         shutil.rmtree(site)
         written(DATA, outcomes, files, packages)
 
 
 def kept(files: dict[str, Any], torches: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """What an earlier run wrote down of other releases of torch; their files are added to `files`."""
+    """Return an earlier run's results of other releases of torch; their files are added to `files`."""
     if not (DATA / "outcomes.json").exists():
         return {"loads": [], "imports": []}
     earlier = json.loads(lzma.decompress((DATA / "files.json.xz").read_bytes()))["files"]
     afresh = {f"torch=={torch}" for torch in torches}
     files |= {name: group for name, group in earlier.items() if name.startswith("torch==") and name not in afresh}
-    told = json.loads((DATA / "outcomes.json").read_text())
-    return {kind: [row for row in rows if row["torch"] not in torches] for kind, rows in told.items()}
+    reported = json.loads((DATA / "outcomes.json").read_text())
+    return {kind: [row for row in rows if row["torch"] not in torches] for kind, rows in reported.items()}
 
 
 def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", arguments[0], *PIP, *arguments[1:]], check=True)
 
 
-def unpacked_wheels(room: Path) -> dict[str, Path]:
-    """What was asked for -> the folder that is its site-packages. Each wheel is downloaded once."""
+def unpacked_wheels(work_dir: Path) -> dict[str, Path]:
+    """Return requirement -> the folder that is its site-packages. Each wheel is downloaded once."""
     folders = {}
     for wanted in WHEELS:
-        folders[wanted] = folder = room / "unpacked" / wanted
+        folders[wanted] = folder = work_dir / "unpacked" / wanted
         if folder.exists():
             continue
-        with tempfile.TemporaryDirectory(dir=room) as fresh:
+        with tempfile.TemporaryDirectory(dir=work_dir) as fresh:
             pip("download", "--no-deps", "--dest", fresh, wanted)
             (wheel,) = Path(fresh).glob("*.whl")
             unpack(wheel, folder)
@@ -178,7 +178,7 @@ def described(folder: Path, read: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def metadata(folder: Path) -> dict[str, list[str]]:
-    """What a wheel says of itself, as far as the audit asks."""
+    """Return a wheel's metadata, as far as the audit reads it."""
 
     def said(file: str, field: str) -> list[str]:
         (path,) = folder.glob(f"*.dist-info/{file}")
@@ -224,7 +224,7 @@ def stand_in(folder: Path, files: Mapping[str, Mapping[str, Mapping[str, Any]]])
 def tried(
     site: Path, helpers: Path, wheels: Mapping[str, Path], files: Mapping[str, Any], driver: Path
 ) -> Iterator[dict[str, Any]]:
-    """What became of each library and each import of the wheels."""
+    """Return the outcome of each library and each import of the wheels."""
     env = {**os.environ, "PYTHONPATH": f"{site}:{helpers}", "LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": ""}
     jobs = []
     for name, folder in wheels.items():
@@ -249,7 +249,7 @@ def tried(
 
 
 def cleaned(text: str, roots: Mapping[str, str]) -> str:
-    """Without the room's folders."""
+    """Return the text without the paths of temporary directories."""
     for root, name in roots.items():
         text = text.replace(f"{root}/", f"{name}/" if name else "")
     return re.sub(r"\s+", " ", text)[:300]
@@ -285,7 +285,7 @@ def imported(folder: Path, module: str) -> Iterator[tuple[str, str]]:
 
 
 def importable(path: str) -> bool:
-    """Whether this interpreter would take the file for an extension module."""
+    """Return whether this interpreter would take the file for an extension module."""
     own, *rest = importlib.machinery.EXTENSION_SUFFIXES
     return path.endswith(own) or (".cpython-" not in path and any(path.endswith(suffix) for suffix in rest))
 
@@ -327,7 +327,7 @@ def opened(path: Path, before: list[Path]) -> ctypes.CDLL:
 
 
 def forked(act: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
-    """What it yielded; in the place of what it was at when it ended, what the exception said or the signal's name."""
+    """Run a generator in a child process and return its results; for the one at which it ended, the error or signal."""
     out, into = os.pipe()
     child = os.fork()
     if not child:

@@ -2,7 +2,7 @@
 
     python bench/compare.py [--project DIR] [--repeat N] [--ways NAME,...] [--no-byte-code] [CELL]
 
-Each way starts cold (nothing of Python's is fetched yet; the base, which none of them makes, is at hand), then has one
+Each way starts cold (nothing of Python's is fetched yet; the base, which none of them makes, is stored), then has one
 small pin changed, then nothing. Byte-code is compiled on all sides, or with --no-byte-code on none. Medians; ratios to
 the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
 packages. Needs an engine (`imagegen engine up --if-needed`) and removes what it put there.
@@ -51,13 +51,13 @@ PLAIN = "from imagegen.image.layers import layer; layer.compiles = lambda *_: Fa
 
 
 class Bench:
-    """The rooms of one benchmark: what every way needs before it starts."""
+    """The directories of one benchmark, prepared for all ways."""
 
-    def __init__(self, room: Path, app: App, cell: str, *, byte_code: bool) -> None:
-        self.room, self.byte_code = room, byte_code
+    def __init__(self, work_dir: Path, app: App, cell: str, *, byte_code: bool) -> None:
+        self.room, self.byte_code = work_dir, byte_code
         (self.cell,) = app.matrix.select(cell)
         self.lock = app.fresh_lock(self.cell)
-        self.settings = replace(app.sources(self.cell), store=room / "warm" / "imagegen" / "store")
+        self.settings = replace(app.sources(self.cell), store=work_dir / "warm" / "imagegen" / "store")
         self.warm = Store(self.settings.store)
         self.matrices = app.project / "matrices"
         self.engine = Engine.connect(app.settings, app.progress)
@@ -132,7 +132,7 @@ class Bench:
 
 
 def build_arguments(way: str, tag: str) -> str:
-    """Of buildx, for the folders that Bench writes."""
+    """Return buildx's arguments for the folders that Bench writes."""
     output = "--load" if way == "pip" else "--output type=docker,oci-mediatypes=true,compression=zstd"
     return (
         f"build -t {tag} --build-context base=oci-layout://./base --build-context wheels=./wheels"
@@ -221,7 +221,9 @@ def _size(url: str) -> int:
 
 
 def _sibling(locked: Lock) -> Lock:
-    """As another image of the same stack would have it: three small packages less, none that the matrix asks for."""
+    """Return the lock of another image of the same stack, without three small packages that the matrix
+    does not name.
+    """
     light = [wheel for wheel in locked.wheels if wheel.file.estimate < 1_000_000 and wheel.name != PIN]
     small = [wheel for wheel in light if wheel.because is None][:3]
     return replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel not in small), record=None)

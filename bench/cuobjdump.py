@@ -46,7 +46,7 @@ def theirs(program: str, path: Path, option: str) -> tuple[Counter[str], float]:
 
 
 def named(pieces: Counter[Target | None], kind: str) -> Counter[str]:
-    """As cuobjdump names them."""
+    """Return the targets as cuobjdump names them."""
     found: Counter[str] = Counter()
     for target, count in pieces.items():
         if target and target.kind == kind:

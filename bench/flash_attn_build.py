@@ -122,7 +122,7 @@ def _spec(source: str, architectures: str) -> dict[str, Any]:
 
 
 def _events(command: Sequence[str], *, show: bool = False) -> list[dict[str, Any]]:
-    """What the worker says; shown as short lines."""
+    """Return the worker's events, and print them as short lines."""
     events = [{"event": "failed", "what": "the worker said nothing"}]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():

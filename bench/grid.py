@@ -1,4 +1,4 @@
-"""How long the whole matrix takes: every cell, and every choice of known versions of its main components.
+"""Measure the judgement of the whole matrix: every cell, and every choice of known versions of its main components.
 
     python bench/grid.py [REPEAT]
 

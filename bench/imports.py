@@ -1,8 +1,8 @@
-"""How long the first import in a fresh container takes, with imagegen's byte-code and without any.
+"""Measure the first import in a fresh container, with imagegen's byte-code and without any.
 
     python bench/imports.py [TAG] [REPEAT] [MODULE...]
 
-"Without" is the same image with Python told to look for byte-code elsewhere (PYTHONPYCACHEPREFIX) and to write none.
+"Without" is the same image with another directory for byte-code (PYTHONPYCACHEPREFIX) and none written.
 Files are in the page cache on both sides after the first round, which is not counted. Prints medians as Markdown.
 """
 

@@ -1,4 +1,4 @@
-"""What a run costs this machine: seconds, memory of its process tree, bytes over the network and onto the disk."""
+"""Measure a run on this machine: seconds, memory of its process tree, bytes over the network and onto the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 @dataclass
 class Cost:
-    """Of one run. `peak` is the process tree's memory in bytes (PSS: shared pages once); 0 where it was not watched.
+    """The cost of one run. `peak` is the process tree's memory in bytes (PSS: shared pages once); 0 without
+    measurement.
 
     `received` and `written` are bytes of the whole machine (the default route's interface, all disks): engine and
     containers are in them, and so is whatever else runs beside.
@@ -91,7 +92,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _received() -> int:
-    """Of the interface that the default route leaves through (proc(5): /proc/net/route, /proc/net/dev)."""
+    """Return the bytes received by the default route's interface (proc(5): /proc/net/route, /proc/net/dev)."""
     routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
     name = next(route[0] for route in routes if route[1] == "00000000")
     lines = Path("/proc/net/dev").read_text().splitlines()

@@ -77,20 +77,20 @@ class Counting:
 
 
 @contextmanager
-def registry(app: App, room: Path) -> Iterator[Counting]:
+def registry(app: App, work_dir: Path) -> Iterator[Counting]:
     """Debian's docker-registry, empty, and the proxy before it."""
-    programs = room / "docker-registry"
+    programs = work_dir / "docker-registry"
     debs.unpack(SUITE, ["docker-registry"], programs, app.settings, app.progress)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = {
         "version": "0.1",
-        "storage": {"filesystem": {"rootdirectory": str(room / "registry")}},
+        "storage": {"filesystem": {"rootdirectory": str(work_dir / "registry")}},
         "http": {"addr": f"127.0.0.1:{port}"},
     }
-    (room / "registry.yml").write_text(json.dumps(config))
+    (work_dir / "registry.yml").write_text(json.dumps(config))
     process = subprocess.Popen(
-        [programs / "usr/bin/docker-registry", "serve", room / "registry.yml"],
+        [programs / "usr/bin/docker-registry", "serve", work_dir / "registry.yml"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -106,7 +106,7 @@ def registry(app: App, room: Path) -> Iterator[Counting]:
         proxy.close()
         process.terminate()
         process.wait()
-        shutil.rmtree(room / "registry", ignore_errors=True)
+        shutil.rmtree(work_dir / "registry", ignore_errors=True)
 
 
 @contextmanager

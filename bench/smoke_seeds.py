@@ -1,4 +1,4 @@
-"""How far the smoke checks that learn stay from their thresholds, over many seeds.
+"""Measure the distance of the training smoke checks from their thresholds, over many seeds.
 
     python bench/smoke_seeds.py grpo llama|plain cpu|cuda float32|bfloat16 SEEDS
     python bench/smoke_seeds.py sb3 SEEDS

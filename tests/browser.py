@@ -83,10 +83,10 @@ class Browser:
         self.loaded = False
         self.call("Page.navigate", url=page.resolve().as_uri() + query)
         while not self.loaded:
-            self._hear(self._message())
+            self._handle(self._message())
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives, on a page whose own scripts may be off."""
+        """Return the value of a JavaScript expression, on a page whose own scripts may be off."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -107,9 +107,9 @@ class Browser:
                 assert "error" not in answer, (method, answer["error"])
                 found: dict[str, Any] = answer["result"]
                 return found
-            self._hear(answer)
+            self._handle(answer)
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         if event.get("method") == "Network.requestWillBeSent":
             self.requests.append(event["params"]["request"]["url"])
         elif event.get("method") == "Page.loadEventFired":

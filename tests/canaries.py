@@ -37,7 +37,7 @@ def forms(*secrets: str) -> set[bytes]:
 
 
 class Guarded(Loopback):
-    """Serves a directory to whoever knows the password; `seen` holds what was sent as Authorization."""
+    """Serves a directory to clients with the password; `seen` holds the Authorization headers that were sent."""
 
     def __init__(self, root: Path, user: str = USER, password: str = PASSWORD) -> None:
         self.seen: list[str | None] = []

@@ -1,4 +1,4 @@
-"""What all tests share: one profile for property tests, and golden files."""
+"""Shared by all tests: one profile for property tests, and golden files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Started in the background, or by nohup, a run ignores these, and would hand that on to all that its tests start.
+    # Started in the background, or by nohup, a run ignores these, and its tests' child processes would inherit that.
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
@@ -57,7 +57,7 @@ class _Scheduling(LoadScopeScheduling):
 
 @functools.cache
 def _shared(file: Path) -> str | None:
-    """What the tests of a file share with those of others, by the fixtures that they take."""
+    """Return the name of the group of files that share expensive fixtures, by the fixtures that a test file uses."""
     text = file.read_text(encoding="utf-8")
     if re.search(r"\b(engine|machine|site|debian): ", text) and file.parent.name == "integration":
         return "engine"

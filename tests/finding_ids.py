@@ -1,4 +1,4 @@
-"""Which ids of findings the audit's source can give: the second argument of each Finding, followed to its texts.
+"""Find the ids of findings in the audit's source: the second argument of each Finding, followed to its texts.
 
 A function's result is not followed: in it, an id stands behind its severity, (Severity.ERROR, "missing-library").
 """
@@ -59,7 +59,7 @@ class _Module:
         return found
 
     def _bound(self, name: str, function: ast.FunctionDef, seen: frozenset[tuple[str, str]]) -> set[str]:
-        """What a name in a function may be: what is assigned to it, and what callers pass."""
+        """Return the texts that a name in a function may have: those assigned to it, and callers' arguments."""
         found: set[str] = set()
         if (function.name, name) in seen:
             return found

@@ -37,7 +37,7 @@ class Bare:
         return self.git("hash-object", "-w", "--stdin", stdin=data)
 
     def tree(self, files: Mapping[str, bytes | tuple[str, bytes]]) -> str:
-        """Of path -> contents, or (mode, contents); `git mktree` for each folder."""
+        """Write a tree of path -> contents, or (mode, contents), with `git mktree` for each folder."""
         entries: dict[str, tuple[str, str]] = {}
         folders: dict[str, dict[str, bytes | tuple[str, bytes]]] = {}
         for path, value in files.items():

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-NOBODY = 65534  # no user that runs tests
+OTHER_USER = 65534  # no user that runs tests
 _ENV = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",
@@ -68,9 +68,9 @@ def look_bare(folder: Path) -> None:
 
 
 def give_away(path: Path) -> bool:
-    """Whether all of a directory now belongs to another user: only root can do that."""
+    """Give a directory to another user and return whether that worked: only root can."""
     if os.geteuid() != 0:
         return False
     for each in (path, *path.rglob("*")):
-        os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+        os.chown(each, OTHER_USER, OTHER_USER, follow_symlinks=False)
     return True

@@ -81,11 +81,11 @@ class Week:
         return self.resolve(as_of, empty, (), {})
 
     def propose(self, before: Lock | None, as_of: str) -> Proposal:
-        shelf = ReleaseIndex(as_of, self.settings, Chooser(), Quiet())
+        releases = ReleaseIndex(as_of, self.settings, Chooser(), Quiet())
         return propose(
             self.cell, before, as_of, self.rules,
             lambda previous, upgraded, bounds: self.resolve(as_of, previous, upgraded, dict(bounds)),
-            lambda: self.base, shelf.of,
+            lambda: self.base, releases.of,
         )  # fmt: skip
 
 

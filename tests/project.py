@@ -103,9 +103,9 @@ class Project:
 
     def leftovers(self) -> list[Path]:
         """Temporary files, of this project's imagegen and of the programs that it runs."""
-        rooms = (self.root / "cache").glob("imagegen/uv/resolve-*")
+        leftovers = (self.root / "cache").glob("imagegen/uv/resolve-*")
         unfinished = (self.root / "cache").glob("imagegen/store/tmp/new-*")
-        return [*(self.root / "tmp").iterdir(), *rooms, *unfinished, *(self.root / "locks").glob(".*")]
+        return [*(self.root / "tmp").iterdir(), *leftovers, *unfinished, *(self.root / "locks").glob(".*")]
 
 
 @functools.cache

@@ -80,7 +80,7 @@ class Published:
     def attach_all(
         self, name: str, kind: str, contents: Mapping[str, bytes], annotations: Mapping[str, str] | None = None
     ) -> None:
-        """As `attach`, of contents by their titles."""
+        """Attach contents by their titles, as `attach` does."""
         image = Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
         blobs = {title: Descriptor(kind, digest_of(content), len(content)) for title, content in contents.items()}
         manifest = artifact(kind, blobs.items(), annotations or {}, image)
@@ -106,7 +106,9 @@ class Published:
         self.registry.documents[path] = (kind, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
 
     def layout(self, root: Path) -> str:
-        """What the registry has now as an OCI layout with the lists in its index; its name for commands."""
+        """Write the registry's present content as an OCI layout with the lists in its index; return its name for
+        commands.
+        """
         folder = root / "blobs" / "sha256"
         folder.mkdir(parents=True)
         for path, (_, data) in self.registry.documents.items():

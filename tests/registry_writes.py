@@ -39,7 +39,7 @@ class Writable(StandIn):
         self.keeps = "all"
         self.chunked = True  # whether it takes a blob in pieces
         self.mounts = True
-        self.polite = True  # whether it hears a request out before it refuses it
+        self.polite = True  # whether it reads a request to its end before it refuses it
         self.minimum: int | None = None  # OCI-Chunk-Min-Length
         self.referrers = False
         self.filters = True
@@ -239,7 +239,9 @@ def every(nth: int, status: int) -> Fault:
 
 
 def dropping(after: int, method: str, times: int = 1) -> Fault:
-    """Of the first requests of this method that carry more, so many bytes are read, and then the line is cut."""
+    """Return a behaviour: for the first such requests that carry more, read so many bytes, then close
+    the connection.
+    """
     left = [times]
 
     def fault(handler: BaseHTTPRequestHandler) -> bool:
@@ -253,7 +255,7 @@ def dropping(after: int, method: str, times: int = 1) -> Fault:
 
 
 class _Short:
-    """What came before the line was cut."""
+    """The bytes that came before the connection was closed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

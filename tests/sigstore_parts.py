@@ -67,7 +67,7 @@ class KeyPair:
         )
 
     def log(self, url: str) -> dict[str, Any]:
-        """As a trusted root names a log."""
+        """Return a log as a trusted root names it."""
         key = {"rawBytes": b64(self.spki), "keyDetails": "PKIX_ECDSA_P256_SHA_256", "validFor": {"start": START}}
         return {"baseUrl": url, "hashAlgorithm": "SHA2_256", "publicKey": key, "logId": {"keyId": b64(self.id)}}
 
@@ -89,8 +89,8 @@ class Fulcio:
         builder = profile(None, public, self.issuer.subject, self.key, begin, begin + self.lifetime)
         builder = builder.add_extension(SIGNS, critical=True).add_extension(usage("CODE_SIGNING"), critical=False)
         builder = builder.add_extension(x509.SubjectAlternativeName([subject]), critical=True)
-        told = {1: "iss", 2: "event_name", 3: "sha", 4: "workflow", 5: "repository", 6: "ref"}
-        for number, name in told.items():
+        extensions = {1: "iss", 2: "event_name", 3: "sha", 4: "workflow", 5: "repository", 6: "ref"}
+        for number, name in extensions.items():
             builder = _with(builder, f"{_FULCIO}.{number}", claims[name].encode())
         source = f"https://github.com/{claims['repository']}"
         for number, text in {8: claims["iss"], 12: source, 16: source.rpartition("/")[0]}.items():
@@ -136,7 +136,7 @@ def named(name: str | None) -> x509.Name:
 def profile(
     name: str | None, public: Any, issuer: x509.Name, issuer_key: KeyPair, begin: datetime, end: datetime
 ) -> x509.CertificateBuilder:
-    """What every certificate says here."""
+    """Return a builder with the fields that every certificate has here."""
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.private.public_key())
     return (
         x509.CertificateBuilder()
@@ -172,7 +172,7 @@ def tree(leaves: list[bytes]) -> bytes:
 
 
 def audit_path(index: int, leaves: list[bytes]) -> list[bytes]:
-    """What shows that a leaf is in the tree: RFC 6962, 2.1.1."""
+    """Return the audit path of a leaf: RFC 6962, 2.1.1."""
     if len(leaves) == 1:
         return []
     half = 1 << (len(leaves) - 1).bit_length() - 1
@@ -251,7 +251,7 @@ class Rekor:
 
 
 class Stamper:
-    """Says when it saw a signature, by OpenSSL: a program that nobody here wrote."""
+    """Signs timestamps with OpenSSL, an independent implementation."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()

@@ -43,7 +43,7 @@ STATEMENT = canonical(
 
 @dataclass
 class Claims:
-    """What GitHub says of a run, beside the time."""
+    """GitHub's claims about a run, except the time."""
 
     issuer: str = ISSUER
     workflow: str = WORKFLOW
@@ -95,7 +95,7 @@ class Sigstore(Loopback):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 status, answer = stand_in.answer(urlsplit(self.path).path, self, body)
                 if stand_in.closing.is_set():
-                    return  # nobody waits any more
+                    return  # the client has gone
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -123,7 +123,7 @@ class Sigstore(Loopback):
 
     @property
     def env(self) -> dict[str, str]:
-        """What GitHub sets for a job with the permission id-token: write."""
+        """Return the variables that GitHub sets for a job with the permission id-token: write."""
         return {
             "GITHUB_ACTIONS": "true",
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.url}{TOKEN}?api-version=2.0",

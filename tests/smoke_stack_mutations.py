@@ -257,7 +257,7 @@ def copy_of(home: str, without: str) -> str:
 
 
 def without_path(original: Callable[..., Any], argv: list[str]) -> Any:
-    """As where no compiler is on PATH."""
+    """Hide the compiler from PATH."""
     path = os.environ.pop("PATH")
     try:
         return original(argv)

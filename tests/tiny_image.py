@@ -1,4 +1,4 @@
-"""An OCI image made by hand: a few files in two zstd layers. Source: OCI image-spec v1.1."""
+"""A minimal OCI image: a few files in two zstd layers. Source: OCI image-spec v1.1."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Authority:
 
     @property
     def traces(self) -> list[bytes]:
-        """What shows that the certificate was copied: its owner's name, and a line of its own."""
+        """Return bytes that show that the certificate was copied: its owner's name, and a line of its own."""
         return [self.name.encode(), max(self.pem.read_bytes().split(b"\n")[1:-2], key=len)]
 
     def context(self, host: str, *, days: int = 2) -> ssl.SSLContext:

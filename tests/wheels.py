@@ -1,4 +1,4 @@
-"""Small wheels made by hand, good ones and others."""
+"""Small wheels for tests, valid and malformed ones."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ def _widened(raw: bytes) -> bytes:
     return raw[:at] + end64 + locator + end
 
 
-def seeds(room: Path) -> dict[str, bytes]:
+def seeds(work_dir: Path) -> dict[str, bytes]:
     """Good wheels of every shape that the reader knows: where fuzzing begins."""
     files = {"demo/__init__.py": b"x = 1\n", "demo/data.bin": bytes(range(256)) * 4, "demo/é.txt": b"text"}
     scripts = b"[console_scripts]\ndemo-run = demo.cli:App.main [extra]\n"
     data = {"demo-1.0.data/scripts/tool": b"#!python\nprint(1)\n", "demo-1.0.data/data/share/demo.txt": b"text"}
     full = {**files, **data, f"{INFO}/entry_points.txt": scripts}
     made = {
-        "plain": make_wheel(room, files).read_bytes(),
-        "full": make_wheel(room, full).read_bytes(),
-        "stored": make_wheel(room, full, compression=zipfile.ZIP_STORED).read_bytes(),
-        "streamed": make_wheel(room, full, stream=True).read_bytes(),
-        "zip64": make_wheel(room, files, zip64=True).read_bytes(),
+        "plain": make_wheel(work_dir, files).read_bytes(),
+        "full": make_wheel(work_dir, full).read_bytes(),
+        "stored": make_wheel(work_dir, full, compression=zipfile.ZIP_STORED).read_bytes(),
+        "streamed": make_wheel(work_dir, full, stream=True).read_bytes(),
+        "zip64": make_wheel(work_dir, files, zip64=True).read_bytes(),
     }
-    (room / FILENAME).unlink()
+    (work_dir / FILENAME).unlink()
     return made

@@ -19,7 +19,7 @@ READS, BYTES = 300_000, 16 << 20
 
 
 def hold(data: bytes) -> File:
-    """What the bytes are read as: whatever they say, in bounded time and memory, and with a reason of one line."""
+    """Check that any bytes are parsed in bounded time and memory, with a reason of one line where they are refused."""
     with _counted() as work:
         file = examine(data, size=len(data))
     assert work[0] <= len(data) + READS

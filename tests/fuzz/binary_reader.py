@@ -22,11 +22,11 @@ with atheris.instrument_imports(include=["imagegen.audit"]):
 
 def main() -> None:
     """Seeds come from tests/fuzz/binaries.py; what the fuzzer finds interesting joins them in the corpus directory."""
-    with tempfile.TemporaryDirectory(prefix="imagegen-fuzz-") as room:
+    with tempfile.TemporaryDirectory(prefix="imagegen-fuzz-") as buffer:
         arguments = list(sys.argv)
         corpus = next((Path(each) for each in arguments[1:] if not each.startswith("-")), None)
         if corpus is None:
-            corpus = Path(room, "corpus")
+            corpus = Path(buffer, "corpus")
             arguments.append(str(corpus))
         corpus.mkdir(parents=True, exist_ok=True)
         for name, data in seeds().items():

@@ -92,24 +92,24 @@ def zip64(*values: int) -> bytes:
     return struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values)
 
 
-def _local(told: Mapping[str, int | bytes]) -> bytes:
-    name, extra = bytes(told["name"]), bytes(told["extra"])
-    numbers = [told[key] for key in ("crc", "packed", "size")]
+def _local(stated: Mapping[str, int | bytes]) -> bytes:
+    name, extra = bytes(stated["name"]), bytes(stated["extra"])
+    numbers = [stated[key] for key in ("crc", "packed", "size")]
     return (
-        struct.pack("<4s5H", b"PK\x03\x04", 20, told["flags"], told["method"], 0, 0x21)
+        struct.pack("<4s5H", b"PK\x03\x04", 20, stated["flags"], stated["method"], 0, 0x21)
         + struct.pack("<3L2H", *numbers, len(name), len(extra))
         + name
         + extra
     )
 
 
-def _central(told: Mapping[str, int | bytes]) -> bytes:
-    name, extra = bytes(told["name"]), bytes(told["extra"])
-    numbers = [told[key] for key in ("crc", "packed", "size")]
+def _central(stated: Mapping[str, int | bytes]) -> bytes:
+    name, extra = bytes(stated["name"]), bytes(stated["extra"])
+    numbers = [stated[key] for key in ("crc", "packed", "size")]
     return (
-        struct.pack("<4s6H", b"PK\x01\x02", 0x314, 20, told["flags"], told["method"], 0, 0x21)
+        struct.pack("<4s6H", b"PK\x01\x02", 0x314, 20, stated["flags"], stated["method"], 0, 0x21)
         + struct.pack("<3L5H", *numbers, len(name), len(extra), 0, 0, 0)
-        + struct.pack("<2L", int(told["mode"]) << 16, told["offset"])
+        + struct.pack("<2L", int(stated["mode"]) << 16, stated["offset"])
         + name
         + extra
     )

@@ -1,4 +1,4 @@
-"""What holds for any bytes that are given as a wheel."""
+"""Invariants for any bytes that are given as a wheel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hold(path: Path) -> dict[str, bytes] | None:
 
 
 def hold_crooked(path: Path, crooked: Crooked) -> None:
-    """What holds for a wheel of known parts, written to `path`: nothing but its parts comes out."""
+    """Check that a wheel of known parts, written to `path`, yields nothing but its parts."""
     path.write_bytes(crooked.bytes())
     content = hold(path) or {}
     declared = {part.data for part in crooked.parts}

@@ -30,15 +30,15 @@ from tests.wheels import seeds
 
 def main() -> None:
     """Seeds come from tests/wheels.py; what the fuzzer finds interesting joins them in the corpus directory."""
-    with tempfile.TemporaryDirectory(prefix="imagegen-fuzz-") as room:
+    with tempfile.TemporaryDirectory(prefix="imagegen-fuzz-") as directory:
         structured = "--structured" in sys.argv
         arguments = [argument for argument in sys.argv if argument != "--structured"]
         corpus = next((Path(each) for each in arguments[1:] if not each.startswith("-")), None)
         if corpus is None:
-            corpus = Path(room, "corpus")
+            corpus = Path(directory, "corpus")
             arguments.append(str(corpus))
         corpus.mkdir(parents=True, exist_ok=True)
-        path = Path(room, "wheel")
+        path = Path(directory, "wheel")
 
         def raw(data: bytes) -> None:
             path.write_bytes(data)
@@ -50,7 +50,7 @@ def main() -> None:
             hold_crooked(path, made)
 
         if not structured:
-            for name, data in seeds(Path(room)).items():
+            for name, data in seeds(Path(directory)).items():
                 Path(corpus, name).write_bytes(data)
         target = crooked.hypothesis.fuzz_one_input if structured else raw
         atheris.Setup([*arguments, "-max_len=20000", "-rss_limit_mb=600", "-timeout=20"], target)

@@ -61,7 +61,7 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
 
 @pytest.fixture(scope="session")
 def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Debian's docker-registry is unpacked."""
+    """Return the directory in which Debian's docker-registry is unpacked."""
     target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
     debs.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
     return target

@@ -85,7 +85,7 @@ def digest_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def relocked(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether the archive has moved on since the committed lock was made; then its digest cannot be had."""
+    """Return whether the archive has changed since the committed lock was made: the digest differs then."""
     return "the base was locked anew" in done.stderr
 
 
@@ -95,7 +95,7 @@ def committed(cell: str) -> Lock:
 
 
 def docker_command(engine: Engine, folder: Path) -> dict[str, str]:
-    """What a user has in the environment who has `docker` with its buildx plugin; for a private engine, in `folder`."""
+    """Return the environment of a user with `docker` and its buildx plugin; of a private engine, in `folder`."""
     if engine.private is None:
         return {}
     programs, plugins = folder / "bin", folder / "config" / "cli-plugins"

@@ -63,17 +63,17 @@ class Sigstore:
     def attest(self, key: Path, image: str, kind: str, predicate: bytes) -> None:
         file = self.home / "predicate.json"
         file.write_bytes(predicate)
-        told = ["--type", kind, "--predicate", str(file)]
-        self._run("cosign", "attest", "--key", str(key), *told, *self._alone(), image, check=True)
+        options = ["--type", kind, "--predicate", str(file)]
+        self._run("cosign", "attest", "--key", str(key), *options, *self._alone(), image, check=True)
 
     def verify(self, public: Path, image: str, *more: str) -> subprocess.CompletedProcess[str]:
-        """What cosign says to the image; with `--type` among `more`, to what is attested of it."""
+        """Run `cosign verify` on the image, or with `--type` among `more` on its attestations."""
         command = _VERIFYING["--type" in more]
-        told = ["--key", str(public), "--insecure-ignore-tlog", "--allow-http-registry", *more]
-        return self._run("cosign", command, *told, image)
+        options = ["--key", str(public), "--insecure-ignore-tlog", "--allow-http-registry", *more]
+        return self._run("cosign", command, *options, image)
 
     def discover(self, image: str) -> list[Mapping[str, Any]]:
-        """What oras finds attached."""
+        """Run `oras discover` on the image."""
         done = self._run("oras", "discover", "--plain-http", "--format", "json", image, check=True)
         found: list[Mapping[str, Any]] = json.loads(done.stdout)["referrers"]
         return found

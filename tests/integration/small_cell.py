@@ -203,11 +203,11 @@ class Machine:
         )  # fmt: skip
 
     def build(self, output: str) -> str:
-        """A build that nobody disturbs; its digest."""
+        """Run a build without interference and return its digest."""
         return self.imagegen("build", "small", "--output", f"oci:{self.root / output}").split()[-1]
 
     def phase(self) -> str:
-        """What the last operation belonged to."""
+        """Return the phase of the last operation."""
         return phase(self.log.read_text().splitlines()[-1])
 
 

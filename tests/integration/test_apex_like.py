@@ -1,4 +1,4 @@
-"""What apex needs, with a stand-in that builds as apex does: from a git mirror to a proven image, as a user does it."""
+"""A stand-in that builds as apex does, from a git mirror to a smoke-tested image, through the command line."""
 
 from __future__ import annotations
 

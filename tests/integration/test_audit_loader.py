@@ -1,4 +1,4 @@
-"""What the audit says of a library is what this machine's loader does with it, for small libraries made for it."""
+"""The audit resolves small libraries made for this test as this machine's loader does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.elf_samples import make_elf
 
 pytestmark = pytest.mark.integration
 
-# Loads each file that it is told in a child of its own, and says what the loader said and which files are mapped.
+# Loads each named file in its own child process, and prints the loader's messages and the mapped files.
 PROGRAM = """
 import ctypes, json, os, sys
 for line in sys.stdin:

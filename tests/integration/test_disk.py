@@ -1,4 +1,4 @@
-"""Disks that are full, closed, or somebody else's: real ones, as small file systems in memory."""
+"""Disks that are full, read-only, or owned by another user: real ones, as small file systems in memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def refused(machine: Machine, output: str) -> str:
     "a build whose store has too little disk space",
     "refused before anything is fetched: says how much it takes, where, and how much is free",
 )
-def test_too_little_room_is_told_at_once(site: Site, tmp_path: Path) -> None:
+def test_too_little_disk_space_is_reported_first(site: Site, tmp_path: Path) -> None:
     with machine_on(site, tmp_path / "machine", "330m") as machine:
         used = sum(path.stat().st_blocks * 512 for path in machine.store.rglob("*") if not path.is_symlink())
         remount(machine.store, f"size={used + 12_000_000}")

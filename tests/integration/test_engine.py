@@ -273,7 +273,7 @@ def test_buildx_builds_on_a_layout_and_explains_its_failures(
 
 
 def machine() -> dict[str, Any]:
-    """What a private engine could leave behind."""
+    """Return the state of the machine that a private engine could leave behind."""
 
     def lines(*command: str) -> set[str]:
         return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())

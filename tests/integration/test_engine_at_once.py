@@ -87,7 +87,9 @@ class Island:
         return done.stdout.decode()
 
     def traces(self) -> set[str]:
-        """What engines could leave behind. Mounts of the machine outside are among it, and may go meanwhile."""
+        """Return the traces that engines could leave behind. They include mounts of the outer machine, which may go
+        meanwhile.
+        """
         return set(self.run("sh", "-c", _TRACES).splitlines())
 
     def kill(self, *names: str) -> None:

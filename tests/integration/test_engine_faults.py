@@ -141,7 +141,7 @@ def assert_clean(engine: Engine, *expected: str) -> None:
 
 @contextmanager
 def stopped(daemon: Daemon) -> Iterator[None]:
-    """What happens in here happens to an engine that is killed or stopped; afterwards it runs."""
+    """Yield for a block in which the engine is killed or stopped; afterwards start it again."""
     try:
         yield
     finally:
@@ -180,7 +180,9 @@ def test_hung_while_loading(
         Engine.connect(at(daemon, tmp_path)) as engine,
     ):
         engine.load(store, small, "hung:1")
-        wake = threading.Timer(4, daemon.signal, ["CONT"])  # so that the test ends, and fails, where nobody notices
+        wake = threading.Timer(
+            4, daemon.signal, ["CONT"]
+        )  # so that the test ends, and fails, if the stop is not noticed
         with stopped(daemon):
             wake.start()
             with pytest.raises(EngineError, match=r"loading .*: no answer from the engine"):

@@ -84,7 +84,7 @@ def test_a_project_in_a_folder_of_a_commit(bare: Bare, server: GitServer, debian
     }
 
 
-def test_a_version_that_git_would_tell_is_the_matrixs(bare: Bare, server: GitServer, debian: Debian) -> None:
+def test_a_version_that_git_would_derive_is_the_matrixs(bare: Bare, server: GitServer, debian: Debian) -> None:
     backend = BACKEND.replace(
         b"    return name",
         b"""\

@@ -1,4 +1,4 @@
-"""Source distributions that attack whoever builds them, in the real sandbox."""
+"""Source distributions that attack the machine that builds them, in the real sandbox."""
 
 from __future__ import annotations
 

@@ -75,13 +75,13 @@ def _as_built(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 @pytest.fixture(scope="module")
 def small(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Small:
-    room = tmp_path_factory.mktemp("interpreter")
-    made = write_project(room / "project", room / "links", debian)
-    pack(debian.rootfs, room / "links" / NAME)
-    sha256 = hashlib.sha256((room / "links" / NAME).read_bytes()).hexdigest()
+    work_dir = tmp_path_factory.mktemp("interpreter")
+    made = write_project(work_dir / "project", work_dir / "links", debian)
+    pack(debian.rootfs, work_dir / "links" / NAME)
+    sha256 = hashlib.sha256((work_dir / "links" / NAME).read_bytes()).hexdigest()
     file = InterpreterArchive(NAME, sha256, f"http://127.0.0.1:9/20260814/{NAME}")
     python = LockedInterpreter("standalone-3.11", "3.11.2", f"{HOME}/bin/python3.11", "20260814", file)
-    env = {**os.environ, "PIP_FIND_LINKS": str(room / "links")}
+    env = {**os.environ, "PIP_FIND_LINKS": str(work_dir / "links")}
     return Small(replace(made, interpreter=python), Settings.from_environment(env))
 
 

@@ -1,5 +1,6 @@
-"""What is signed without a key, read by the real cosign from a registry: it holds the stand-in for Sigstore to the
-specifications, too. The registry is the stand-in with the referrers API.
+"""Keyless signatures, verified by the real cosign from a registry, which also checks the stand-in for Sigstore.
+
+The registry is the stand-in with the referrers API.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def registry() -> Iterator[Writable]:
 
 
 @pytest.mark.parametrize("log", ["version 1", "version 1 with time stamps", "version 2"])
-def test_cosign_believes_what_a_run_publishes_and_of_nobody_else(
+def test_cosign_trusts_what_a_run_publishes_and_no_other_signer(
     verifiers: Path, sigstore: Sigstore, registry: Writable, tmp_path: Path, log: str
 ) -> None:
     if log != "version 1":
@@ -81,9 +82,9 @@ class Cosign:
         self._program, self._home, self._image = program, home, image
 
     def refusal(self, *command: str, subject: str = SUBJECT, issuer: str = ISSUER) -> str | None:
-        told = ["--trusted-root", "root.json", "--certificate-identity", subject, "--certificate-oidc-issuer", issuer]
+        args = ["--trusted-root", "root.json", "--certificate-identity", subject, "--certificate-oidc-issuer", issuer]
         done = subprocess.run(
-            [str(self._program), *command, *told, "--allow-http-registry", self._image],
+            [str(self._program), *command, *args, "--allow-http-registry", self._image],
             cwd=self._home, env={"HOME": str(self._home), "PATH": os.environ["PATH"]}, capture_output=True, text=True,
             check=False, timeout=60,
         )  # fmt: skip

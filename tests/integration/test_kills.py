@@ -73,7 +73,7 @@ def undisturbed(machine: Machine, before: set[int]) -> None:
 
 
 def survive(machine: Machine, before: set[int]) -> None:
-    """As `undisturbed`, and the next build is as if nothing had happened."""
+    """Check as `undisturbed` does, and that the next build gives the reference digest and leaves nothing."""
     undisturbed(machine, before)
     assert machine.build("second") == machine.site.reference
     assert not list((machine.store / "tmp").iterdir())

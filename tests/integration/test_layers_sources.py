@@ -35,10 +35,10 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
     built = layers.assemble(lock, full, settings, Quiet())
     facts = carried.known(lock, full)
-    told = describe.read(describe.described(lock, built, {}, gzipped(lock, built, full, Quiet())))
+    described = describe.read(describe.described(lock, built, {}, gzipped(lock, built, full, Quiet())))
     carried.take(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
-    elsewhere = {key: layer for key, layer in told.elsewhere.items() if key != sourced.key}
+    elsewhere = {key: layer for key, layer in described.elsewhere.items() if key != sourced.key}
     fetched: list[str] = []
 
     class Source:
@@ -50,14 +50,14 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
         raise AssertionError("mmdebstrap is not needed")
 
     monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
-    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, told.packed)
+    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.packed)
     sources = resolve_layers(lock, empty, remote)
     stack = LayerStack(sources)
     for layer in layers.ensure_layers(lock, sources, empty, settings, Quiet(), remote):
         stack.add(layer)
     made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference
-    assert fetched == [told.packed[made.layers[0].key].digest]
+    assert fetched == [described.packed[made.layers[0].key].digest]
     assert [layer.name for layer in made.layers if empty.has(layer.digest)] == [sourced.name]
     assert {wheel.name for wheel in lock.wheels if empty.has(wheel.file.digest)} == {
         each.name for each in sourced.wheels

@@ -95,7 +95,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
 
 
 def test_a_component_that_has_no_wheel_is_locked_as_a_build(settings: Settings, tmp_path: Path) -> None:
-    """On the base of a committed lock, which nobody needs to fetch for it."""
+    """On the base of a committed lock, which need not be fetched for it."""
     cells = matrix.load([shipped("matrices"), shipped("wheels")])
     (cell,) = cells.select("hopper-vllm-cu130-py311-flash-attn")
     names = {"torch", "flash-attn", "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-nvvm"}

@@ -1,4 +1,4 @@
-"""A frozen week that is published to a real registry, Debian's docker-registry, by the command that a night runs."""
+"""A frozen week that `imagegen nightly` publishes to a real registry, Debian's docker-registry."""
 
 from __future__ import annotations
 
@@ -102,18 +102,18 @@ class Weekdays:
         ended = CliRunner().invoke(lock_command.command, ["week", "--as-of", day(number)], obj=self.app("one"))
         assert ended.exit_code == 0, (ended.stderr, ended.exception)
 
-    def night(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
+    def nightly(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
         """`imagegen nightly` on this day of the week; what it tells of the cell."""
         self.way.asked.clear()
         line = ["week", "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
         ended = CliRunner().invoke(nightly_command.command, line, obj=self.app(machine))
         assert ended.exit_code == code, (ended.stderr, ended.exception)
-        (told,) = json.loads(ended.stdout)
-        return dict(told)
+        (lines,) = json.loads(ended.stdout)
+        return dict(lines)
 
     @property
     def written(self) -> list[str]:
-        """What the last night has put into the registry: the paths of requests that change something."""
+        """Return the paths of the last run's requests that change something in the registry."""
         return [path for method, path in self.way.asked if method in ("POST", "PUT", "PATCH", "DELETE")]
 
     def locked(self) -> dict[str, str]:
@@ -159,29 +159,29 @@ def test_each_day_what_came_is_published_and_the_same_day_again_sends_nothing(we
     week.wheel("extra", "1.0")
 
     week.lock(1)
-    first = week.night(1)
+    first = week.nightly(1)
     assert (first["result"], week.stands()) == ("published", first["digest"])
     assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.0"}
 
-    second = week.night(2)
+    second = week.nightly(2)
     assert (second["result"], week.stands()) == ("published", second["digest"])
     assert week.locked() == {"heavy": "1.0", "engine": "0.1", "light": "1.1"}
     assert second["proposal"]["moved"][0] == "light 1.0 -> 1.1"
     assert len(week.layers(second["digest"]) - week.layers(first["digest"])) == 2, "its group, and what the support has"
 
     for number, machine in ((2, "one"), (3, "empty")):
-        again = week.night(number, machine)
+        again = week.nightly(number, machine)
         assert (again["result"], again["digest"], week.written) == ("unchanged", second["digest"], []), number
 
     week.passes = False
     before = (week.project / "locks" / f"{CELL}.toml").read_bytes()
-    failed = week.night(4, code=1)
+    failed = week.nightly(4, code=1)
     assert (failed["result"], failed["error"]["what"]) == ("failed", "smoke checks failed: imports")
     assert week.stands() == second["digest"], "no tag has moved"
     assert (week.project / "locks" / f"{CELL}.toml").read_bytes() == before
 
     week.passes = True
-    last = week.night(5)
+    last = week.nightly(5)
     assert (last["result"], week.stands()) == ("published", last["digest"])
     assert week.locked() == {"heavy": "1.0", "engine": "0.3", "extra": "1.0", "light": "1.1"}
     made = lock.read(week.project / "locks" / f"{CELL}.toml")

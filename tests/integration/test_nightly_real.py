@@ -39,5 +39,5 @@ def test_days_of_the_index_one_after_the_other(tmp_path: Path) -> None:
         assert again["proposal"]["held"] == first["proposal"]["held"]
         assert any(each["name"] == "transformers" and "<5.11" in each["reason"] for each in first["proposal"]["held"])
     assert any(moved.values())
-    told = (tmp_path / "locks" / "CHANGES.md").read_text()
-    assert [day for day, lines in moved.items() if f"## {day} {CELL}" in told] == [day for day in moved if moved[day]]
+    text = (tmp_path / "locks" / "CHANGES.md").read_text()
+    assert [day for day, lines in moved.items() if f"## {day} {CELL}" in text] == [day for day in moved if moved[day]]

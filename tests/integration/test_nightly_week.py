@@ -61,7 +61,7 @@ def test_each_day_exactly_what_came_moves_and_the_same_day_again_nothing(week: W
         made = proposal.after
 
 
-def test_what_waits_for_another_is_told_with_the_resolvers_reason(week: Week) -> None:
+def test_a_blocked_update_is_reported_with_the_resolvers_reason(week: Week) -> None:
     week.wheel("torch", "2.2", on=day(2, 9))
     proposal = week.propose(week.first(day(1)), day(3))
     (held,) = proposal.held
@@ -87,7 +87,7 @@ def test_a_rule_holds_one_back_and_the_others_move(week: Week, golden: Callable[
     week.wheel("torch", "2.2", on=day(2, 9))
     week.wheel("peft", "1.1", on=day(2, 9))
     week.wheel("peft", "2.0", on=day(2, 9))
-    # Nothing that a resolver could be told: the verdict on the lock refuses.
+    # A rule that is no constraint for a resolver: the verdict on the lock refuses.
     week.rules = (rule("vllm-peft", {"vllm": "==0.2", "light": ">=1.1"}, {"peft": "<1"}, "They crash."),)
     proposal = week.propose(week.first(day(1)), day(3))
     lines = changes.section(proposal, words.sentences(proposal.before, proposal.after)).lines

@@ -1,4 +1,4 @@
-"""In a network namespace without a route: what was fetched builds, and what is missing is told at once, all of it."""
+"""In a network namespace without a route: what was fetched builds, and all missing files are reported at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fetched(locked: Lock) -> list[str]:
 
 
 def bring(locked: Lock, source: Place, place: Place) -> None:
-    """What another machine fetched for this lock, and nothing that it made of it."""
+    """Copy what another machine fetched for this lock, without anything that it made of it."""
     lock.write(replace(locked, record=None), place.root / "locks" / f"{locked.cell}.toml")
     theirs, ours = Store(source.cache / "imagegen" / "store"), Store(place.cache / "imagegen" / "store")
     for digest in fetched(locked):
@@ -82,7 +82,7 @@ def test_an_engine_in_another_network(sb3_maskable: Built, machine: Place, place
     "Offline", "a build without network and with an empty store", "one error with every missing file, in seconds"
 )
 @pytest.mark.parametrize("through", [pytest.param(ALONE, marks=pytest.mark.slow), WITH_LOOPBACK])
-def test_all_that_is_missing_is_told_at_once(through: tuple[str, ...], place: Place) -> None:
+def test_all_missing_files_are_reported_at_once(through: tuple[str, ...], place: Place) -> None:
     locked = committed("cpu-grpo-cpu-py311")  # it has an sdist
     env = {"PIP_FIND_LINKS": "", "UV_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
     start = time.monotonic()

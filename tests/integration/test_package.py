@@ -1,4 +1,4 @@
-"""What is installed from a wheel is all that imagegen needs: code, shipped data, types."""
+"""A wheel of imagegen contains all that imagegen needs: code, shipped data, types."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Publishing:
         self.site, self.place = site, place
 
     def prove(self) -> None:
-        """As if the smoke checks had passed: they have tests of their own, and need an engine."""
+        """Stand in for passed smoke checks, which have tests of their own and need an engine."""
         (cell,) = matrix.load([shipped("matrices"), self.site.project / "matrices"]).select(CELL)
         locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
         wanted = proof.SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
@@ -264,12 +264,12 @@ def test_one_new_wheel_is_what_goes_over_the_wire(site: Site, way: Way, tmp_path
     way.wire = Wire()
     publishing.machine = replace(publishing.machine, site=bumped(site, tmp_path / "bumped"))
     out, _ = publishing.run("--no-test", "--json")
-    (told,) = json.loads(out)
+    (result,) = json.loads(out)
     then = way.wire.split()
     logging.getLogger(__name__).info("first %s, then %s", first, then)
     assert first["image's layers"][1] > 11_000_000, "the heavy wheel alone"
     assert first["facts"][0] == len(lock.read(site.project / "locks" / f"{CELL}.toml").wheels) + 1, "and of the base"
-    moved, documents = told["blobs"], ("lock", "layers", "sbom", "provenance")
+    moved, documents = result["blobs"], ("lock", "layers", "sbom", "provenance")
     assert moved["sent"] == {"blobs": 2, "size": then["image's layers"][1] + then["image's config"][1]}
     assert moved["there"]["size"] > 50_000_000
     assert {kind: count for kind, (count, _) in then.items()} == {
@@ -287,7 +287,7 @@ def test_one_new_wheel_is_what_goes_over_the_wire(site: Site, way: Way, tmp_path
 def test_an_engine_gets_from_the_registry_what_the_store_lacks(
     engine: Engine, busybox: bytes, hub: Hub, tmp_path: Path
 ) -> None:
-    """With the credentials that `docker login` keeps; nobody else's will do, and none is told."""
+    """With the credentials of `docker login`; others do not work, and none is shown."""
     store, settings = Store(tmp_path / "store"), login(tmp_path / "home", hub.host)
     digest = tiny_image(store, busybox, {"said": b"pulled"})
     manifest = json.loads(store.read(digest))

@@ -130,7 +130,7 @@ def support_of(locked: Lock) -> set[str]:
 
 
 def traces_in(engine: Engine, tag: str, traces: list[bytes]) -> set[bytes]:
-    """Which of the byte strings are in the image: manifests, config, layers unpacked."""
+    """Return which of the byte strings are in the image: manifests, config, layers unpacked."""
     found = set()
     with tempfile.TemporaryFile() as archive:
         for chunk in engine.client.images.get(tag).save():

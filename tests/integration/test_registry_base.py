@@ -1,4 +1,4 @@
-"""A base from a container registry, all the road: Debian's docker-registry on loopback, with a password."""
+"""A base from a container registry, from lock to image: Debian's docker-registry on loopback, with a password."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def hub(docker_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def login(home: Path, host: str, password: str = PASSWORD) -> Settings:
-    """As `docker login` leaves it."""
+    """Write the configuration that `docker login` writes."""
     home.mkdir(exist_ok=True)
     auth = requests.auth._basic_auth_str(USER, password).removeprefix("Basic ")
     (home / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
@@ -120,7 +120,7 @@ class Cutting(socketserver.ThreadingTCPServer):
         self.host = f"127.0.0.1:{self.server_address[1]}"
 
     def _counted(self, after: int) -> Callable[[int], bool]:
-        """Whether the connection stays, with so many bytes more."""
+        """Return whether the connection stays after so many more bytes."""
         here = 0
 
         def goes_on(amount: int) -> bool:

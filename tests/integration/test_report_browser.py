@@ -1,4 +1,4 @@
-"""The report's pages in a real browser: on a phone and on a desk, with scripts and without, and on paper."""
+"""The report's pages in a real browser: on a phone and a desktop, with scripts and without, and printed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [320, 390, 1280])
 @pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"])
-def test_a_page_fits_and_asks_nobody_else(browser: Browser, pages: Path, page: str, width: int, *, dark: bool) -> None:
+def test_a_page_fits_and_requests_nothing_else(
+    browser: Browser, pages: Path, page: str, width: int, *, dark: bool
+) -> None:
     browser.look(width=width, dark=dark)
     browser.open(pages / page)
     browser.value("document.querySelectorAll('details').forEach(e => e.open = true)")
@@ -56,16 +58,16 @@ def test_a_page_fits_and_asks_nobody_else(browser: Browser, pages: Path, page: s
 
 
 @pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html"])
-def test_tables_stay_tables_on_a_phone_for_who_hears_them(browser: Browser, pages: Path, page: str) -> None:
-    heard = []
+def test_tables_stay_tables_for_screen_readers_on_a_phone(browser: Browser, pages: Path, page: str) -> None:
+    roles_read = []
     for width in (390, 1280):
         browser.look(width=width)
         browser.open(pages / page)
         nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
         roles = Counter(each["role"]["value"] for each in nodes if not each["ignored"])
-        heard.append({role: roles[role] for role in ("table", "row", "rowheader", "columnheader", "caption")})
-    phone, desk = heard
-    assert phone == desk
+        roles_read.append({role: roles[role] for role in ("table", "row", "rowheader", "columnheader", "caption")})
+    phone, desktop = roles_read
+    assert phone == desktop
     assert all(phone.values())
 
 
@@ -94,7 +96,7 @@ def test_the_filter_takes_an_address(browser: Browser, pages: Path, query: str, 
     assert browser.value("document.querySelector('output').value") == f"{len(left)} of 3 cells"
 
 
-def test_the_filter_hears_the_keyboard(browser: Browser, pages: Path) -> None:
+def test_the_filter_takes_keyboard_input(browser: Browser, pages: Path) -> None:
     browser.look(width=1280)
     browser.open(pages / "index.html")
     focus = "document.activeElement.tagName + '.' + (document.activeElement.name || document.activeElement.className)"

@@ -1,4 +1,4 @@
-"""The whole road on real parts, through the command line, as the README shows it."""
+"""The commands of the README in their order, on real parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, 
     assert layers(built.digest)[:4] == layers(cpu_grpo.digest)[:4]  # base, venv, torch, numpy
 
 
-@pytest.mark.slow  # with all files at hand, test_offline does it
+@pytest.mark.slow  # with all files in the store, test_offline does it
 @pytest.mark.parametrize("image", ["sb3_maskable", "cpu_grpo"])
 def test_another_machine_gives_the_same_digest(image: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     built: Built = request.getfixturevalue(image)
@@ -116,7 +116,7 @@ def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine:
     assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
 
 
-def test_list_and_show_tell_what_there_is(built: Built, machine: Place) -> None:
+def test_list_and_show_print_what_there_is(built: Built, machine: Place) -> None:
     listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
     assert listed[CELL]["locked"] == "recorded"
     assert listed[CELL]["built"] == built.digest
@@ -130,7 +130,7 @@ def test_list_and_show_tell_what_there_is(built: Built, machine: Place) -> None:
     "a fork's lock records the digest of another image, which the engine holds under the lock's tag",
     "refused: the record's digest does not follow from its layers; the tag that users type does not move",
 )
-def test_a_forged_record_is_not_believed(
+def test_a_forged_record_is_not_trusted(
     built: Built, cpu_grpo: Built, engine: Engine, machine: Place, tmp_path: Path
 ) -> None:
     assert built.lock.record is not None

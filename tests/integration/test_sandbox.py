@@ -298,7 +298,7 @@ def test_failures_say_how(box: Sandbox) -> None:
 
 
 def _running(mark: str) -> bool:
-    """Whether any process of the machine has `mark` on its command line, once the killed ones had time to go."""
+    """Return whether any process of the machine has `mark` on its command line, after killed ones had time to go."""
     for _ in range(50):
         listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         if not any(mark in line for line in listing.splitlines()):

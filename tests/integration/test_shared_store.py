@@ -33,7 +33,7 @@ while True:
 
 
 def base_of(debian: Debian) -> list[str]:
-    """What a lock would protect of the base, which takes long to make again; nothing of the cell is protected."""
+    """Return the digests of the base that a lock would protect; nothing of the cell is protected."""
     return [debian.layer.diff_id, *(deb.digest for deb in debian.locked.debs)]
 
 

@@ -1,4 +1,4 @@
-"""What an image brings besides its stack, in containers of a real engine: greeting, users, pip, uv, images on top."""
+"""The parts of an image besides its stack, in a real engine: startup checks, users, pip, uv, images on top."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Shell:
         return self.docker("run", "--rm", "-i", *options, self.ref, *command, stdin=stdin)
 
     def python(self, program: str, *options: str) -> str:
-        """What the program prints; it must succeed."""
+        """Run a program and return what it prints; it must succeed."""
         done = self.run("python", "-c", program, options=options)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -91,7 +91,7 @@ def wheel(directory: Path, name: str, version: str, requires: str = "") -> Path:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheels that a user may want on top."""
     directory = tmp_path_factory.mktemp("shelf")
     for name, version, requires in (
@@ -131,7 +131,7 @@ def _with(lock: Lock, *more: LockedWheel) -> Lock:
     return replace(lock, wheels=tuple(wheels[name] for name in sorted(wheels)))
 
 
-def test_a_container_greets_and_the_streams_are_the_commands(shell: Shell) -> None:
+def test_a_container_prints_its_startup_checks_and_the_streams_are_the_commands(shell: Shell) -> None:
     done = shell.run("sh", "-c", "cat; echo $$; exit 3", stdin="typed\n")
     assert (done.returncode, done.stdout) == (3, "typed\n1\n")
     first, *_ = done.stderr.splitlines()
@@ -194,7 +194,7 @@ def test_any_user_has_a_home_and_a_name(shell: Shell, user: str, read_only: bool
 
 
 def test_they_are_there_without_the_entry_point(shell: Shell) -> None:
-    """As with `docker exec`, and with `command` in Kubernetes."""
+    """Like `docker exec`, and `command` in Kubernetes."""
     done = shell.docker("run", "--rm", "-u", "12345:0", "--entrypoint", "python", shell.ref, "-c", HOME_WORKS)
     assert (done.stdout.split()[:2], done.stderr) == (["12345", "user"], "")
 
@@ -213,8 +213,8 @@ UV = ["uv", "pip", "install", "--no-index", "--find-links", "/shelf", "--offline
 
 
 @pytest.mark.parametrize("installer", [PIP, UV], ids=["pip", "uv"])
-def test_what_comes_on_top_cannot_move_the_stack(shell: Shell, shelf: Path, installer: list[str]) -> None:
-    options = ["-v", f"{shelf}:/shelf:ro"]
+def test_what_comes_on_top_cannot_move_the_stack(shell: Shell, links: Path, installer: list[str]) -> None:
+    options = ["-v", f"{links}:/shelf:ro"]
     refused = shell.run(*installer, "torch==2.9", options=options)
     assert refused.returncode != 0
     said = refused.stdout + refused.stderr  # pip tells the reason on the one, the end of it on the other
@@ -230,11 +230,11 @@ def test_what_comes_on_top_cannot_move_the_stack(shell: Shell, shelf: Path, inst
 
 
 def test_an_image_on_top_with_an_editable_package(
-    shell: Shell, shelf: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
+    shell: Shell, links: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
-    """As docs/how-to/build-on-top.md has it: one's own wheel, and a package of the stack in one's own hands."""
+    """The steps of docs/how-to/build-on-top.md: a wheel of one's own, and an editable package of the stack."""
     (tmp_path / "shelf").mkdir()
-    for file in shelf.iterdir():
+    for file in links.iterdir():
         (tmp_path / "shelf" / file.name).write_bytes(file.read_bytes())
     (tmp_path / "light0" / "src").mkdir(parents=True)
     (tmp_path / "light0" / "pyproject.toml").write_text(PROJECT)

@@ -149,7 +149,7 @@ def test_cosign_and_oras_read_what_is_attached(registry: Registry, key: Path, ot
         assert (said.subjects, said.predicate_type) == ((place.image.digest,), kind.predicate)
         assert statement.same(document.content, said.predicate)
     assert sigstore.verify(key.with_suffix(".pub"), place.name, "--type", SIGNATURE).returncode == 0
-    # Nobody else signed it.
+    # No other signer signed it.
     assert sigstore.verify(other_key.with_suffix(".pub"), place.name).returncode
     assert sigstore.verify(other_key.with_suffix(".pub"), place.name, "--type", "cyclonedx").returncode
     theirs = place.gather(trusting(other_key))
@@ -164,7 +164,7 @@ def test_cosign_and_oras_read_what_is_attached(registry: Registry, key: Path, ot
     assert len(place.repository.referrers(place.image.digest)) == len(listed)
 
 
-def test_what_cosign_signs_is_believed(registry: Registry, key: Path, other_key: Path) -> None:
+def test_what_cosign_signs_is_trusted(registry: Registry, key: Path, other_key: Path) -> None:
     place, trust, sigstore = registry.image("cosigns"), trusting(key), registry.sigstore
     place.attach([Document(SBOM, BOM)], None, trust)
     sigstore.sign(key, place.name)

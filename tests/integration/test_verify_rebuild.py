@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]  # each time a base is 
 
 
 class Layout:
-    """What a build has exported; what is put into it is named in its index."""
+    """An exported layout of a build; artifacts that are added to it are named in its index."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.index = root, json.loads((root / "index.json").read_text())

@@ -1,4 +1,4 @@
-"""What was written to a registry, by what it was: read off the requests."""
+"""The objects written to a registry by kind, read from its requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Wire:
             self._manifests.append(body)
 
     def split(self) -> dict[str, tuple[int, int]]:
-        """How many of a kind were sent, and their bytes. Manifests of documents and lists of these are kinds too."""
+        """Return how many of a kind were sent, and their bytes. Manifests of documents and lists of these are kinds
+        too.
+        """
         kinds: dict[str, str] = {}
         found: list[tuple[str, int]] = []
         for body in self._manifests:

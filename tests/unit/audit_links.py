@@ -40,7 +40,7 @@ def system(
     preloaded: tuple[str, ...] = (),
     interpreter: Elf | None = PYTHON,
 ) -> System:
-    """What is named, and libc and libm; all in the directory where Debian has them, unless `paths` says otherwise."""
+    """Return a system with the named libraries, libc and libm, in Debian's directory unless `paths` says otherwise."""
     there = {"libc.so.6": LIBC, "libm.so.6": LIBM, **(libraries or {})}
     places = {name: f"/lib/x86_64-linux-gnu/{name}" for name in there} | dict(paths or {})
     python = File(1, elf=interpreter) if interpreter else None

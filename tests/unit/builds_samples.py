@@ -1,4 +1,4 @@
-"""A lock with a source build, by hand, and the recipe that it was made from."""
+"""A lock with a source build, and the recipe that it was made from."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def load(folder: Path, *texts: str) -> matrix.Matrix:
 
 
 def complaint(folder: Path, *texts: str) -> str:
-    """What the loader has against the texts; empty if nothing. File names are shown without their directory."""
+    """Return the loader's error for the texts; empty if there is none. File names are shown without their directory."""
     try:
         load(folder, *texts)
     except MatrixErrors as errors:

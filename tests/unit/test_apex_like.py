@@ -25,20 +25,22 @@ CUDAExtension = CppExtension
 """
 
 
-def built(room: Path, release: str | None = "13.0", **env: str) -> subprocess.CompletedProcess[str]:
-    """What setup.py says, with an nvcc of this release."""
+def built(work_dir: Path, release: str | None = "13.0", **env: str) -> subprocess.CompletedProcess[str]:
+    """Return the output of setup.py with an nvcc of this release."""
     stubs = {"setuptools.py": SETUPTOOLS, "torch/__init__.py": TORCH, "torch/utils/cpp_extension.py": CPP_EXTENSION}
     for path, text in stubs.items():
-        (room / path).parent.mkdir(parents=True, exist_ok=True)
-        (room / path).write_text(text)
+        (work_dir / path).parent.mkdir(parents=True, exist_ok=True)
+        (work_dir / path).write_text(text)
     if release:
-        (room / "bin").mkdir()
-        (room / "bin/nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {release}, V{release}.88\n")
-        (room / "bin/nvcc").chmod(0o755)
-        env["CUDA_HOME"] = str(room)
+        (work_dir / "bin").mkdir()
+        (work_dir / "bin/nvcc").write_text(
+            f"#!/bin/sh\necho Cuda compilation tools, release {release}, V{release}.88\n"
+        )
+        (work_dir / "bin/nvcc").chmod(0o755)
+        env["CUDA_HOME"] = str(work_dir)
     return subprocess.run(
         [sys.executable, "-S", "setup.py"], cwd=apex_like.FOLDER, capture_output=True, text=True, check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(room), "PYTHONDONTWRITEBYTECODE": "1", **env},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(work_dir), "PYTHONDONTWRITEBYTECODE": "1", **env},
     )  # fmt: skip
 
 

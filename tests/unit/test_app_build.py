@@ -1,4 +1,4 @@
-"""What a lock's record is worth: a build believes what its own store has made, never what a lock says was made."""
+"""A lock's record: a build trusts what its own store has made, never what a lock claims."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_an_unchanged_image_is_not_made_again(machine: Machine, monkeypatch: pyt
     "a fork's lock records the digest of another image, which the engine holds under the lock's tag",
     "what the lock's wheels give is made and compared: not reproducible; the tag that users type does not move",
 )
-def test_a_digest_that_a_lock_claims_is_not_believed(machine: Machine) -> None:
+def test_a_digest_that_a_lock_claims_is_not_trusted(machine: Machine) -> None:
     lock, evil = machine.lock(b"x = 1\n"), machine.lock(b"evil = 1\n")
     forged = replace(lock, record=machine.record(evil))
     moving, fixed = local_tags(forged)
@@ -211,8 +211,8 @@ def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_pa
 def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str]:
     """An audit that finds a thing wrong for each severity; gives the subjects that it is asked about."""
     asked: list[str] = []
-    told = ("undefined-symbol", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing")
-    found = tuple(Finding(each, *told) for each in severities)
+    fields = ("undefined-symbol", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing")
+    found = tuple(Finding(each, *fields) for each in severities)
 
     def audit(subject: Subject) -> Report:
         asked.append(subject.name)
@@ -253,7 +253,7 @@ def test_an_image_that_was_made_without_an_audit_is_audited(machine: Machine, mo
     assert moving not in machine.engine.tags
 
 
-def test_warnings_are_told_and_end_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_printed_and_end_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
     asked = auditing(monkeypatch, Severity.WARNING)
     said: list[str] = []

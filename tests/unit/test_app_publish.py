@@ -154,7 +154,7 @@ class World:
     def attach(
         self, target: Target, _: Repository, subject: Descriptor, documents: Sequence[Document], *__: Any
     ) -> None:
-        """As trust.attach, without signatures."""
+        """Attach documents as trust.attach does, without signatures."""
         for document in documents:
             kind = document.kind.media_type
             target.refer(subject, kind, document.content, kind, {})
@@ -262,7 +262,7 @@ def test_what_is_known_to_be_refused_is_refused_before_anything_is_made(world: W
     assert world.made == 1
 
 
-def test_who_may_not_write_hears_it_before_anything_is_made(world: World) -> None:
+def test_missing_write_access_is_reported_before_anything_is_built(world: World) -> None:
     world.registry.user, world.registry.basic = "them:secret", True
     with raises("publish-denied"):
         world.publish("1.0")
@@ -289,16 +289,16 @@ def test_without_checks_only_the_fixed_tag_is_set(world: World) -> None:
     assert world.publish("1.0").moved == dict.fromkeys(TAGS.moving), "later, where the checks run"
 
 
-def test_a_report_that_somebody_trusted_attests_is_not_made_again(world: World, tmp_path: Path) -> None:
+def test_a_report_that_a_trusted_signer_attests_is_not_made_again(world: World, tmp_path: Path) -> None:
     published = world.publish("1.0")
     other = World(tmp_path / "other", world.registry)
     other.signed[digest_of(world.said(published.digest)["smoke"].content)] = "release key"
     again = other.publish("1.0", replace(TAGS, moving=("nightly",)))
     assert (again.proven, other.tested) == ("release key", 0)
     assert other.tags()["nightly"] == published.digest
-    stranger = World(tmp_path / "stranger", world.registry)
-    stranger.publish("1.0")
-    assert stranger.tested == 1, "whoever may write there could say so"
+    untrusted = World(tmp_path / "stranger", world.registry)
+    untrusted.publish("1.0")
+    assert untrusted.tested == 1, "whoever may write there could say so"
 
 
 def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, *, for_good: bool) -> None:

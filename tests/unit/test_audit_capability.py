@@ -1,4 +1,4 @@
-"""Which GPU code runs where: NVIDIA's rules row by row, and what must hold for any code."""
+"""GPU code and the GPUs that run it: NVIDIA's rules row by row, and properties that hold for any code."""
 
 from __future__ import annotations
 

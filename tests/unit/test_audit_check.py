@@ -74,7 +74,7 @@ def test_a_gpu_is_one_that_the_whole_runs_on_where_nothing_is_an_error() -> None
     assert audit(Subject("s", (package("plain", a=File(1)),)), list(GPUS.values())).gpus == {}
 
 
-def test_a_library_counts_for_whoever_links_to_it() -> None:
+def test_a_library_counts_for_the_packages_that_link_to_it() -> None:
     shared = Package("shared", "1.0", {"shared/libfoo.so": code(Target("sass", 80))})
     user = package("user", a=File(1, elf=Elf(machine=62, needed=("libfoo.so",))))
     report = audit(Subject("s", (shared, user), gpus=(GPUS["sm_90"],)))

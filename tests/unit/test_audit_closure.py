@@ -251,7 +251,7 @@ def test_a_closure_is_what_ld_so_would_load(files: dict[str, Elf], libraries: di
     loader = Loader(subject(package("pkg", files), base=base))
     for root in files:
 
-        def told(one: ResolvedLibrary) -> tuple[str, str, str | None]:
+        def row(one: ResolvedLibrary) -> tuple[str, str, str | None]:
             return one.asker.path, one.name, one.library.path if one.library else None
 
-        assert [told(one) for one in loader.closure(at(loader, root)).found] == ld_so(root, files, libraries)
+        assert [row(one) for one in loader.closure(at(loader, root)).found] == ld_so(root, files, libraries)

@@ -39,7 +39,7 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def collected(
     data: bytes, cuts: Sequence[int], scratch: Path, *, whole: bool = False
 ) -> tuple[File, Sequence[tuple[int, int]]]:
-    """What the collector says of a file that comes in these pieces, and what it left out."""
+    """Return the scan of a file that the collector gets in these pieces, and the ranges that it left out."""
     borders = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     with Collector(len(data), scratch, whole=whole) as collector:
         for start, end in pairwise(borders):
@@ -167,7 +167,7 @@ def test_what_is_left_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (106_300, 111_000, True),  # but for the dynamic section
         (111_000, 119_744, False),  # for debuggers, but for 256 bytes of names before the section table
     ]
-    assert sparse.left_out(head + b"".join(segments)[:-1], 120_640) == []  # not all of that is at hand
+    assert sparse.left_out(head + b"".join(segments)[:-1], 120_640) == []  # not all of that was kept
     one = SEGMENT.pack(1, 5, 0, 0, 0, 119_000, 119_000, 8)
     together = sparse.left_out(head[:56] + struct.pack("<H", 1) + head[58:] + one, 120_640)
     assert together == [(2000, 119_000, True), (119_000, 119_744, False)]
@@ -182,7 +182,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_copy_of_a_large_library_takes_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_of_a_large_library_takes_little_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     data = make_elf(exported=["name"], fatbin=make_fatbin([TARGETS] * 4, bytes(1 << 20)))
     with Collector(len(data), tmp_path) as collector:

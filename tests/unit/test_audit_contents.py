@@ -1,4 +1,4 @@
-"""What the audit says of packages' contents: each failure in made-up packages, and silence on sound ones."""
+"""Findings about packages' contents: each failure in made-up packages, and none in sound ones."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_packages_that_are_not_what_their_names_say() -> None:
 
 
 def owner(name: str, files: Mapping[str, str | None]) -> Package:
-    """Path -> what stands in it, None where nobody says."""
+    """Return a package with these files: path -> sha256, None where it is not known."""
     return Package(name, "1.0", {path: File(1, sha256=text) for path, text in files.items()})
 
 

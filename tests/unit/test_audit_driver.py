@@ -1,4 +1,4 @@
-"""Whether the promised driver runs the stack's CUDA: the major version that torch, or else each package, asks for."""
+"""The promised driver and the stack's CUDA: the major version that torch, or else each package, requires."""
 
 from __future__ import annotations
 

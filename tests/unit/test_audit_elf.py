@@ -1,4 +1,4 @@
-"""What the loader reads of ELF files: each part, each way to count symbols, and files that are other things."""
+"""The parts of ELF files that the loader reads, each way to count symbols, and files that are not ELF."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def tag(data: bytes, number: int, value: int) -> bytes:
         (section(GOOD, 0x6FFFFFF6, struct.pack("<III", 1, 1, 1 << 31)), "its hash table"),
     ],
 )
-def test_damage_is_told(data: bytes, why: str) -> None:
+def test_damage_is_reported(data: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why) as caught:
         elf.read(data)
     assert "\n" not in str(caught.value)
@@ -276,7 +276,7 @@ def test_overlapping_names_do_not_fill_the_memory() -> None:
         elf.read(bytes(made))
 
 
-def test_a_chain_without_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_without_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make_elf(exported=[f"s{n}" for n in range(20)])
     assert len(elf.read(data).exported) == 20
     table = struct.unpack("<20I", place(data, 0x6FFFFFF6)[1][-80:])

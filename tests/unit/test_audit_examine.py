@@ -1,4 +1,4 @@
-"""Files that are open: read in parts, and the same as when their bytes are at hand."""
+"""Open files are scanned in parts, with the same result as for their bytes in memory."""
 
 from __future__ import annotations
 

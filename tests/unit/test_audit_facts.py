@@ -1,4 +1,4 @@
-"""What is known of packages and bases, as bytes: nothing is lost, and equal facts are equal bytes."""
+"""Scans of packages and bases as bytes: nothing is lost, and equal scans are equal bytes."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ ONE = make_fatbin([[SM90]], bytes(64))
         (ONE[:44] + struct.pack("<I", 2**32 - 1) + ONE[48:], "for sm_4294967295"),
     ],
 )
-def test_damage_is_told(data: bytes, why: str) -> None:
+def test_damage_is_reported(data: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         code(data)
 

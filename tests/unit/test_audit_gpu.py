@@ -1,4 +1,4 @@
-"""What the audit says of GPU code: each failure in a made-up package, and silence on sound ones."""
+"""Findings about GPU code: each failure in a made-up package, and none in sound ones."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_module_that_is_made_for_other_gpus_is_no_error(module: str) -> None:
 
 
 def test_a_package_of_which_nothing_runs_is_no_gated_one() -> None:
-    """What is built for sm_90a alone is a mistake in an image for sm_100, unless the data know the module."""
+    """A package for sm_90a alone is a mistake in an image for sm_100, unless the data know the module."""
     assert ids(audit({"ext/_C.so": library(code("sm_90a"))}, "sm_100")) == [("error", "gpu-code-missing")]
     (found,) = audit({"flash_attn_3/_C.abi3.so": library(code("sm_90a"))}, "sm_100")
     assert ids([found]) == [("warning", "gpu-code-gated")]
@@ -176,7 +176,7 @@ def test_a_library_that_keeps_its_kernels_elsewhere_is_not_judged() -> None:
     assert not audit({"nvidia/cu13/lib/libcufft.so.12": library(code("sm_75"))}, "sm_90", name="nvidia-cufft")
 
 
-def test_containers_for_other_gpus_are_told_and_no_more() -> None:
+def test_containers_for_other_gpus_are_notes() -> None:
     (found,) = audit({"lib/libcublasLt.so.13": library(code("sm_90", 1591), code("sm_80", 1327))}, "sm_90", "sm_80")
     assert ids([found]) == [("info", "gpu-code-partial")]
     assert found.details == ("lib/libcublasLt.so.13: sm_90, sm_80: 1327, 1591 of 2918 containers",)
@@ -206,7 +206,7 @@ def test_loose_cubins_are_weighed_and_never_an_error() -> None:
     assert not audit(cubins, "sm_90")
 
 
-def test_dead_weight_is_told_for_heavy_packages_and_in_all() -> None:
+def test_dead_weight_is_reported_for_heavy_packages_and_in_all() -> None:
     fat = {"lib.so": library(code("sm_70 sm_80 sm_90", 1, 150_000_000))}
     one, total = weights(fat, "sm_90")
     assert one.evidence == total.evidence == "of 450 MB of GPU code, not for sm_90: 300 MB"

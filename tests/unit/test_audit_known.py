@@ -1,4 +1,4 @@
-"""What is known of libraries beforehand is sourced, and its patterns take what they should."""
+"""The catalogue of libraries has sources, and its patterns match what they should."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def findings(*packages: Package, base: System | None = None, known: bool = True)
     return list(check(subject(*packages, base=base, known=known)))
 
 
-def told(*packages: Package, base: System | None = None) -> list[tuple[Severity, str]]:
+def reported(*packages: Package, base: System | None = None) -> list[tuple[Severity, str]]:
     return [(one.severity, one.id) for one in findings(*packages, base=base)]
 
 
@@ -54,7 +54,7 @@ SOUND = {"pkg/sound.so": module("libc.so.6")}
     ],
 )
 def test_how_bad_a_missing_library_is(files: dict[str, Elf], severity: Severity) -> None:
-    assert told(package("pkg", files)) == [(severity, "missing-library")]
+    assert reported(package("pkg", files)) == [(severity, "missing-library")]
 
 
 def test_a_library_of_torch_lies_in_no_system_that_is_not_known() -> None:
@@ -65,7 +65,7 @@ def test_a_library_of_torch_lies_in_no_system_that_is_not_known() -> None:
     assert not findings(audio, known=False)  # torch is not among what is audited
 
 
-def test_a_missing_library_is_told_with_who_asks_and_where_it_was_searched() -> None:
+def test_a_missing_library_is_reported_with_its_user_and_where_it_was_searched() -> None:
     wants = module("libGL.so.1", "libEGL.so.1", runpath="$ORIGIN/../pkg.libs")
     (one,) = findings(package("opencv-python", {"cv2/cv2.abi3.so": wants}, "4.13"))
     assert (one.package, one.path) == ("opencv-python 4.13", "cv2/cv2.abi3.so")
@@ -83,7 +83,7 @@ def test_a_base_that_is_not_known_and_the_hosts_driver_are_not_missed() -> None:
     assert findings(package("pkg", {"pkg/it.so": module("libcuda.so.1", "libnvidia-ml.so.1")})) == []
 
 
-def test_a_cuda_of_another_major_is_told_as_such() -> None:
+def test_a_cuda_of_another_major_is_reported_as_such() -> None:
     made = [
         package("pkg", {"pkg/it.so": module("libcudart.so.12")}),
         package("nvidia", {"nvidia/libcudart.so.13": CUDART13}),
@@ -96,35 +96,35 @@ def test_a_cuda_of_another_major_is_told_as_such() -> None:
 def test_a_variant_for_what_is_there_makes_the_others_harmless() -> None:
     nvidia = package("nvidia", {"lib/libcudart.so.13": CUDART13})
     both = {"hook_cu12.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
-    assert told(package("saver", both), nvidia)[0] == (INFO, "cuda-major")
+    assert reported(package("saver", both), nvidia)[0] == (INFO, "cuda-major")
     plain = {"hook.abi3.so": elf("libcudart.so.12"), "hook_cu13.abi3.so": elf("libcudart.so.13")}
-    assert told(package("saver", plain), nvidia)[0] == (INFO, "cuda-major")
+    assert reported(package("saver", plain), nvidia)[0] == (INFO, "cuda-major")
     torch = package("torch", {"torch/lib/libtorch.so": elf()})
     for_cpu = {"addon_torch28-cpu.so": elf("libtorch.so"), "addon_torch28-cuda.so": elf("libtorch_cuda.so")}
-    assert told(package("addon", for_cpu), torch) == [(INFO, "missing-library")]
+    assert reported(package("addon", for_cpu), torch) == [(INFO, "missing-library")]
     # Two files with numbers in their names, and no variants: both are for one CUDA.
     others = {"fa2.so": module("libcudart.so.12"), "fa3.so": module("libc.so.6")}
-    assert told(package("flash", others), nvidia) == [(ERROR, "cuda-major")]
+    assert reported(package("flash", others), nvidia) == [(ERROR, "cuda-major")]
 
 
 def test_a_file_is_no_variant_of_itself() -> None:
     """libtorch_cpu.so, which it finds, is as like libtorch_cuda.so as two builds of one library are."""
     torch = package("torch", {"torch/lib/libtorch_cpu.so": elf()})
     operators = {"_C.so": elf("libtorch_cpu.so", "libtorch_cuda.so")}
-    assert told(package("operators", operators), torch) == [(ERROR, "missing-library")]
+    assert reported(package("operators", operators), torch) == [(ERROR, "missing-library")]
 
 
 def test_variants_of_which_none_finds_its_library_are_a_warning() -> None:
     files = {f"torchcodec/core{n}.so": module(f"libavutil.so.{n + 52}") for n in (4, 5)}
-    assert told(package("torchcodec", {**files, **SOUND})) == [(WARNING, "missing-library")]
-    assert told(package("torchcodec", {**files, **SOUND}), base=system({"libavutil.so.57": elf()})) == [
+    assert reported(package("torchcodec", {**files, **SOUND})) == [(WARNING, "missing-library")]
+    assert reported(package("torchcodec", {**files, **SOUND}), base=system({"libavutil.so.57": elf()})) == [
         (INFO, "missing-library")
     ]
 
 
 def test_code_for_cuda_that_nothing_imports_is_no_error_where_there_is_no_cuda() -> None:
     builds = {f"bitsandbytes/libbitsandbytes_cuda{n}.so": elf(f"libcudart.so.{n // 10}") for n in (118, 129, 130)}
-    assert told(package("bitsandbytes", builds)) == [(WARNING, "missing-library")]
+    assert reported(package("bitsandbytes", builds)) == [(WARNING, "missing-library")]
     ops = package("pkg", {"pkg/ops.so": elf("libcudart.so.13"), **SOUND})
     assert [one.severity for one in check(replace(subject(ops), cuda=False))] == [INFO]
     wants = package("pkg", {"pkg/_C.so": module("libcudart.so.13"), **SOUND})
@@ -135,7 +135,7 @@ def test_an_optional_module_is_excused_by_its_rule_with_the_reason() -> None:
     pool = {"numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": module("libtbb.so.12"), **SOUND}
     (one,) = findings(package("numba", pool))
     assert one.severity is INFO and "workqueue" in one.evidence
-    assert told(package("other", pool)) == [(WARNING, "missing-library")]
+    assert reported(package("other", pool)) == [(WARNING, "missing-library")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_library_on_no_path_has_to_be_loaded_before() -> None:
     assert (one.severity, one.id, one.details) == (WARNING, "needs-preload", ("libffi.so: ffi/libffi.so of c-ffi 1.0",))
     assert "does not depend on c-ffi 1.0" in one.evidence
     between = replace(package("between", {}), requires=('C_FFI>=1 ; extra == "all"',))
-    assert told(replace(pkg, requires=("between",)), between, ffi) == [(INFO, "needs-preload")]
+    assert reported(replace(pkg, requires=("between",)), between, ffi) == [(INFO, "needs-preload")]
     assert findings(package("pkg", {"pkg/it.so": module("libffi.so", rpath="$ORIGIN/../ffi")}), ffi) == []
     assert findings(package("pkg", {"pkg/it.so": module("libffi.so"), "pkg/lib/libffi.so": elf()})) == []
     assert findings(pkg, ffi, known=False) == []
@@ -191,7 +191,7 @@ def test_a_library_on_no_path_has_to_be_loaded_before() -> None:
 CUDNN = elf(soname="libcudnn.so.9")
 
 
-def test_two_cudnns_or_ncclls_are_told_with_their_places_and_who_takes_which() -> None:
+def test_two_cudnns_or_nccls_are_reported_with_their_paths_and_users() -> None:
     wheel = package("nvidia-cudnn-cu13", {"nvidia/cudnn/lib/libcudnn.so.9": CUDNN}, "9.19")
     uses = package("pkg", {"pkg/it.so": module("libcudnn.so.9", runpath="$ORIGIN/../nvidia/cudnn/lib")})
     assert findings(wheel, uses) == []
@@ -203,7 +203,7 @@ def test_two_cudnns_or_ncclls_are_told_with_their_places_and_who_takes_which() -
     assert one.details == ("pkg 1.0 takes libcudnn.so.9 from nvidia/cudnn/lib",)
     bundled = package("cupy", {"cupy.libs/libnccl-0a1b2c3d.so.2.16": elf(soname="libnccl-0a1b2c3d.so.2.16")})
     nccl = package("nvidia-nccl-cu13", {"nvidia/nccl/lib/libnccl.so.2": elf(soname="libnccl.so.2")})
-    assert told(bundled, nccl) == [(WARNING, "several-libraries")]
+    assert reported(bundled, nccl) == [(WARNING, "several-libraries")]
 
 
 def test_two_cudas_in_one_process_are_a_warning_and_a_variant_that_nothing_imports_is_none() -> None:
@@ -255,14 +255,14 @@ def test_a_stub_in_a_wheel_counts_only_where_a_file_finds_it() -> None:
     stub = package("toolkit", {"nvidia/lib/stubs/libcuda.so.1": DRIVER})
     assert findings(stub, package("pkg", {"pkg/it.so": module("libcuda.so.1")})) == []
     led = package("pkg", {"pkg/it.so": module("libcuda.so.1", rpath="$ORIGIN/../nvidia/lib/stubs")})
-    assert told(stub, led) == [(ERROR, "driver-stub")]
+    assert reported(stub, led) == [(ERROR, "driver-stub")]
     whole = package("driver", {"driver/libcuda.so.1": DRIVER})
     led = package("pkg", {"pkg/it.so": module("libcuda.so.1", rpath="$ORIGIN/../driver")})
-    assert told(whole, led) == [(ERROR, "driver-in-image")]
+    assert reported(whole, led) == [(ERROR, "driver-in-image")]
 
 
 def test_a_library_that_cannot_be_read_is_there() -> None:
-    """What is wrong with it is told once, and not again of each file that asks for it."""
+    """Its fault is reported once, and not again for each file that needs it."""
     unread = File(1, unreadable="it is cut off")
     files = package("pkg", {"pkg/it.so": module("libown.so", "libc.so.6", undefined="own_function", rpath="$ORIGIN")})
     made = replace(files, files={**files.files, "pkg/libown.so": unread})

@@ -98,7 +98,7 @@ def test_the_sarif_is_as_it_was(golden: Golden) -> None:
     golden("audit.sarif", plain + "\n")
 
 
-# Written by hand from section 3 of SARIF 2.1.0 and from GitHub's page on what it reads: not the official JSON schema.
+# Written after section 3 of SARIF 2.1.0 and GitHub's page on what it reads: not the official JSON schema.
 # Property -> (type, whether it must be there); no others may be.
 SHAPES: dict[str, dict[str, tuple[type, bool]]] = {
     "log": {"$schema": (str, True), "version": (str, True), "runs": (list, True)},
@@ -134,7 +134,7 @@ def shaped(kind: str, thing: Any) -> Any:
 
 
 def check_sarif(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the standard and GitHub ask for; gives each result."""
+    """Check what the standard and GitHub require, and yield each result."""
     assert shaped("log", found)["version"] == "2.1.0"
     (run,) = found["runs"]
     driver = shaped("driver", shaped("run", run)["tool"]["driver"])

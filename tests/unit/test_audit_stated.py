@@ -1,4 +1,4 @@
-"""What METADATA says of a licence is taken as it stands."""
+"""Licences in METADATA are read as they are stated."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_file_that_no_module_loads_is_a_warning_and_one_that_a_module_loads_an
     assert [one.severity for one in findings(loaded)] == [Severity.ERROR]
 
 
-def test_a_function_of_another_python_is_told_as_such() -> None:
+def test_a_function_of_another_python_is_reported_as_such() -> None:
     (one,) = findings({"pkg/a.abi3.so": module(undefined="PyLong_FromInt32 PyLong_FromLong")})
     assert (one.severity, one.id) == (Severity.ERROR, "python-symbol")
     assert one.evidence == "Python 3.11 does not define PyLong_FromInt32"

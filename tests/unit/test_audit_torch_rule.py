@@ -1,4 +1,4 @@
-"""Which torch a package fits: rows of real wheels, and small ones for each case."""
+"""The torch that a package fits: rows of real wheels, and small ones for each case."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def package(
 
 @cache
 def torch(release: str, version: str | None = None, *without: str) -> Package:
-    """That of PyPI as the index has it, in one library; `without` symbols that begin so."""
+    """Return PyPI's torch as the index has it, in one library, `without` symbols with these prefixes."""
     exported = torch_exports.shipped().of_release(release)
     kept = frozenset(name for name in exported if not (without and name.startswith(without)))
     return Package(
@@ -196,7 +196,7 @@ REGISTERS = (
 
 
 def test_operators_that_fit_two_torches_and_say_neither_may_abort() -> None:
-    """As fbgemm-gpu-genai 1.3.0 does beside 2.9.1, and 1.4.2 beside 2.8.0: docs/internals/audit-accuracy.md."""
+    """Cases: fbgemm-gpu-genai 1.3.0 beside 2.9.1, and 1.4.2 beside 2.8.0: docs/internals/audit-accuracy.md."""
     one = package("operators", NEW, REGISTERS)
     assert len(fits(one).minors) > 1  # type: ignore[union-attr]
     (finding,) = found(one, torch("2.9.1"))
@@ -206,14 +206,14 @@ def test_operators_that_fit_two_torches_and_say_neither_may_abort() -> None:
     assert finding.severity == Severity.INFO
 
 
-def test_metadata_that_does_not_pin_is_told_where_the_torch_fits() -> None:
+def test_metadata_that_does_not_pin_is_reported_where_the_torch_fits() -> None:
     (finding,) = found(wheels()["sgl-kernel 0.3.21"], torch("2.9.1"))
     assert (finding.severity, finding.id) == (Severity.INFO, "torch-unpinned")
     assert finding.evidence == "its metadata says nothing of torch; it fits torch 2.9 (136 symbols, C++ ABI)"
     assert [each.id for each in found(wheels()["sgl-kernel 0.3.21"], torch("2.8.0"))] == ["torch-mismatch"]
 
 
-def test_loose_wheels_are_told_what_they_fit() -> None:
+def test_loose_wheels_are_reported_what_they_fit() -> None:
     (finding,) = found(wheels()["xformers 0.0.35"])
     assert (finding.id, finding.evidence) == ("torch-fits", "fits torch 2.10 or newer (70 symbols, stable ABI)")
     (finding,) = found(package("mixed", OLD, SET_DEVICE))
@@ -254,7 +254,7 @@ def test_what_the_package_defines_itself_does_not_count() -> None:
     assert [each.id for each in found(replace(one, files={**one.files, **own}), torch("2.8.0"))] == ["torch-unpinned"]
 
 
-def test_a_library_of_torchs_that_is_missing_is_not_told_symbol_by_symbol() -> None:
+def test_a_library_of_torchs_that_is_missing_is_not_reported_symbol_by_symbol() -> None:
     needs = File(1, elf=Elf(62, needed=("libc10_cuda.so",), undefined=frozenset({SET_DEVICE})))
     cpu = torch("2.8.0", "2.8.0+cpu", "_ZN3c104cuda")
     assert [each.id for each in found(Package("user", "1.0", {"a.so": needs}, ("torch==2.8.0",)), cpu)] == []

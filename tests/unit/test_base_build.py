@@ -163,7 +163,7 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
 @pytest.mark.fault(
     "Network", "a Debian mirror has some packages, others are wrong or gone", "one error: each with its reason"
 )
-def test_all_that_is_wrong_with_a_mirror_is_told(here: Settings, tmp_path: Path) -> None:
+def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> None:
     (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
     (tmp_path / "debian/pool/c_1~2+b1.deb").write_bytes(b"long")
     wanted = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))

@@ -1,4 +1,4 @@
-"""What an installation changed, as a layer: applied to the tree before, it gives the tree after."""
+"""Changes of an installation as a layer: applied to the tree before, it gives the tree after."""
 
 from __future__ import annotations
 

@@ -172,6 +172,6 @@ def test_a_file_without_its_directory_is_refused() -> None:
         normalised(archive(directories("usr")), {"etc/x": b""})
 
 
-def test_dpkg_is_told_the_same_rules() -> None:
+def test_dpkg_gets_the_same_rules() -> None:
     lines = dpkg_configuration().decode().splitlines()
     assert lines.index("path-exclude=/usr/share/doc/*") < lines.index("path-include=/usr/share/doc/*/copyright")

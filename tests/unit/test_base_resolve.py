@@ -1,4 +1,4 @@
-"""What apt says, read: packages, Release files, mirrors."""
+"""Parsing of apt's data: packages, Release files, mirrors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(tmp_path: Path, **env: str) -> Settings:
 
 
 def line(deb: Deb) -> str:
-    """As apt-get --print-uris writes it: epochs and underscores quoted in the file name, more in the URI."""
+    """Return a line of apt-get --print-uris: epochs and underscores quoted in the file name, more in the URI."""
     fields = "_".join(quote(part, safe="+~") for part in (deb.name, deb.version, deb.architecture))
     return f"'{ROOTS[deb.archive]}/{quote(deb.path)}' {fields}.deb {deb.size} SHA256:{deb.sha256}"
 

@@ -88,7 +88,7 @@ def test_a_whiteout_is_about_the_layers_below(store: Store) -> None:
 
 
 def test_links_are_followed_inside_the_tree(store: Store) -> None:
-    """As a process that has the tree as its root would follow them: merged /usr, and worse."""
+    """Links are followed as by a process with the tree as its root: merged /usr, and worse."""
     found = tree_of(
         store,
         [link("bin", "usr/bin"), file("bin/sh"), link("up", "../../../usr"), file("up/local"), link("abs", "/usr"),

@@ -1,4 +1,4 @@
-"""What a compiler made is held to what was asked for, before anybody else sees it."""
+"""A compiled wheel is checked against its build before it enters the wheelhouse."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_asked_for_passes(tmp_path: Path) -> None:
     assert judge(path) == []
 
 
-def test_code_that_nobody_asked_for_is_told(tmp_path: Path) -> None:
+def test_unrequested_gpu_code_is_reported(tmp_path: Path) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_80, SM_90, SM_120)})
     assert judge(path) == ["compiled for sm_80 too, which was not requested"]
 
@@ -119,10 +119,10 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
         "einops",
         "torch>=99",
         'einops; python_version >= "3.11"',
-        'einops; python_version ~= "x"',  # which nobody can answer
+        'einops; python_version ~= "x"',  # which is not decidable
     ],
 )
-def test_a_requirement_that_nobody_counted_on_is_refused(tmp_path: Path, requires: str) -> None:
+def test_an_unexpected_requirement_is_refused(tmp_path: Path, requires: str) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_90, SM_120)}, requires=requires)
     with pytest.raises(BuildError, match=r"demo-ext 1\.0 asks for (einops|torch>=99)"):
         judge(path)

@@ -108,7 +108,7 @@ class Said(Quiet):
 
 
 @dataclass
-class Yard:
+class BuildHost:
     store: Store
     builder: Builder
     said: Said
@@ -122,7 +122,7 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     store, builder, said = Store(tmp_path / "store"), Builder(), Said()
     engine = cast("Engine", builder)
     bench = builds.BuildEnvironment(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
@@ -138,16 +138,16 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
     monkeypatch.setattr(compiling.check, "check", lambda *_: [])  # test_builds_check has it
     recipes = dict.fromkeys(("demo-ext", "other-ext"), RECIPE)
     cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
-    return Yard(store, builder, said, bench, cell, lock)
+    return BuildHost(store, builder, said, bench, cell, lock)
 
 
-def test_a_build_lands_in_the_wheelhouse_with_its_record(yard: Yard) -> None:
-    yard.compile()
-    (build,) = yard.lock.builds
-    wheel = wheelhouse.known(yard.store, build.key)
+def test_a_build_lands_in_the_wheelhouse_with_its_record(host: BuildHost) -> None:
+    host.compile()
+    (build,) = host.lock.builds
+    wheel = wheelhouse.known(host.store, build.key)
     assert wheel is not None
     assert wheel.filename == "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
-    assert yard.store.read(wheel.record["log"]) == b"compiled\n"
+    assert host.store.read(wheel.record["log"]) == b"compiled\n"
     kept = {name: wheel.record[name] for name in ("torch", "python", "architectures", "units", "memory")}
     assert kept == {
         "torch": "2.13.0+cpu",
@@ -156,74 +156,74 @@ def test_a_build_lands_in_the_wheelhouse_with_its_record(yard: Yard) -> None:
         "units": 4,
         "memory": 6 * GB,
     }
-    assert wheel.record["planned"]["jobs"] == yard.builder.throttles[0]["jobs"]
-    assert yard.said.lines[0].startswith("demo-ext: 4 units, 4 jobs x 1 thread, 2.1 GB each and 3.2 GB at most, about ")
-    assert "6.00 GB at the peak" in yard.said.lines[-1]
-    assert list(yard.store.scratch.iterdir()) == []
+    assert wheel.record["planned"]["jobs"] == host.builder.throttles[0]["jobs"]
+    assert host.said.lines[0].startswith("demo-ext: 4 units, 4 jobs x 1 thread, 2.1 GB each and 3.2 GB at most, about ")
+    assert "6.00 GB at the peak" in host.said.lines[-1]
+    assert list(host.store.scratch.iterdir()) == []
 
-    yard.compile()
-    assert len(yard.builder.throttles) == 1, "the same key is never built twice"
+    host.compile()
+    assert len(host.builder.throttles) == 1, "the same key is never built twice"
 
 
-def test_a_refused_wheel_is_spared(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[str]:
         raise BuildError("the audit refuses it", fix="look at it")
 
     monkeypatch.setattr(compiling.check, "check", refuse)
     with pytest.raises(BuildError, match="refuses it") as caught:
-        yard.compile()
-    place = yard.bench.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
+        host.compile()
+    place = host.bench.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
     assert caught.value.fix == f"look at it; what was compiled is {place}"
     assert place.is_file()
-    assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
+    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
 
 
-def test_what_was_measured_wins_over_the_recipe(yard: Yard) -> None:
-    (build,) = yard.lock.builds
-    assert costs.work(build, RECIPE, yard.store).cost == RECIPE.cost
-    yard.compile()
-    measured = costs.work(build, RECIPE, yard.store).cost
+def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
+    (build,) = host.lock.builds
+    assert costs.work(build, RECIPE, host.store).cost == RECIPE.cost
+    host.compile()
+    measured = costs.work(build, RECIPE, host.store).cost
     assert measured is not None
     assert (measured.units, measured.memory, measured.largest) == (4, 3 * GB, 4 * GB)
     assert measured.seconds == 5.0, "a unit's CPU seconds for one architecture"
 
 
-def test_what_another_imagegen_has_remembered_is_not_guessed_at(yard: Yard) -> None:
-    (build,) = yard.lock.builds
-    yard.store.remember("build-cost", costs._key(build), {"units": 4, "minutes": 3})
-    assert costs.work(build, RECIPE, yard.store).cost == RECIPE.cost
+def test_what_another_imagegen_has_remembered_is_not_guessed_at(host: BuildHost) -> None:
+    (build,) = host.lock.builds
+    host.store.remember("build-cost", costs._key(build), {"units": 4, "minutes": 3})
+    assert costs.work(build, RECIPE, host.store).cost == RECIPE.cost
 
 
 @pytest.mark.parametrize("ending", [[event(event="failed", cause="memory", what="the kernel ended cicc")], [KILLED]])
-def test_out_of_memory_is_tried_again_with_half(yard: Yard, ending: list[str]) -> None:
-    yard.builder.attempts = [[event(event="start"), *ending]] * 2
-    yard.compile()
-    assert yard.builder.throttles == [{"jobs": jobs, "threads": 1} for jobs in (4, 2, 1)]
-    told = [line for line in yard.said.lines if "out of memory with" in line]
-    assert [line.partition(" (")[0] for line in told] == [
+def test_out_of_memory_is_tried_again_with_half(host: BuildHost, ending: list[str]) -> None:
+    host.builder.attempts = [[event(event="start"), *ending]] * 2
+    host.compile()
+    assert host.builder.throttles == [{"jobs": jobs, "threads": 1} for jobs in (4, 2, 1)]
+    lines = [line for line in host.said.lines if "out of memory with" in line]
+    assert [line.partition(" (")[0] for line in lines] == [
         "demo-ext: out of memory with 4 jobs x 1 thread",
         "demo-ext: out of memory with 2 jobs x 1 thread",
     ]
-    wheel = wheelhouse.known(yard.store, yard.lock.builds[0].key)
+    wheel = wheelhouse.known(host.store, host.lock.builds[0].key)
     assert wheel is not None
     assert wheel.record["done"] == {"jobs": 1, "threads": 1}
 
 
-def test_out_of_memory_with_one_job_ends_it(yard: Yard) -> None:
-    yard.builder.attempts = [[event(event="start", largest=9 * GB), KILLED]] * 9
+def test_out_of_memory_with_one_job_ends_it(host: BuildHost) -> None:
+    host.builder.attempts = [[event(event="start", largest=9 * GB), KILLED]] * 9
     with raises("source-build-out-of-memory") as caught:
-        yard.compile()
+        host.compile()
     assert "exit code 137 (SIGKILL); its largest process took 9.00 GB" in str(caught.value)
-    assert len(yard.builder.throttles) == 3
+    assert len(host.builder.throttles) == 3
 
 
-def test_a_build_that_fails_says_why(yard: Yard) -> None:
+def test_a_build_that_fails_says_why(host: BuildHost) -> None:
     said = event(event="failed", cause="failed", what="it ended with exit code 1: a.cpp:1: error: no")
-    yard.builder.attempts = [[event(event="start"), "#7 2.0 a.cpp:1: error: no", said]]
+    host.builder.attempts = [[event(event="start"), "#7 2.0 a.cpp:1: error: no", said]]
     with raises("source-build-failed") as caught:
-        yard.compile()
+        host.compile()
     assert "a.cpp:1: error: no" in str(caught.value)
-    assert wheelhouse.known(yard.store, yard.lock.builds[0].key) is None
+    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
 
 
 @pytest.mark.parametrize(
@@ -234,33 +234,33 @@ def test_a_build_that_fails_says_why(yard: Yard) -> None:
         ("refused", "correct its recipe under wheels/ and lock again"),
     ],
 )
-def test_what_the_worker_refuses_is_told_with_what_to_do(yard: Yard, cause: str, fix: str) -> None:
-    yard.builder.attempts = [[event(event="failed", cause=cause, what="no")]]
+def test_what_the_worker_refuses_is_reported_with_a_fix(host: BuildHost, cause: str, fix: str) -> None:
+    host.builder.attempts = [[event(event="failed", cause=cause, what="no")]]
     with raises("source-build-failed") as caught:
-        yard.compile()
+        host.compile()
     assert caught.value.fix
     assert fix in caught.value.fix
 
 
-def test_a_builder_that_does_not_start_is_no_failure_of_the_build(yard: Yard) -> None:
-    yard.builder.attempts = [["ERROR: rpc error: code = Unavailable desc = no such builder"]]
+def test_a_builder_that_does_not_start_is_no_failure_of_the_build(host: BuildHost) -> None:
+    host.builder.attempts = [["ERROR: rpc error: code = Unavailable desc = no such builder"]]
     with pytest.raises(EngineError, match="buildx build failed"):
-        yard.compile()
+        host.compile()
 
 
-def other(yard: Yard) -> LockedBuild:
-    return replace(yard.lock.builds[0], name="other-ext", key="sha256:" + "e" * 64)
+def other(host: BuildHost) -> LockedBuild:
+    return replace(host.lock.builds[0], name="other-ext", key="sha256:" + "e" * 64)
 
 
-def test_two_builds_share_one_memory(yard: Yard) -> None:
-    yard.builder.pause = 0.2
-    yard.compile(yard.lock.builds[0], other(yard))
-    assert yard.builder.most == 2
-    assert sum(each["jobs"] for each in yard.builder.throttles) <= 4
-    assert {wheel.name for wheel in wheelhouse.every(yard.store)} == {"demo-ext", "other-ext"}
+def test_two_builds_share_one_memory(host: BuildHost) -> None:
+    host.builder.pause = 0.2
+    host.compile(host.lock.builds[0], other(host))
+    assert host.builder.most == 2
+    assert sum(each["jobs"] for each in host.builder.throttles) <= 4
+    assert {wheel.name for wheel in wheelhouse.every(host.store)} == {"demo-ext", "other-ext"}
 
 
-def test_a_build_starts_from_what_its_own_key_names(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_starts_from_what_its_own_key_names(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     started: dict[str, list[str]] = {}
     fake = compiling.stage
 
@@ -270,47 +270,45 @@ def test_a_build_starts_from_what_its_own_key_names(yard: Yard, monkeypatch: pyt
         return fake(lock, *rest)
 
     monkeypatch.setattr(compiling, "stage", stage)
-    yard.compile(yard.lock.builds[0], replace(other(yard), against=("nvidia-cuda-nvcc",)))
+    host.compile(host.lock.builds[0], replace(other(host), against=("nvidia-cuda-nvcc",)))
     assert started == {"demo-ext": ["nvidia-cuda-nvcc", "torch"], "other-ext": ["nvidia-cuda-nvcc"]}
 
 
-def test_what_does_not_fit_beside_the_other_waits(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_beside_the_other_waits(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
-    yard.builder.pause = 0.1
-    yard.compile(yard.lock.builds[0], other(yard))
-    assert yard.builder.most == 1
-    assert "other-ext: when there is memory for it" in yard.said.lines
-    assert len(list(wheelhouse.every(yard.store))) == 2
+    host.builder.pause = 0.1
+    host.compile(host.lock.builds[0], other(host))
+    assert host.builder.most == 1
+    assert "other-ext: when there is memory for it" in host.said.lines
+    assert len(list(wheelhouse.every(host.store))) == 2
 
 
-def test_after_a_failure_the_other_build_is_let_finish(yard: Yard) -> None:
-    yard.builder.pause = 0.1
-    yard.builder.attempts = [[event(event="start"), event(event="failed", cause="failed", what="broken")]]
+def test_after_a_failure_the_other_build_is_let_finish(host: BuildHost) -> None:
+    host.builder.pause = 0.1
+    host.builder.attempts = [[event(event="start"), event(event="failed", cause="failed", what="broken")]]
     with raises("source-build-failed"):
-        yard.compile(yard.lock.builds[0], other(yard))
-    assert len(list(wheelhouse.every(yard.store))) == 1
+        host.compile(host.lock.builds[0], other(host))
+    assert len(list(wheelhouse.every(host.store))) == 1
 
 
-def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(yard: Yard) -> None:
-    with reserve.reserved(yard.store, "here", 7 * GB, 2), reserve.reserved(yard.store, "elsewhere", 99 * GB, 64):
-        assert reserve.taken(yard.store, "here") == reserve.Taken(7 * GB, 2)
-        yard.compile()
-    assert yard.builder.throttles == [{"jobs": 2, "threads": 1}]
-    assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
+def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(host: BuildHost) -> None:
+    with reserve.reserved(host.store, "here", 7 * GB, 2), reserve.reserved(host.store, "elsewhere", 99 * GB, 64):
+        assert reserve.taken(host.store, "here") == reserve.Taken(7 * GB, 2)
+        host.compile()
+    assert host.builder.throttles == [{"jobs": 2, "threads": 1}]
+    assert reserve.taken(host.store, "here") == reserve.Taken(0, 0)
 
 
-def test_what_another_imagegen_compiles_is_waited_for_aloud(yard: Yard) -> None:
-    (build,) = yard.lock.builds
+def test_what_another_imagegen_compiles_is_waited_for_aloud(host: BuildHost) -> None:
+    (build,) = host.lock.builds
     with ThreadPoolExecutor(1) as pool:
-        with yard.store.lock(f"build-{build.key}"):
-            second = pool.submit(yard.compile)
-            until(lambda: bool(yard.said.lines))
-            assert yard.said.lines == [
-                "demo-ext 1.0: another imagegen compiles it; this one waits for its wheel"
-            ]
-            assert yard.builder.throttles == []
+        with host.store.lock(f"build-{build.key}"):
+            second = pool.submit(host.compile)
+            until(lambda: bool(host.said.lines))
+            assert host.said.lines == ["demo-ext 1.0: another imagegen compiles it; this one waits for its wheel"]
+            assert host.builder.throttles == []
         second.result()
-    assert len(yard.builder.throttles) == 1
+    assert len(host.builder.throttles) == 1
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -319,19 +317,21 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_no_memory_is_used_that_another_imagegen_has_planned_with(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_used_that_another_imagegen_has_planned_with(
+    host: BuildHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiling, "_POLL", 0.01)
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
     monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:
-        with reserve.reserved(yard.store, "here", 14 * GB, 2):
-            second = pool.submit(yard.compile)
-            until(lambda: bool(yard.said.lines))
+        with reserve.reserved(host.store, "here", 14 * GB, 2):
+            second = pool.submit(host.compile)
+            until(lambda: bool(host.said.lines))
             time.sleep(0.1)
-            assert yard.builder.throttles == []
+            assert host.builder.throttles == []
         second.result()
-    assert yard.said.lines[0] == "demo-ext: when there is memory for it"
-    assert yard.builder.throttles == [{"jobs": 4, "threads": 1}]
+    assert host.said.lines[0] == "demo-ext: when there is memory for it"
+    assert host.builder.throttles == [{"jobs": 4, "threads": 1}]
 
 
 def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> 
     assert reserve.taken(store, "here") == reserve.Taken(0, 0)
 
 
-def test_an_interrupted_run_stops_its_compilers(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = threading.Event()
 
     def endless(args: object, cwd: object, progress: object, *, builder: object, on_line: Callable[[str], None]) -> str:
@@ -355,12 +355,12 @@ def test_an_interrupted_run_stops_its_compilers(yard: Yard, monkeypatch: pytest.
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(yard.builder, "buildx", endless)
+    monkeypatch.setattr(host.builder, "buildx", endless)
     monkeypatch.setattr(compiling, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        yard.compile()
+        host.compile()
     assert stopped.is_set()
-    assert reserve.taken(yard.store, "here") == reserve.Taken(0, 0)
+    assert reserve.taken(host.store, "here") == reserve.Taken(0, 0)
 
 
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:
@@ -369,15 +369,15 @@ def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:
     assert builds.require_wheels(lock, Store(tmp_path / "store"), settings, Quiet()) is lock
 
 
-def test_without_an_engine_the_error_names_the_command(yard: Yard) -> None:
+def test_without_an_engine_the_error_names_the_command(host: BuildHost) -> None:
     with raises("source-build-required") as caught:
-        builds.require_wheels(yard.lock, yard.store, yard.bench.settings, Quiet())
+        builds.require_wheels(host.lock, host.store, host.bench.settings, Quiet())
     assert "imagegen wheels build --cell tiny-cu130-py311" in str(caught.value)
-    yard.compile()
-    whole = builds.require_wheels(yard.lock, yard.store, yard.bench.settings, Quiet())
+    host.compile()
+    whole = builds.require_wheels(host.lock, host.store, host.bench.settings, Quiet())
     (wheel,) = (each for each in whole.wheels if each.build)
-    assert (wheel.name, wheel.build) == ("demo-ext", yard.lock.builds[0].key)
-    assert whole.builds == yard.lock.builds
+    assert (wheel.name, wheel.build) == ("demo-ext", host.lock.builds[0].key)
+    assert whole.builds == host.lock.builds
 
 
 def test_units_are_counted_on_a_pipe_and_on_a_terminal() -> None:

@@ -1,4 +1,4 @@
-"""What is heard of a build: the worker's lines among buildx's, and memory that ran out in any of its disguises."""
+"""Parsing of a build's output: the worker's lines among buildx's, and every known form of running out of memory."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_an_answer_that_is_none_is_an_error(tmp_path: Path, answer: str) -> None
         ask(tmp_path, answer)
 
 
-def test_a_builder_that_is_not_there_is_told_with_where_to_look(tmp_path: Path) -> None:
+def test_a_builder_that_is_not_there_is_reported_with_where_to_look(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         ask(tmp_path, None, "nosuch")
     assert "`docker buildx ls` shows the builders" in str(caught.value)

@@ -19,14 +19,14 @@ SETUP = b"one\ntwo\n"
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
 
 
-def look(room: Path, archive: bytes, *patches: bytes) -> None:
-    store = Store(room / "store")
+def look(work_dir: Path, archive: bytes, *patches: bytes) -> None:
+    store = Store(work_dir / "store")
     held = tuple(
         LockedPatch(f"{number}.patch", store.write(patch).removeprefix("sha256:"))
         for number, patch in enumerate(patches)
     )
     source = replace(BUILD.source, sha256=store.write(archive).removeprefix("sha256:"), size=len(archive))
-    settings = Settings.from_environment({"HOME": str(room), "PATH": os.defpath})
+    settings = Settings.from_environment({"HOME": str(work_dir), "PATH": os.defpath})
     require_sources(replace(BUILD, source=source, patches=held), store, settings)
 
 
@@ -61,13 +61,13 @@ def test_a_patch_that_was_applied_before_is_refused(tmp_path: Path) -> None:
         look(tmp_path, packed({"setup.py": SETUP}), PATCH, PATCH)
 
 
-def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_reported(tmp_path: Path) -> None:
     with raises("source-build-sources-invalid"):
         look(tmp_path, b"source")
 
 
 @pytest.mark.parametrize("names", [["a" * 300], ["a", "a/b"]])
-def test_what_no_disk_takes_is_told_of_the_sources(tmp_path: Path, names: list[str]) -> None:
+def test_a_full_disk_is_reported_for_the_sources(tmp_path: Path, names: list[str]) -> None:
     with raises("source-build-sources-invalid") as caught:
         look(tmp_path, packed(dict.fromkeys(names, b"")))
     assert str(tmp_path) not in str(caught.value)
@@ -92,5 +92,5 @@ def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> 
         '[project]\nname = "demo-ext"\nversion = "one"\n',
     ],
 )
-def test_what_only_the_build_can_tell_is_left_to_it(tmp_path: Path, text: str) -> None:
+def test_what_only_the_build_can_check_is_left_to_it(tmp_path: Path, text: str) -> None:
     look(tmp_path, stating(text))

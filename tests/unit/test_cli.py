@@ -299,7 +299,7 @@ def test_render_and_lock_check_speak_json(run: Run) -> None:
     assert checked["digest"].startswith("sha256:")
 
 
-def test_a_report_that_cannot_be_written_is_told_before_the_checks(run: Run, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_reported_before_the_checks(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "absent" / "junit.xml"
     ended = run("test", "cpu-grpo", "--junit", str(file))
     assert ended.code == 64
@@ -354,23 +354,23 @@ def test_options_that_contradict_each_other_are_refused(run: Run, arguments: tup
     "blobs of the store are damaged, and `imagegen store check` reads them all",
     "each is named by what it is and for which images, with the commands that remove it and make it again",
 )
-def test_a_damaged_blob_is_told_with_its_remedy(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_blob_is_reported_with_its_remedy(run: Run, tmp_path: Path) -> None:
     store = Store(tmp_path / "cache" / "imagegen" / "store")
     lock = json.loads(run("show", "cpu-grpo", "--json").out)[0]
     wheel = store.path(f"sha256:{lock['wheels'][0]['file']['sha256']}")
-    stranger = store.path(store.write(b"whole"))
-    stranger.chmod(0o644)
-    for path in (wheel, stranger):
+    untrusted = store.path(store.write(b"whole"))
+    untrusted.chmod(0o644)
+    for path in (wheel, untrusted):
         path.write_bytes(b"other")
     ended = run("store", "check")
     assert ended.code == 1
     assert str(wheel) in ended.err
-    (told,) = (
+    (line,) = (
         line
         for line in ended.err.splitlines()
         if line.startswith(f"damaged: {lock['wheels'][0]['file']['filename']} of ")
     )
-    assert "cpu-grpo-cpu-py311" in told
+    assert "cpu-grpo-cpu-py311" in line
     assert "damaged: something that no lock" in ended.err
     assert "store check --repair" in ended.err
     assert "`imagegen build cpu-grpo-cpu-py311`" in ended.err
@@ -379,5 +379,5 @@ def test_a_damaged_blob_is_told_with_its_remedy(run: Run, tmp_path: Path) -> Non
     assert list(found.values()).count({}) == 1
     assert run("store", "check", "--repair").code == 0
     assert not wheel.exists()
-    assert not stranger.exists()
+    assert not untrusted.exists()
     assert run("store", "check").code == 0

@@ -114,7 +114,7 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def test_warnings_are_told_and_do_not_count(run: Run, site: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: Path) -> None:  # noqa: F811
     ended = run("audit", "--site-packages", str(site), "--gpu", "RTX 5090", "--sarif", str(tmp_path / "x.sarif"))
     assert ended.code == 0
     first, second, *_, last = ended.out.splitlines()

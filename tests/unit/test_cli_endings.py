@@ -152,7 +152,7 @@ def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tm
 
 
 def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
-    """What is opened first must not get the number of a stream that is closed: children would write into it."""
+    """The first opened file must not get the number of a closed stream: children would write into it."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     line = f"{sys.executable} -c 'from imagegen.cli import main; main()' list <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", line], env=env, check=False).returncode == 0

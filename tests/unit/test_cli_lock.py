@@ -65,8 +65,8 @@ def test_what_will_be_compiled_is_named_with_the_next_command(here: Machine, mon
     assert code == 0
     assert "1 of them to be compiled (demo-ext 1.0), " in said
     assert f"`imagegen wheels build --cell {WITH_BUILD.cell}` compiles now" in said
-    (told,) = json.loads(out)
-    assert told["builds"] == [{"name": "demo-ext", "version": "1.0", "key": build.key}]
+    (result,) = json.loads(out)
+    assert result["builds"] == [{"name": "demo-ext", "version": "1.0", "key": build.key}]
     monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=()))
     code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here, WITH_BUILD))
     assert (json.loads(out)[0]["builds"], "to be compiled" in said) == ([], False)

@@ -24,7 +24,7 @@ from tests.unit.test_nightly_propose import Toy
 from tests.unit.test_trust_keys import PUBLIC
 
 
-class House(Machine):
+class Project(Machine):
     """A project with two locked cells of one image, and one that is not locked; `toys` say what is new for each."""
 
     def __init__(self, root: Path) -> None:
@@ -54,108 +54,115 @@ class House(Machine):
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    house = House(tmp_path)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = Project(tmp_path)
 
     def propose(app: App, time: str, _: object, cell: Cell) -> Proposal:
-        if cell.id == "b" and not house.toys["b"].releases:
+        if cell.id == "b" and not project.toys["b"].releases:
             raise FetchError("an index does not answer", fix="try again")
-        return replace(house.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
+        return replace(project.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
 
     monkeypatch.setattr(nightly_command, "_propose", propose)
-    return house
+    return project
 
 
-def test_what_moved_is_told_and_written(house: House) -> None:
-    code, out, _ = house.nightly("--propose-only", "--as-of", "2026-06-09")
+def test_updates_are_printed_and_written(project: Project) -> None:
+    code, out, _ = project.nightly("--propose-only", "--as-of", "2026-06-09")
     assert code == 0
     head, _, table = out.partition("\n\ncell ")
-    written = (house.root / "locks" / changes.FILE).read_text()
+    written = (project.root / "locks" / changes.FILE).read_text()
     assert head.strip() in written
     assert "## 2026-06-09 a\n" in written
     assert "- peft 1 -> 2\n" in written
     assert "- peft stays 2, not 3: the matrix asks for peft\\<3: we need peft\n" in written
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [["a", "proposed"], ["b", "unchanged"]]
-    assert house.version("a") == "2"
+    assert project.version("a") == "2"
 
 
-def test_a_terminal_gets_no_markup(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_no_markup(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nightly_command, "_to_terminal", lambda: True)
-    _, out, _ = house.nightly("--propose-only", "--as-of", "2026-06-09")
+    _, out, _ = project.nightly("--propose-only", "--as-of", "2026-06-09")
     assert out.startswith("2026-06-09 a\n  peft 1 -> 2\n")
     assert "  peft stays 2, not 3: the matrix asks for peft<3: we need peft\n" in out
     assert not set("#\\") & set(out) and "<!--" not in out
 
 
-def test_the_same_again_leaves_everything(house: House) -> None:
-    house.nightly("--propose-only", "--as-of", "2026-06-09")
-    before = {path: path.read_bytes() for path in (house.root / "locks").iterdir()}
-    code, out, _ = house.nightly("a", "--propose-only", "--as-of", "2026-06-09", "--json")
-    (told,) = json.loads(out)
-    assert (code, told["result"], told["proposal"]["changed"], told["proposal"]["moved"]) == (0, "unchanged", False, [])
-    assert told["proposal"]["held"][0]["newer"] == "3"
-    assert {path: path.read_bytes() for path in (house.root / "locks").iterdir()} == before
+def test_the_same_again_leaves_everything(project: Project) -> None:
+    project.nightly("--propose-only", "--as-of", "2026-06-09")
+    before = {path: path.read_bytes() for path in (project.root / "locks").iterdir()}
+    code, out, _ = project.nightly("a", "--propose-only", "--as-of", "2026-06-09", "--json")
+    (sections,) = json.loads(out)
+    assert (code, sections["result"], sections["proposal"]["changed"], sections["proposal"]["moved"]) == (
+        0,
+        "unchanged",
+        False,
+        [],
+    )
+    assert sections["proposal"]["held"][0]["newer"] == "3"
+    assert {path: path.read_bytes() for path in (project.root / "locks").iterdir()} == before
 
 
-def test_a_cell_that_fails_is_named_and_the_others_go_on(house: House) -> None:
-    house.toys["b"].releases = {}
-    code, out, said = house.nightly("--propose-only", "--json", "--as-of", "2026-06-09")
+def test_a_cell_that_fails_is_named_and_the_others_go_on(project: Project) -> None:
+    project.toys["b"].releases = {}
+    code, out, said = project.nightly("--propose-only", "--json", "--as-of", "2026-06-09")
     assert code == 1, said
-    told = {each["cell"]: each for each in json.loads(out)}
-    assert {name: each["result"] for name, each in told.items()} == {"a": "proposed", "b": "failed"}
-    assert told["b"]["error"] == {"what": "an index does not answer", "why": None, "fix": "try again"}
+    sections = {each["cell"]: each for each in json.loads(out)}
+    assert {name: each["result"] for name, each in sections.items()} == {"a": "proposed", "b": "failed"}
+    assert sections["b"]["error"] == {"what": "an index does not answer", "why": None, "fix": "try again"}
     assert "1 of 2 failed: b" in said
-    code, out, said = house.nightly("--propose-only", "--as-of", "2026-06-09")
+    code, out, said = project.nightly("--propose-only", "--as-of", "2026-06-09")
     assert "b     failed" in out
     assert "b: an index does not answer\n  fix: try again" in said
 
 
 @pytest.mark.parametrize("option", [["--no-test"], ["--require-gpu"], ["--to", "ghcr.io/acme/rl"], ["--key", "k"]])
-def test_a_proposal_alone_takes_no_word_about_publishing(house: House, option: list[str]) -> None:
+def test_a_proposal_alone_takes_no_word_about_publishing(project: Project, option: list[str]) -> None:
     with raises("usage-option-conflict"):
-        house.nightly("--propose-only", *option)
+        project.nightly("--propose-only", *option)
 
 
-def test_a_time_that_has_not_come(house: House) -> None:
+def test_a_time_that_has_not_come(project: Project) -> None:
     with raises("lock-cutoff-in-future"):
-        house.nightly("--propose-only", "--as-of", "2999-01-01")
+        project.nightly("--propose-only", "--as-of", "2999-01-01")
 
 
-def test_gpus_cannot_be_required_of_no_checks(house: House) -> None:
+def test_gpus_cannot_be_required_of_no_checks(project: Project) -> None:
     with raises("usage-option-conflict"):
-        house.nightly("--no-test", "--require-gpu")
+        project.nightly("--no-test", "--require-gpu")
 
 
-def test_where_nothing_is_locked(house: House) -> None:
-    for path in (house.root / "locks").iterdir():
+def test_where_nothing_is_locked(project: Project) -> None:
+    for path in (project.root / "locks").iterdir():
         path.unlink()
     with raises("lock-missing"):
-        house.nightly("--propose-only")
+        project.nightly("--propose-only")
 
 
-def test_a_cell_without_a_lock_is_none_of_the_nights(house: House) -> None:
+def test_a_cell_without_a_lock_is_skipped(project: Project) -> None:
     with raises("lock-missing"):
-        house.nightly("c", "--propose-only")
+        project.nightly("c", "--propose-only")
 
 
-def test_a_key_of_no_use_is_told_before_anything_is_resolved(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_key_is_reported_before_anything_is_resolved(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nightly_command, "_propose", lambda *_: pytest.fail("it was resolved"))
-    stranger, locked = house.root / "stranger.key", house.root / "locked.key"
+    untrusted, locked = project.root / "stranger.key", project.root / "locked.key"
     plain = serialization.NoEncryption(), serialization.BestAvailableEncryption(b"another")
-    for path, encryption in zip((stranger, locked), plain, strict=True):
+    for path, encryption in zip((untrusted, locked), plain, strict=True):
         private = ec.generate_private_key(ec.SECP256R1())
         form = serialization.PrivateFormat.PKCS8
         path.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, encryption))
         path.chmod(0o600)
-    (house.root / "release.pub").write_text(PUBLIC)
-    (house.root / "publish.yaml").write_text("publish: {keys: {release: release.pub}}\n")
+    (project.root / "release.pub").write_text(PUBLIC)
+    (project.root / "publish.yaml").write_text("publish: {keys: {release: release.pub}}\n")
     for name, said in (
-        (house.root / "none.key", "the signing key cannot be read"),
+        (project.root / "none.key", "the signing key cannot be read"),
         (locked, "the signing key cannot be opened"),
-        (stranger, "publish.yaml does not name this signing key"),
+        (untrusted, "publish.yaml does not name this signing key"),
     ):
         with pytest.raises(TrustError, match=said):
-            house.nightly("--to", "ghcr.io/acme/rl", "--key", str(name))
+            project.nightly("--to", "ghcr.io/acme/rl", "--key", str(name))
 
 
 @pytest.mark.parametrize(
@@ -168,9 +175,9 @@ def test_a_key_of_no_use_is_told_before_anything_is_resolved(house: House, monke
     ],
 )
 def test_published_is_what_all_tags_of_the_run_stand_for(
-    house: House, standing: dict[str, int | None], test: bool, answer: bool
+    project: Project, standing: dict[str, int | None], test: bool, answer: bool
 ) -> None:
-    made = house.toys["a"].first
+    made = project.toys["a"].first
     assert made.record
     digests = {1: made.record.digest, 0: "sha256:" + "9" * 64, None: None}
     publisher = SimpleNamespace(
@@ -179,5 +186,5 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
         reference=lambda image: image,
         repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )
-    found = nightly_command._published(house.app, publisher, house.toys["a"].cell, made)  # type: ignore[arg-type]
+    found = nightly_command._published(project.app, publisher, project.toys["a"].cell, made)  # type: ignore[arg-type]
     assert found is answer

@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: Run, tmp_path: Path) -> None:
+def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, tmp_path: Path) -> None:
     made = run("-o", str(tmp_path / "site"), "sb3-maskable")
     assert made.exit_code == 0, made.output
     assert made.stdout == f"{tmp_path}/site/index.html\n"
@@ -62,8 +62,8 @@ def test_a_report_tells_of_what_the_store_knows_and_what_the_project_names(run: 
     wanted = proof.SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
     proof.remember(store, proof.SmokeAttestation(wanted.image, wanted.suite, gpu=False, report=SMOKE.as_dict()))
     (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
-    told = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
-    assert told == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}
+    result = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
+    assert result == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}
     second = page.read_text()
     assert 'data-state="tested"' in index.read_text()
     assert '<span class="state tested">tested</span> 1 of 3 smoke checks were skipped.' in second
@@ -86,7 +86,7 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     assert [path.stem for path in (tmp_path / "site" / "cells").iterdir()] == ["cpu-grpo-cpu-py311"]
 
 
-def test_history_is_told_in_the_words_of_a_difference(run: Run, tmp_path: Path) -> None:
+def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "locks").mkdir(parents=True)
     now = lock.read(shipped("locks") / f"{CELL}.toml")

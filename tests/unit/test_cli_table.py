@@ -41,7 +41,7 @@ def test_no_id_and_no_word_is_cut_at_any_width(rows: list[tuple[str, str, str]],
 
 
 @given(st.lists(st.tuples(IDS, WORDS), min_size=1, max_size=5), st.integers(90, 200))
-def test_no_line_is_longer_than_a_terminal_with_room_for_the_ids(rows: list[tuple[str, str]], width: int) -> None:
+def test_no_line_is_longer_than_a_terminal_that_fits_the_ids(rows: list[tuple[str, str]], width: int) -> None:
     table = Table("cell", "why", wraps=("why",))
     for row in rows:
         table.add_row(*row)

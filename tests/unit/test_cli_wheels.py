@@ -102,7 +102,7 @@ def test_a_record_that_says_nothing_is_listed_too(here: Machine) -> None:
 
 
 @pytest.mark.parametrize("made", [float("-inf"), float("nan"), 10**400, -1])
-def test_what_a_stranger_wrote_into_a_record_is_shown_as_text(here: Machine, made: float) -> None:
+def test_text_from_a_foreign_record_is_escaped(here: Machine, made: float) -> None:
     wheel = keep(here, "demo")
     wheelhouse.forget(here.store, wheel.key)
     wheelhouse.keep(here.store, replace(wheel, record={"torch": "\x1b[2J", "made": made}))
@@ -110,7 +110,7 @@ def test_what_a_stranger_wrote_into_a_record_is_shown_as_text(here: Machine, mad
     assert out.splitlines()[1].split() == ["demo", "1.0", "\\x1b[2J", "-", "-", "4", "B", "-", wheel.key]
 
 
-def test_gc_lets_go_of_what_no_lock_needs_and_nobody_used(here: Machine) -> None:
+def test_gc_removes_unneeded_and_unused_wheels(here: Machine) -> None:
     old, young = keep(here, "old", age=MONTHS), keep(here, "young")
     needed = keep(here, "demo-ext", age=MONTHS, key=BUILD.key)
     app = app_of(here, WITH_BUILD)
@@ -144,7 +144,7 @@ def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
     assert wheelhouse.known(here.store, wheel.key) is None
 
 
-def test_gc_of_a_name_that_nobody_knows_lets_nothing_go(here: Machine) -> None:
+def test_gc_of_an_unknown_name_removes_nothing(here: Machine) -> None:
     keep(here, "flash-attn")
     with raises("usage-unknown-wheel") as caught:
         here.run(wheels_gc.command, "flash-attn", "flash-atn", app=app_of(here))

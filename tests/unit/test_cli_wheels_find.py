@@ -1,4 +1,4 @@
-"""imagegen wheels find, over the shipped matrix, recipes and catalogue, on a machine that reaches nobody."""
+"""imagegen wheels find, over the shipped matrix, recipes and catalogue, on a machine without network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CELL = "blackwell-vllm-cu130-py311"
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A group that has the command, and addresses at which nobody listens."""
+    """Register the command's group alone, and set addresses without a listener."""
     group = click.Group("wheels", commands={"find": wheels_find.command})
     module = types.ModuleType("imagegen.cli.wheels_command")
     module.command = group  # type: ignore[attr-defined]
@@ -63,14 +63,14 @@ def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_pat
     assert (missed.split()[0], "cores" in otherwise) == ("1", True)  # what decides comes before the candidates
     assert address.startswith("  https://github.com/")
     assert head.split() == ["file", "fits", "place", "why"]
-    told = [" ".join(row.split()) for row in rows]
-    assert told[0] == "this machine's store no wheelhouse not asked: only a lock tells the build's key"
-    assert told[1] == f"{tmp_path / 'links'} no find-links has no wheel of flash-attn 2.8.3"
-    assert told[2].startswith("pypi no index cannot be reached: ")
-    assert told[3].startswith("flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
-    assert "cannot be reached: " in told[3]
-    assert any(" and 3 more no catalogue for Python 3.10, the cell has 3.11" in row for row in told)
-    assert told[-1] == f"flash_attn-2.8.3.tar.gz yes source build {WHY}"
+    found = [" ".join(row.split()) for row in rows]
+    assert found[0] == "this machine's store no wheelhouse not asked: only a lock tells the build's key"
+    assert found[1] == f"{tmp_path / 'links'} no find-links has no wheel of flash-attn 2.8.3"
+    assert found[2].startswith("pypi no index cannot be reached: ")
+    assert found[3].startswith("flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64")
+    assert "cannot be reached: " in found[3]
+    assert any(" and 3 more no catalogue for Python 3.10, the cell has 3.11" in row for row in found)
+    assert found[-1] == f"flash_attn-2.8.3.tar.gz yes source build {WHY}"
     assert last == f"choice: source build, flash_attn-2.8.3.tar.gz: {WHY}"
     assert where == "  recipe flash-attn"
 
@@ -78,11 +78,11 @@ def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_pat
 def test_json_has_every_candidate_and_the_choice(run: Run) -> None:  # noqa: F811
     ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn", "--json")
     assert (ended.code, ended.err) == (0, "")
-    told = json.loads(ended.out)
-    assert (told["component"], told["version"], told["cell"]) == ("flash-attn", "2.8.3", f"{CELL}-flash-attn")
-    assert (told["python"], told["torch"], told["cuda"]) == ("3.11", "2.11.0", "13.0")
-    assert told["choice"] == told["candidates"][-1]
-    catalogued = [each for each in told["candidates"] if each["place"] == "catalogue"]
+    found = json.loads(ended.out)
+    assert (found["component"], found["version"], found["cell"]) == ("flash-attn", "2.8.3", f"{CELL}-flash-attn")
+    assert (found["python"], found["torch"], found["cuda"]) == ("3.11", "2.11.0", "13.0")
+    assert found["choice"] == found["candidates"][-1]
+    catalogued = [each for each in found["candidates"] if each["place"] == "catalogue"]
     assert len(catalogued) == 15
     assert sum(each["sha256"] is not None for each in catalogued) == 14
 
@@ -91,7 +91,7 @@ def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: P
     name = "flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_x86_64.whl"
     files = {"flash_attn/__init__.py": b""}
     flash_attn(tmp_path / "links", name, files)
-    ended = run("wheels", "find", "flash-attn", "--cell", CELL)  # as setup.py makes one when told to skip CUDA
+    ended = run("wheels", "find", "flash-attn", "--cell", CELL)  # as setup.py makes one with CUDA disabled
     assert "the audit: has no extension module flash_attn_2_cuda" in ended.out
     assert ended.out.splitlines()[-2].startswith("choice: source build")
     code = make_fatbin([[Target("sass", 100)], [Target("sass", 120)]])
@@ -109,14 +109,14 @@ def flash_attn(directory: Path, name: str, files: dict[str, bytes]) -> Path:
     return make_wheel(directory, files, filename=name, info="flash_attn-2.8.3.dist-info", metadata=metadata)
 
 
-def test_without_a_lock_the_matrix_pins_tell_the_torch(run: Run) -> None:  # noqa: F811
+def test_without_a_lock_the_matrix_pins_give_the_torch(run: Run) -> None:  # noqa: F811
     ended = run("wheels", "find", "flash-attn", "--cell", "verl-enhanced-vllm-cu124-py310-flash-attn", "--json")
-    told = json.loads(ended.out)
-    assert (told["torch"], told["cuda"]) == ("2.6.0", "12.4")
-    assert [each["file"] for each in told["candidates"] if each["place"] == "catalogue"] == [
+    found = json.loads(ended.out)
+    assert (found["torch"], found["cuda"]) == ("2.6.0", "12.4")
+    assert [each["file"] for each in found["candidates"] if each["place"] == "catalogue"] == [
         "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
     ]
-    assert ended.code == (0 if told["choice"] else 1)
+    assert ended.code == (0 if found["choice"] else 1)
 
 
 def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: F811

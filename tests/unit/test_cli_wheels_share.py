@@ -124,7 +124,7 @@ def test_pulled_by_key(here: Machine, there: Machine) -> None:
 
 
 def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
-    """Whose only cell has a lock with these builds: name, version, key."""
+    """Return an app whose only cell has a lock with these builds: name, version, key."""
     app = machine.app
     app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern: [pattern])
     found = [SimpleNamespace(name=name, version=version, key=key) for name, version, key in builds]
@@ -156,12 +156,12 @@ def test_a_wheelhouse_that_may_not_be_written_to(status: int, registry: Writable
 
 
 def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
-    stranger = here.store.write(b"nobody's")
+    untrusted = here.store.write(b"nobody's")
     age(here.store)
     app = here.app
     app.__dict__["matrix"] = SimpleNamespace(cells=list)
     here.run(store_command.command, "gc", app=app)
-    assert not here.store.path(stranger).exists()
+    assert not here.store.path(untrusted).exists()
     wheel = wheelhouse.known(here.store, KEY)
     assert wheel and here.store.has(digest_of(LOG))
     here.store.path(wheel.digest).chmod(0o644)

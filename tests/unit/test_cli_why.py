@@ -40,10 +40,10 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:  
 def test_each_reason_is_a_block_of_its_own(run: Run, asked: tuple[str, ...]) -> None:  # noqa: F811
     verdict, *blocks, _ = run("why", *asked).out.split("\n\n")
     assert "\n" not in verdict
-    told = json.loads(run("why", *asked, "--json").out)["conflicts"]
-    assert [int(block.partition(".")[0]) for block in blocks] == sorted({each["conflict"] for each in told})
+    rules = json.loads(run("why", *asked, "--json").out)["conflicts"]
+    assert [int(block.partition(".")[0]) for block in blocks] == sorted({each["conflict"] for each in rules})
     for number, block in enumerate(blocks, 1):
-        ids = [each["rule"] for each in told if each["conflict"] == number]
+        ids = [each["rule"] for each in rules if each["conflict"] == number]
         assert block.count("because: ") == 1
         assert [block.count(f"[{each}]") for each in ids] == [1] * len(ids)
 
@@ -71,7 +71,7 @@ def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:  # noqa: F811
 
 
 def verdict(run: Run, *asked: str) -> tuple[str, list[str], list[dict[str, str]]]:  # noqa: F811
-    """The answer, the rules that are told, and the changes that are offered."""
+    """Return the answer, the ids of the rules in its conflicts, and the changes that it suggests."""
     found = json.loads(run("why", *asked, "--json").out)
     return (
         found["verdict"],
@@ -80,11 +80,11 @@ def verdict(run: Run, *asked: str) -> tuple[str, list[str], list[dict[str, str]]
     )
 
 
-def test_a_torch_without_a_build_for_the_gpu_is_refused_though_nobody_named_a_cuda(run: Run) -> None:  # noqa: F811
+def test_a_torch_without_a_build_for_the_gpu_is_refused_though_no_cuda_is_named(run: Run) -> None:  # noqa: F811
     """The first builds for CUDA 12.8, which is the first that knows Blackwell, are torch 2.7's."""
-    answer, told, offered = verdict(run, "torch==2.6.0", "RTX 5090")
+    answer, rules, offered = verdict(run, "torch==2.6.0", "RTX 5090")
     assert answer == "incompatible"
-    assert {"cuda-blackwell", "torch-index-cu128"} <= set(told)
+    assert {"cuda-blackwell", "torch-index-cu128"} <= set(rules)
     assert offered == [{"torch": "==2.7.0"}]
     assert verdict(run, "torch==2.7.0", "RTX 5090")[0] == "compatible"
     assert verdict(run, "torch==2.6.0", "H100")[0] == "compatible"
@@ -93,8 +93,8 @@ def test_a_torch_without_a_build_for_the_gpu_is_refused_though_nobody_named_a_cu
 
 @pytest.mark.parametrize("cuda", ["cuda==99", "cuda==12.7", "cu999", "cuda>=14"])
 def test_a_cuda_that_nothing_is_built_for_is_unknown(cuda: str, run: Run) -> None:  # noqa: F811
-    answer, told, offered = verdict(run, cuda, "torch")
-    assert (answer, told) == ("unknown", [])
+    answer, rules, offered = verdict(run, cuda, "torch")
+    assert (answer, rules) == ("unknown", [])
     assert [set(each) for each in offered] == [{"cuda"}]
 
 
@@ -109,8 +109,8 @@ def test_a_cell_on_another_cuda_is_judged_as_its_wheels_are(run: Run) -> None:  
 
 
 def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) -> None:  # noqa: F811
-    answer, told, offered = verdict(run, "torch==2.8.0", "cu128", "driver==550.54.14", "B200")
-    assert (answer, told, offered) == ("unknown", ["driver-blackwell"], [])
+    answer, rules, offered = verdict(run, "torch==2.8.0", "cu128", "driver==550.54.14", "B200")
+    assert (answer, rules, offered) == ("unknown", ["driver-blackwell"], [])
 
 
 def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_an_extra(run: Run) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""What differs between two locks, and how it is told."""
+"""The difference of two locks, and its sentences."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def side(locked: Lock) -> DiffOperand:
     return of_lock("a cell", "a lock", locked)
 
 
-def told(before: Lock, after: Lock, more: Known = WORKS) -> list[str]:
+def sentences(before: Lock, after: Lock, more: Known = WORKS) -> list[str]:
     return words.sentences(difference(side(before), side(after), more))
 
 
 def test_the_sentence_of_a_changelog() -> None:
-    assert "; ".join(told(recorded(BEFORE), recorded(AFTER))) == (
+    assert "; ".join(sentences(recorded(BEFORE), recorded(AFTER))) == (
         "vllm 0.31.0 -> 0.32.0 brings torch 2.14.0; flash-attn must be rebuilt, about 17 min on 16 cores; "
         "640 MB to pull"
     )
@@ -187,7 +187,7 @@ def _other_digest(locked: Lock) -> Lock:
 def test_every_kind_of_sentence(golden: Callable[[str, str], None]) -> None:
     lines = []
     for name, (before, after, more) in variants().items():
-        lines += [f"## {name}", *told(before, after, more), ""]
+        lines += [f"## {name}", *sentences(before, after, more), ""]
     golden("differences.txt", "\n".join(lines))
 
 
@@ -202,7 +202,7 @@ def test_the_shipped_locks_can_be_compared() -> None:
     assert difference(side(default), side(default)).empty
 
 
-def test_what_forces_a_change_is_told_apart_from_what_only_asks() -> None:
+def test_what_forces_a_change_is_distinguished_from_what_only_asks() -> None:
     found = difference(side(BEFORE), side(AFTER), WORKS)
     assert {each.name: each.by for each in found.components} == {"torch": ("vllm",), "vllm": ()}
     also = _with(AFTER, pinned("numpy", "2.3.2", "vllm", because="Arrays."))
@@ -231,7 +231,7 @@ def test_why_something_must_be_compiled() -> None:
     assert because(_with(with_(), newer)) == ("nvidia-cuda-nvcc 13.0.88 -> 13.1",)
 
 
-def test_an_image_without_a_lock_tells_its_main_versions() -> None:
+def test_an_image_without_a_lock_shows_its_main_versions() -> None:
     labels = {"dev.imagegen.version.torch": "2.12.0", "dev.imagegen.gpu.driver": "570.1", "else": "x"}
     config = Config(("PATH=/bin",), (), (), "", "", labels)
     layers = (Layer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),)
@@ -244,7 +244,7 @@ def test_an_image_without_a_lock_tells_its_main_versions() -> None:
     ]
     assert found.pull
     assert (found.pull.exact, len(found.pull.gone), found.driver and found.driver.before) == (True, 1, "570.1")
-    # Of a lock without a record nobody knows digests, and of an image nobody knows keys.
+    # A lock without a record has no digests, and an image has no keys.
     assert words.sentences(difference(bare, side(AFTER)))[-1] == "what there is to pull is not known"
 
 
@@ -264,11 +264,11 @@ def test_what_there_is_to_pull(had: list[str], has: list[str]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=3)))
-def test_every_change_is_told_once_even_in_circles(asks: dict[str, list[str]]) -> None:
+def test_every_change_is_listed_once_even_in_cycles(asks: dict[str, list[str]]) -> None:
     """Whatever asks for whatever, all that changes is in the counts or in a name."""
     old = stack(*(pinned(name, "1.0", *via, because=".") for name, via in asks.items()))
     new = stack(*(pinned(name, "2.0", *via, because=".") for name, via in asks.items()))
-    text = "; ".join(told(recorded(old), recorded(new), Known()))
+    text = "; ".join(sentences(recorded(old), recorded(new), Known()))
     for name in asks:
         assert text.count(f"{name} 1.0 -> 2.0") + text.count(f"{name} 2.0") == 1, text
 

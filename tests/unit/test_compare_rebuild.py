@@ -172,7 +172,7 @@ def _nothing() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return unread, unread
 
 
-def test_a_real_difference_is_told_before_times(store: Store) -> None:
+def test_a_real_difference_is_reported_before_times(store: Store) -> None:
     """The first layer differs in a time, the second in a file: the second says how bad it is."""
     there = image_of(LOCK, store, tar(member("opt/a.py", mtime=1)), tar(member("opt/b.py", b"2")))
     here = image_of(LOCK, store, tar(A), tar(B))
@@ -185,7 +185,7 @@ def test_a_tar_that_is_written_otherwise(store: Store) -> None:
     assert "another program made the tar" in beside(store, there, here).sentence
 
 
-def test_causes_that_only_the_lock_tells() -> None:
+def test_causes_that_only_the_lock_shows() -> None:
     pair = first_difference(list(_entries(tar(member("a", b"1")))), list(_entries(tar(member("a", b"2")))))
     assert pair
     assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely(Clue("venv", pair, 1))

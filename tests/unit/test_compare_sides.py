@@ -1,4 +1,4 @@
-"""What the user means by one side of a comparison: a cell, a lock, a lock of a commit, an image."""
+"""Operands of a comparison as users write them: a cell, a lock, a lock of a commit, an image."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_cell_that_had_no_lock_then(here: Here) -> None:
 
 
 def test_a_repository_runs_nothing(here: Here) -> None:
-    """A revision of somebody's repository is read: what its configuration would start does not start."""
+    """Reading a revision of an untrusted repository starts nothing that its configuration names."""
     mark = here.project / "ran"
     for name in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager"):
         git(here.project, "config", name, f"touch {mark}")
@@ -227,7 +227,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
-    """As users see them: two lock files, and an image to which no lock is attached."""
+    """Through the command line: two lock files, and an image without an attached lock."""
     names = []
     for number, as_of in enumerate(("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")):
         wheels = published.lock.wheels[number:]
@@ -238,8 +238,8 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     first = published.lock.wheels[0]
     assert out.startswith(f"{first.name} {first.version} is gone")
     code, out, _ = run("diff", *names, "--json")
-    told = json.loads(out)
-    assert (told["same"], told["packages"][0]["name"], told["before"]["cell"]) == (False, first.name, CELL)
+    result = json.loads(out)
+    assert (result["same"], result["packages"][0]["name"], result["before"]["cell"]) == (False, first.name, CELL)
     for word, said in (("cpu-grpo", "is a cell, and no image"), (names[0], "is a file, and no image")):
         code, _, err = run("verify", word)
         assert (code, said in err) == (64, True)
@@ -250,9 +250,9 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     assert "fail        lock: none is attached" in out
     assert out.splitlines()[-1] == f"{published.reference} is not what it should be: lock"
     code, out, _ = run("verify", published.reference, "--json", "--no-layers")
-    told = json.loads(out)
-    assert (code, told["good"], told["digest"]) == (1, False, published.image.digest)
-    assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in told["steps"]
+    result = json.loads(out)
+    assert (code, result["good"], result["digest"]) == (1, False, published.image.digest)
+    assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in result["steps"]
     published.attach("numerics", NUMERICS.media_type, measured(published.image.digest))
     code, out, _ = run("diff", published.reference, published.reference, "--json")
     assert [each["equal"] for each in json.loads(out)["numerics"]["compared"]] == [1]

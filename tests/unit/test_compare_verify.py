@@ -94,7 +94,7 @@ class World:
         return {step.name for step in self.verify(reference, keys=keys).wrong}
 
     def here(self, *, keys: bool = True) -> set[str]:
-        """As `wrong`, of a copy of what the registry has: that is faster than to ask it."""
+        """Return the result of `wrong` for a local copy of the registry's content, which is faster than requests."""
         with TemporaryDirectory() as folder:
             return self.wrong(self.published.layout(Path(folder)), keys=keys)
 
@@ -107,12 +107,12 @@ class World:
 
     def sign(self, name: str, predicate: str, content: bytes, by: KeySigner, digest: str | None = None) -> None:
         bundle = by.sign(statement.write(digest or self.published.image.digest, predicate, content))
-        told = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
-        self.published.attach(name, BUNDLE, bundle, told)
+        annotations = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
+        self.published.attach(name, BUNDLE, bundle, annotations)
 
 
 def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
-    """What publish says of an image, in the forms that it has there."""
+    """Return the documents that publish attaches to an image, in their form in the registry."""
     text = lock_document(lock)
     rows = lock.record.layers if lock.record else ()
     layers = tuple(Layer(row.name, row.key, row.diff_id, row.digest, row.size, None) for row in rows)
@@ -158,7 +158,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def world(once: World) -> Iterator[World]:
-    """As it was published, whatever the test before has done to it."""
+    """Yield the published image; changes by the test are undone."""
     published = once.published
     documents, attached = dict(published.registry.documents), dict(published.attached)
     yield once
@@ -186,22 +186,22 @@ def test_an_image_that_is_what_its_lock_says(world: World) -> None:
         ("manifest", "config", "layers", "lock", "image", "signature", "facts", *map(NAMES.__getitem__, ORDER[1:])),
         Outcome.PASS,
     )
-    told = {step.name: step.evidence for step in verdict.steps}
-    assert told["signature"] == "signed by release"
-    assert told["SBOM"].endswith("what the lock gives; attested by release")
-    assert told["lock"].endswith("attested by release")
-    assert told["facts"] == "2, attached with the digests that the layers' list names"
+    evidence = {step.name: step.evidence for step in verdict.steps}
+    assert evidence["signature"] == "signed by release"
+    assert evidence["SBOM"].endswith("what the lock gives; attested by release")
+    assert evidence["lock"].endswith("attested by release")
+    assert evidence["facts"] == "2, attached with the digests that the layers' list names"
     assert verdict.sentence == f"{world.published.reference} is what its lock says"
 
 
-def test_without_keys_nobody_says_that_signatures_are_good(world: World) -> None:
+def test_without_keys_no_signature_is_called_good(world: World) -> None:
     verdict = world.verify(keys=False)
     assert verdict.good
     assert "signature not checked: the project names no key" in verdict.sentence
 
 
 def flips(world: World) -> dict[str, str]:
-    """What is called so in a verdict -> where a byte of it is changed, by a name of the test's own."""
+    """Return the name that a verdict gives to a document -> its path in the registry, where the test changes a byte."""
     published = world.published
     layers = json.loads(published.image.manifest)["layers"]
     names = [layer.name for layer in published.image.layers]
@@ -209,7 +209,7 @@ def flips(world: World) -> dict[str, str]:
     found["config"] = published.blob(json.loads(published.image.manifest)["config"]["digest"])
     for name, (manifest, *blobs) in published.attached.items():
         found[f"{name}, its manifest"] = published.manifest(manifest)
-        if name != "facts":  # which nobody fetches who does not want to know them
+        if name != "facts":  # which are fetched on request only
             (blob,) = blobs
             found[f"{name}, its content"] = published.blob(blob)
     return found
@@ -252,7 +252,7 @@ def exchanged(world: World, *, its_own_lock: bool) -> None:
 
 
 def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a table, each row with its function
-    """What is done -> how, and what is named, with keys."""
+    """Return the name of a swap -> the function that does it, and the step that fails if keys are trusted."""
 
     def another(kind: Kind, change: Callable[[Any], Any], *, signed: bool) -> Callable[[World], None]:
         def swap(world: World) -> None:
@@ -262,30 +262,30 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
 
         return swap
 
-    def renamed(told: Any) -> Any:
-        told["components"][2]["version"] = "0.0.1"
-        return told
+    def renamed(content: Any) -> Any:
+        content["components"][2]["version"] = "0.0.1"
+        return content
 
-    def lacking(told: Any) -> Any:
-        del told["components"][-1]
-        return told
+    def lacking(content: Any) -> Any:
+        del content["components"][-1]
+        return content
 
-    def failed(told: Any) -> Any:
-        return told | {"result": "FAILED", "failedTests": ["imports"]}
+    def failed(content: Any) -> Any:
+        return content | {"result": "FAILED", "failedTests": ["imports"]}
 
-    def elsewhere(told: Any) -> Any:
-        return told | {"imagegen": told["imagegen"] | {"image": "sha256:" + "0" * 64}}
+    def elsewhere(content: Any) -> Any:
+        return content | {"imagegen": content["imagegen"] | {"image": "sha256:" + "0" * 64}}
 
-    def unlocked(told: Any) -> Any:
-        return told | {"buildDefinition": {"externalParameters": {}}}
+    def unlocked(content: Any) -> Any:
+        return content | {"buildDefinition": {"externalParameters": {}}}
 
-    def found_wanting(told: Any) -> Any:
+    def found_wanting(content: Any) -> Any:
         error = {"id": "symbol-missing", "severity": "error", "package": "torch"}
-        return told | {"passed": False, "findings": [error]}
+        return content | {"passed": False, "findings": [error]}
 
-    def lying(told: Any) -> Any:
-        told["layers"][0]["diff_id"] = "sha256:" + "0" * 64
-        return told
+    def lying(content: Any) -> Any:
+        content["layers"][0]["diff_id"] = "sha256:" + "0" * 64
+        return content
 
     def lock(world: World) -> None:
         other = replace(world.published.lock, as_of="2026-11-21T00:00:00Z", record=None)
@@ -297,7 +297,7 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
     def unsigned(world: World) -> None:
         world.published.drop("signature")
 
-    def stranger(world: World) -> None:
+    def untrusted(world: World) -> None:
         world.sign("signature", SIGNATURE, b"{}", signer())
 
     def replayed(world: World) -> None:
@@ -323,19 +323,19 @@ def swaps() -> dict[str, tuple[Callable[[World], None], str]]:  # noqa: C901 - a
         "provenance of another lock": (another(PROVENANCE, unlocked, signed=True), "provenance"),
         "layers that lie": (another(LAYERS, lying, signed=True), "layers' list"),
         "an audit with errors": (another(AUDIT, found_wanting, signed=True), "audit"),
-        "an audit of another cell": (another(AUDIT, lambda told: told | {"subject": "x"}, signed=True), "audit"),
+        "an audit of another cell": (another(AUDIT, lambda content: content | {"subject": "x"}, signed=True), "audit"),
         "results of another image": (
-            another(NUMERICS, lambda told: told | {"image": "sha256:" + "7" * 64}, signed=True),
+            another(NUMERICS, lambda content: content | {"image": "sha256:" + "7" * 64}, signed=True),
             "numerical results",
         ),
         "results of no form": (
-            another(NUMERICS, lambda told: told | {"results": {}}, signed=True),
+            another(NUMERICS, lambda content: content | {"results": {}}, signed=True),
             "numerical results",
         ),
         "facts of other bytes": (facts(dict.fromkeys(KNOWN, b"other")), "facts"),
         "facts that lack one": (facts(dict([*KNOWN.items()][1:])), "facts"),
         "no signature": (unsigned, "signature"),
-        "a stranger's signature": (stranger, "signature"),
+        "a stranger's signature": (untrusted, "signature"),
         "a signature of another image": (replayed, "signature"),
         "a report that nobody attests": (unattested, "smoke report"),
     }
@@ -374,7 +374,7 @@ def test_what_a_lock_gives_needs_nothing_but_the_lock(world: World) -> None:
     assert layers.recorded_image(again).manifest == world.published.image.manifest
 
 
-def test_other_compression_is_told_as_that(world: World) -> None:
+def test_other_compression_is_reported_as_that(world: World) -> None:
     """The same contents in other blobs, as for registries that cannot do zstd."""
     built = world.published.image
     layers = [replace(each, digest="sha256:" + "1" * 64) for each in built.layers]
@@ -433,7 +433,7 @@ def test_an_image_that_is_not_there(world: World) -> None:
 @pytest.mark.parametrize("status", [401, 403, 418])
 @pytest.mark.parametrize("what", ["manifest", "config", "layer", "document"])
 def test_what_may_not_be_read_gets_no_verdict(what: str, status: int, world: World) -> None:
-    """Who lets nobody in has not tampered with anything, and nobody has looked."""
+    """A refused read is no tampering, and nothing was verified."""
     published = world.published
     config = json.loads(published.image.manifest)["config"]["digest"]
     shut = {
@@ -480,8 +480,8 @@ def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> N
         said = comparing.testimony(source, world.project, comparing.NO_SIGNER)(digest).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
-    nobody = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
-    places = Places(tmp_path, world.settings, world.store, world.client, *nobody, attached)
+    no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
+    places = Places(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
     side = sides.read(world.published.reference, places)
     assert side.source == "the lock that is attached to it"
     bare = sides.read(world.published.image.digest, places)

@@ -1,4 +1,4 @@
-"""Rules that contradict each other are told with file and line, and only these."""
+"""Rules that contradict each other are reported with file and line, and only these."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ from tests.unit.compat_samples import rule
 from tests.unit.matrix_samples import RULE, SMALL, load, shipped_matrix
 
 
-def told(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
+def reported(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(clash.given, clash.about, clash.rules) for clash in clashes(rules)]
 
 
 def test_two_rules_that_leave_nothing_of_a_package_clash() -> None:
     rules = [rule("high", {"a": ">=2"}, {"b": ">=2"}), rule("low", {"a": ">=2,<3"}, {"b": "<2"})]
-    assert told(*rules) == [("a <3,>=2", "b", ("high", "low"))]
-    assert told(rules[0], rule("low", {"a": "<2"}, {"b": "<2"})) == []
+    assert reported(*rules) == [("a <3,>=2", "b", ("high", "low"))]
+    assert reported(rules[0], rule("low", {"a": "<2"}, {"b": "<2"})) == []
 
 
 def test_a_surrounding_can_be_what_is_left_without_a_way() -> None:
     rules = [rule("new", {"a": ""}, {"cuda": ">=13"}), rule("old", {"a": "<2"}, {"cuda": "<12.8"})]
-    assert [(about, names) for _, about, names in told(*rules)] == [("cuda", ("new", "old"))]
+    assert [(about, names) for _, about, names in reported(*rules)] == [("cuda", ("new", "old"))]
 
 
 def test_a_circle_that_comes_back_to_forbid_where_it_began_is_a_clash() -> None:
     circle = [rule("there", {"a": ">=2"}, {"b": "<1"}), rule("back", {"b": "<1"}, {"a": "<2"})]
-    assert ("a >=2", "b", ("back", "there")) in told(*circle)
+    assert ("a >=2", "b", ("back", "there")) in reported(*circle)
     harmless = [rule("one", {"a": ">=2"}, {"b": ">=2"}), rule("two", {"b": ">=2"}, {"a": ">=2"})]
-    assert told(*harmless) == []
+    assert reported(*harmless) == []
 
 
 def test_one_rule_may_forbid_two_packages_beside_each_other() -> None:
-    assert told(rule("apart", {"a": ""}, conflict={"b": ""})) == []
-    assert told(rule("apart", {"a": ""}, conflict={"b": ""}), rule("more", {"a": ""}, {"b": ">=2"})) == []
+    assert reported(rule("apart", {"a": ""}, conflict={"b": ""})) == []
+    assert reported(rule("apart", {"a": ""}, conflict={"b": ""}), rule("more", {"a": ""}, {"b": ">=2"})) == []
 
 
 def test_what_merely_does_not_fit_is_no_clash() -> None:
     """A library for CUDA 13 does not go with a build for 12.8: that is what rules are for."""
-    assert told(rule("library", {"b": ""}, {"cuda": ">=13"}), rule("build", {"a": "+cu128"}, {"cuda": "==12.8"})) == []
+    assert (
+        reported(rule("library", {"b": ""}, {"cuda": ">=13"}), rule("build", {"a": "+cu128"}, {"cuda": "==12.8"})) == []
+    )
 
 
 @pytest.mark.parametrize("weak", [{"evidence": "remembered"}, {"severity": "warning"}])
 def test_what_does_not_bind_contradicts_nothing(weak: dict[str, str]) -> None:
-    assert told(rule("high", {"a": ""}, {"b": ">=2"}), rule("low", {"a": ""}, {"b": "<2"}, **weak)) == []
+    assert reported(rule("high", {"a": ""}, {"b": ">=2"}), rule("low", {"a": ""}, {"b": "<2"}, **weak)) == []
 
 
 RANGES = st.sampled_from(["", "<2", ">=2", "<1.5", ">=1.5,<3"])

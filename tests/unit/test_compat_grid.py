@@ -192,7 +192,7 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
     assert [each.answer for each in whole] == ["compatible", "incompatible"]
 
 
-def test_cells_without_cuda_hear_nothing_of_gpus() -> None:
+def test_cells_without_cuda_ignore_gpus() -> None:
     every = rule("gpus", {"torch": ""}, {"gpu": ">=20"})
     cells = [cell({"torch": ""}, "a", "cpu", ()), cell({"torch": ""}, "b")]
     assert [row.standing.answer for row in survey(cells, [every], FIELD)] == ["compatible", "incompatible"]

@@ -116,7 +116,7 @@ def test_a_remembered_rule_that_waits_does_not_hold_up_the_answer() -> None:
     assert judge([replace(sure, evidence="remembered")], known).answer == "compatible"
 
 
-def test_rules_that_nobody_can_judge_are_an_error_of_the_matrix() -> None:
+def test_undecidable_rules_are_an_error_of_the_matrix() -> None:
     """Eight packages, of which no two may have the same one of seven versions."""
     versions = [f">={number}.dev0,<{number + 1}.dev0" for number in range(7)]
     pairs = itertools.combinations([f"p{number}" for number in range(8)], 2)

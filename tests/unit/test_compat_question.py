@@ -1,4 +1,4 @@
-"""What people type, and what is understood."""
+"""Queries as users type them, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
         ([], "nothing is asked"),
     ],
 )
-def test_what_is_not_understood_is_told(typed: list[str], said: str) -> None:
+def test_words_that_are_not_understood_are_reported(typed: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)" + said):
         asked(*typed)
 

@@ -87,18 +87,18 @@ def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
     assert judge(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
 
 
-def test_uv_hears_what_metadata_lacks() -> None:
+def test_uv_gets_what_metadata_lacks() -> None:
     (cell,) = MATRIX.select("cpu-grpo-cpu-py311")
     assert "hydra-core>=1.3" in constraints(MATRIX.rules, cell)
 
 
-def test_a_commit_is_told_from_the_release_that_calls_itself_the_same() -> None:
+def test_a_commit_is_distinguished_from_the_release_that_calls_itself_the_same() -> None:
     cells = {each.id: facts_of_cell(each) for each in MATRIX.cells() if each.image == "blackwell-vllm"}
     mbridge = [facts.packages["mbridge"] for facts in cells.values() if "mbridge" in facts.packages]
     assert {each.local for each in mbridge} == {"", "git.641a5a0"}
 
 
-def test_a_wheel_of_somebody_else_may_have_a_label_and_one_that_is_compiled_here_has_none() -> None:
+def test_a_third_partys_wheel_may_have_a_label_and_one_that_is_compiled_here_has_none() -> None:
     cells = {each.axes["attention"]: each for each in MATRIX.cells() if each.image == "blackwell-vllm"}
     labels = {name: facts_of_cell(cell).packages["flash-attn"].local for name, cell in cells.items() if name != "sdpa"}
     assert labels == {"flash-attn": None, "flash-attn-source": ""}

@@ -48,7 +48,7 @@ def test_what_a_release_requires_binds() -> None:
     assert (stated.source, stated.date) == ("PyPI metadata of vllm 0.11.0", "2026-11-21")
 
 
-def test_a_chain_through_packages_that_nobody_named_is_told_whole() -> None:
+def test_a_chain_through_packages_that_the_query_does_not_name_is_shown_whole() -> None:
     refused = why(vllm="==0.13.0", mcore="==0.15")
     assert refused.answer == "incompatible"
     assert reasons(refused) == [
@@ -101,13 +101,13 @@ def test_what_is_outside_what_is_known_is_unknown(asked: Mapping[str, str], said
 
 
 def test_a_package_that_no_version_was_asked_of_may_be_unknown() -> None:
-    assert why(stranger="", torch="==2.8.0").answer == "compatible"
+    assert why(unknown="", torch="==2.8.0").answer == "compatible"
     assert why(some="==1.0").answer == "compatible"  # gone, which it requires, was never harvested
 
 
 def test_a_proof_counts_even_beside_what_is_not_known() -> None:
     assert why(vllm="==0.11.0", torch="==2.99").answer == "incompatible"
-    assert why(vllm="==0.11.0", torch="==2.9.1", stranger="==1.0").answer == "incompatible"
+    assert why(vllm="==0.11.0", torch="==2.9.1", unknown="==1.0").answer == "incompatible"
 
 
 def test_extras_count_where_they_are_asked_for() -> None:
@@ -116,7 +116,7 @@ def test_extras_count_where_they_are_asked_for() -> None:
     assert explain(replace(asked, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
 
 
-def test_a_marker_that_nobody_can_judge_refuses_nothing() -> None:
+def test_an_undecidable_marker_refuses_nothing() -> None:
     assert why(torch="==2.9.1", odd="==1.0").answer == "compatible"
 
 
@@ -169,7 +169,7 @@ def test_a_surrounding_changes_only_where_components_do_not_help() -> None:
     assert near(torch="==2.8.0", python="==3.9") == [{"python": "==3.10"}]
 
 
-def test_nobody_is_sent_into_a_suspicion_or_to_a_yanked_release() -> None:
+def test_no_suggestion_has_a_suspected_conflict_or_a_yanked_release() -> None:
     doubt = rule("doubt", {"torch": "==2.8.0"}, {"vllm": ">=1"}, evidence="remembered")
     assert near(doubt, torch="==2.9.1", vllm="==0.11.0") == [{"vllm": "==0.13.0"}]
     some = package("a", {"1.0": ["b==1.0"], "1.1": ["b==2.0"], "1.2": ["b==2.0"]})
@@ -208,7 +208,7 @@ def _library(world: World) -> Library:
 
 
 def _possible(world: World, rules: list[Rule], asked: Mapping[str, str]) -> bool:
-    """Whether some choice of versions, or none, for every package obeys everything."""
+    """Return whether some choice of versions, or none, for every package satisfies everything."""
     for chosen in itertools.product(*([None, *VERSIONS] for _ in NAMES)):
         versions = {name: version for name, version in zip(NAMES, chosen, strict=True) if version}
         if all(name in versions and _in(versions[name], text) for name, text in asked.items()) and _obeys(
@@ -251,20 +251,24 @@ def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule]
 
 @settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
-def test_a_told_conflict_holds_by_what_it_tells_alone(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
+def test_a_reported_conflict_follows_from_what_it_lists_alone(
+    world: World, rules: list[Rule], asked: dict[str, str]
+) -> None:
     for conflict in explain(_ask(asked), rules, _library(world)).conflicts:
-        told = {each.id for each in conflict.rules}
+        rule_ids = {each.id for each in conflict.rules}
         left = {
             name: {
                 version: [
-                    (n, s) for n, s in requires if any(f":{name}-" in each and each.endswith(f":{n}") for each in told)
+                    (n, s)
+                    for n, s in requires
+                    if any(f":{name}-" in each and each.endswith(f":{n}") for each in rule_ids)
                 ]
                 for version, requires in releases.items()
             }
             for name, releases in world.items()
         }
         named = {name: asked[name] for name in conflict.facts}
-        assert not _possible(left, [each for each in rules if each.id in told], named)
+        assert not _possible(left, [each for each in rules if each.id in rule_ids], named)
 
 
 @settings(max_examples=100, deadline=None)

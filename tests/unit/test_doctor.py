@@ -194,8 +194,8 @@ def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None
     assert all(line.isascii() and len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
 
 
-class Rooms:
-    """As much of an engine as the doctor asks."""
+class EngineInfo:
+    """The part of an engine that the doctor reads."""
 
     def __init__(self, seen: ContainerInfo, answer: bytes | None) -> None:
         self._seen, self._answer = seen, answer
@@ -211,7 +211,7 @@ class Rooms:
 
 
 def diagnose(seen: ContainerInfo, answer: bytes | None) -> doctor.Diagnosis:
-    engine: Any = Rooms(seen, answer)
+    engine: Any = EngineInfo(seen, answer)
     return doctor.examine_container(engine, "run1", MODELS)
 
 
@@ -259,7 +259,7 @@ def test_a_toolkit_is_a_runtime_a_device_or_a_program() -> None:
     assert not list(host.toolkit(nothing, which=lambda name: name == "nvidia-container-runtime-hook"))
 
 
-def test_room_is_added_up_on_one_disk() -> None:
+def test_free_space_is_added_up_on_one_disk() -> None:
     """4.1 GB of wheels take 8.2 GB in the store and 13.1 in the engine, which is why 22 GB do and 20 do not."""
     wheels = int(4.1 * GB)
     assert not list(host.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
@@ -272,7 +272,7 @@ def test_room_is_added_up_on_one_disk() -> None:
     assert "the image takes" not in found.text
 
 
-def test_the_room_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_free_space_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
     ((path, device, free),) = host.room(tmp_path / "a" / "b", None)
     assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
     assert free > 0
@@ -331,7 +331,7 @@ class Talking:
         return self
 
     def _say(self) -> None:
-        with suppress(OSError):  # nobody listens any more
+        with suppress(OSError):  # the listener is gone
             self.theirs.sendall(self.said)
             if self.ends:
                 self.theirs.shutdown(socket.SHUT_RDWR)
@@ -366,7 +366,7 @@ def test_a_program_in_a_container_may_hang_or_talk_for_ever() -> None:
         exec_in(client, "run1", DOCTOR)
 
 
-def test_an_engine_that_goes_away_under_a_program_is_told() -> None:
+def test_an_engine_that_goes_away_under_a_program_is_reported() -> None:
     """Closed with something unread, a socket is reset."""
     with Talking((STDOUT, b"x"), ends=False) as client:
         client.ours.send(b"unread")

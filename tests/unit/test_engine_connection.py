@@ -1,4 +1,4 @@
-"""What listens where an engine should be: nothing, something that is none, or one that nobody may use."""
+"""Sockets in place of an engine: none, another server, or one without permission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engines will do, where the floor is named, and how a choice is explained."""
+"""Supported engines, the page that names their minimum version, and messages about the choice of an engine."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_docker_host_that_will_do_is_used_and_said(tmp_path: Path) -> None:
         assert engine.buildx_line("ls") == f"DOCKER_HOST={host} docker buildx ls"
 
 
-def test_docker_host_where_nobody_listens_names_it(tmp_path: Path) -> None:
+def test_docker_host_without_a_listener_is_named(tmp_path: Path) -> None:
     socket = tmp_path / "none.sock"
     with pytest.raises(EngineError, match="no container engine") as caught:
         Engine.connect(settings_for(tmp_path, DOCKER_HOST=f"unix://{socket}"))
@@ -150,13 +150,13 @@ def test_a_builder_of_the_users_is_looked_for_in_their_own_buildx(tmp_path: Path
     program.chmod(0o755)
     endpoint = Endpoint("unix:///run/x/docker.sock", tmp_path / "docker", program, tmp_path / "own")
     client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
-    heard: list[str] = []
+    lines: list[str] = []
     with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
-        assert engine.buildx(["build", "."], tmp_path, builder="farm", on_line=heard.append) == "printed\n"
-        assert heard == ["#1 build --builder farm .", "config="]
-        heard.clear()
-        engine.buildx(["build", "."], tmp_path, on_line=heard.append)
-        assert heard == ["#1 build .", f"config={tmp_path}/own/buildx"]
+        assert engine.buildx(["build", "."], tmp_path, builder="farm", on_line=lines.append) == "printed\n"
+        assert lines == ["#1 build --builder farm .", "config="]
+        lines.clear()
+        engine.buildx(["build", "."], tmp_path, on_line=lines.append)
+        assert lines == ["#1 build .", f"config={tmp_path}/own/buildx"]
 
         def tired(line: str) -> None:
             raise KeyboardInterrupt

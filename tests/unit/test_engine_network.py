@@ -1,4 +1,4 @@
-"""The private engine's subnet and rules, and small pure parts of the engine room."""
+"""The private engine's subnet and rules, and its other pure functions."""
 
 from __future__ import annotations
 

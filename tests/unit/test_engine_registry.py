@@ -42,7 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def test_nobody_has_come_before_the_first_request(tmp_path: Path) -> None:
+def test_no_engine_has_connected_before_the_first_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     manifest = Descriptor("m", store.write(MANIFEST), len(MANIFEST))
     with serving(store, manifest, (), lambda _: None) as registry:

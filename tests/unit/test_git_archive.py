@@ -35,7 +35,7 @@ FILES = {
 
 
 @dataclass
-class House:
+class Workspace:
     root: Path
     bare: Bare
     server: GitServer
@@ -55,18 +55,18 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
     bare = Bare(tmp_path / "x.git")
     server = GitServer(tmp_path)
     env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
-    yield House(tmp_path, bare, server, Store(tmp_path / "store"), env)
+    yield Workspace(tmp_path, bare, server, Store(tmp_path / "store"), env)
     server.close()
 
 
-def test_a_tree_becomes_an_archive_with_nothing_of_git(house: House) -> None:
-    tree = house.bare.tree({**FILES, "link": (LINK, b"pkg/__init__.py"), "sub": (SUBMODULE, b"1" * 40), "lfs": LFS})
-    archive = house.archive(tree)
-    found = {member.name: (member.type, member.mode, member.linkname) for member in house.members(archive)}
+def test_a_tree_becomes_an_archive_with_nothing_of_git(workspace: Workspace) -> None:
+    tree = workspace.bare.tree({**FILES, "link": (LINK, b"pkg/__init__.py"), "sub": (SUBMODULE, b"1" * 40), "lfs": LFS})
+    archive = workspace.archive(tree)
+    found = {member.name: (member.type, member.mode, member.linkname) for member in workspace.members(archive)}
     assert found == {
         "x-1/lfs": (tarfile.REGTYPE, 0o644, ""),
         "x-1/link": (tarfile.SYMTYPE, 0o777, "pkg/__init__.py"),
@@ -77,107 +77,107 @@ def test_a_tree_becomes_an_archive_with_nothing_of_git(house: House) -> None:
         "x-1/sub": (tarfile.DIRTYPE, 0o755, ""),
     }
     assert list(found) == sorted(found)
-    assert {(member.mtime, member.uid, member.uname) for member in house.members(archive)} == {(315532800, 0, "")}
+    assert {(member.mtime, member.uid, member.uname) for member in workspace.members(archive)} == {(315532800, 0, "")}
     assert (archive.submodules, archive.pointers) == (("sub",), ("lfs",))
-    assert not list((house.store.root / "tmp").iterdir())
+    assert not list((workspace.store.root / "tmp").iterdir())
 
 
-def test_equal_trees_give_equal_bytes(house: House) -> None:
+def test_equal_trees_give_equal_bytes(workspace: Workspace) -> None:
     """Whatever the commit says, and whatever .gitattributes asks of `git archive`."""
-    tree = house.bare.tree({**FILES, ".gitattributes": b"run export-ignore\npyproject.toml export-subst\n"})
-    one = house.archive(tree, house.bare.commit(tree, message="one"))
-    two = house.archive(tree, house.bare.commit(tree, message="two"))
+    tree = workspace.bare.tree({**FILES, ".gitattributes": b"run export-ignore\npyproject.toml export-subst\n"})
+    one = workspace.archive(tree, workspace.bare.commit(tree, message="one"))
+    two = workspace.archive(tree, workspace.bare.commit(tree, message="two"))
     assert one.digest == two.digest
-    assert "x-1/run" in {member.name for member in house.members(one)}
-    assert house.archive(house.bare.tree({**FILES, "more": b""})).digest != one.digest
+    assert "x-1/run" in {member.name for member in workspace.members(one)}
+    assert workspace.archive(workspace.bare.tree({**FILES, "more": b""})).digest != one.digest
 
 
-def test_what_was_fetched_once_needs_no_server(house: House) -> None:
-    tree = house.bare.tree(FILES)
-    commit = house.bare.commit(tree)
-    archive = house.archive(tree, commit)
-    asked = len(house.server.seen)
-    assert house.archive(tree, commit) == archive
-    assert len(house.server.seen) == asked
-    house.store.path(archive.digest).unlink()
-    assert house.archive(tree, commit) == archive
-    assert len(house.server.seen) > asked
+def test_what_was_fetched_once_needs_no_server(workspace: Workspace) -> None:
+    tree = workspace.bare.tree(FILES)
+    commit = workspace.bare.commit(tree)
+    archive = workspace.archive(tree, commit)
+    asked = len(workspace.server.seen)
+    assert workspace.archive(tree, commit) == archive
+    assert len(workspace.server.seen) == asked
+    workspace.store.path(archive.digest).unlink()
+    assert workspace.archive(tree, commit) == archive
+    assert len(workspace.server.seen) > asked
 
 
-def test_a_commit_that_no_branch_holds_is_fetched(house: House) -> None:
-    tree = house.bare.tree(FILES)
-    old = house.bare.commit(tree)
-    house.bare.commit(house.bare.tree({"other": b""}))
-    assert house.archive(tree, old)
+def test_a_commit_that_no_branch_holds_is_fetched(workspace: Workspace) -> None:
+    tree = workspace.bare.tree(FILES)
+    old = workspace.bare.commit(tree)
+    workspace.bare.commit(workspace.bare.tree({"other": b""}))
+    assert workspace.archive(tree, old)
 
 
-def test_nothing_of_the_users_git_takes_part(house: House) -> None:
+def test_nothing_of_the_users_git_takes_part(workspace: Workspace) -> None:
     """But where copies of repositories are: tests/unit/test_git_places.py."""
-    home = house.root / "home"
+    home = workspace.root / "home"
     home.mkdir()
     (home / ".gitconfig").write_text("[http]\n\tproxy = http://127.0.0.1:1\n[fetch]\n\tunpackLimit = nonsense\n")
-    house.env |= {"HOME": str(home), "GIT_DIR": "/nonexistent", "GIT_SSH_COMMAND": "false"}
-    assert house.archive(house.bare.tree(FILES))
+    workspace.env |= {"HOME": str(home), "GIT_DIR": "/nonexistent", "GIT_SSH_COMMAND": "false"}
+    assert workspace.archive(workspace.bare.tree(FILES))
 
 
 @pytest.mark.fault(
     "Network", "a git server has another tree, no such commit, no such repository", "refused: says which"
 )
-def test_what_is_not_there(house: House) -> None:
-    tree = house.bare.tree(FILES)
-    commit = house.bare.commit(tree)
+def test_what_is_not_there(workspace: Workspace) -> None:
+    tree = workspace.bare.tree(FILES)
+    commit = workspace.bare.commit(tree)
     with raises("fetch-git-tree-mismatch") as caught:
-        house.archive("2" * 40, commit)
+        workspace.archive("2" * 40, commit)
     assert tree in str(caught.value)
     with raises("fetch-git-no-commit"):
-        house.archive(tree, "1" * 40)
+        workspace.archive(tree, "1" * 40)
     with raises("fetch-no-repository"):
-        house.archive(tree, commit, f"{house.server.url}/y.git")
+        workspace.archive(tree, commit, f"{workspace.server.url}/y.git")
     with raises("fetch-unreachable") as caught:
-        house.archive(tree, commit, "http://127.0.0.1:1/x.git")
+        workspace.archive(tree, commit, "http://127.0.0.1:1/x.git")
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
-    assert not list((house.store.root / "tmp").iterdir())
+    assert not list((workspace.store.root / "tmp").iterdir())
 
 
 @pytest.mark.fault("Network", "a git server answers nonsense, or redirects in circles", "refused in a sentence")
 @pytest.mark.parametrize("code", [200, 302, 401, 500])
-def test_a_server_that_is_none(code: int, house: House) -> None:
+def test_a_server_that_is_none(code: int, workspace: Workspace) -> None:
     server = Server()
     try:
         server.behaviours = [status(code, Location="/x.git/info/refs")]
         with pytest.raises(FetchError):
-            house.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
     finally:
         server.close()
 
 
-def test_another_protocol_is_not_spoken(house: House) -> None:
+def test_another_protocol_is_not_spoken(workspace: Workspace) -> None:
     """Plain http leaves this machine nowhere, be it by a redirect."""
     server = Server()
     try:
         server.behaviours = [status(302, Location="file:///etc/passwd")]
         with pytest.raises(FetchError):
-            house.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
-        house.env["http_proxy"] = f"http://{server.host}"
+            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+        workspace.env["http_proxy"] = f"http://{server.host}"
         server.requests.clear()
         server.behaviours = [status(404)]
         with pytest.raises(FetchError) as caught:
-            house.archive("2" * 40, "1" * 40, "http://git.example.com/x.git")
+            workspace.archive("2" * 40, "1" * 40, "http://git.example.com/x.git")
         assert "transport 'http' not allowed" in str(caught.value)
     finally:
         server.close()
 
 
-def test_credentials_are_for_their_host_and_shown_nowhere(house: House) -> None:
+def test_credentials_are_for_their_host_and_shown_nowhere(workspace: Workspace) -> None:
     server = Server()
     try:
-        netrc = house.root / "netrc"
+        netrc = workspace.root / "netrc"
         netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
         netrc.chmod(0o600)
-        house.env["NETRC"] = str(netrc)
+        workspace.env["NETRC"] = str(netrc)
         server.behaviours = [status(403)]
         with pytest.raises(FetchError) as caught:
-            house.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
         assert {headers.get("Authorization") for _, headers in server.requests} == {"Basic bWU6czNjcmV0"}
         assert "s3cret" not in str(caught.value)
         assert "bWU6czNjcmV0" not in str(caught.value)
@@ -185,24 +185,24 @@ def test_credentials_are_for_their_host_and_shown_nowhere(house: House) -> None:
         server.close()
 
 
-def test_credentials_do_not_follow_a_redirect(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str | None] = []
-    answer = house.server.answer
+def test_credentials_do_not_follow_a_redirect(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers: list[str | None] = []
+    answer = workspace.server.answer
 
     def listening(handler: BaseHTTPRequestHandler) -> None:
-        told.append(handler.headers.get("Authorization"))
+        headers.append(handler.headers.get("Authorization"))
         answer(handler)
 
-    monkeypatch.setattr(house.server, "answer", listening)
+    monkeypatch.setattr(workspace.server, "answer", listening)
     server = Server()
     try:
-        server.behaviours = [status(302, Location=f"{house.url}/info/refs?service=git-upload-pack")]
+        server.behaviours = [status(302, Location=f"{workspace.url}/info/refs?service=git-upload-pack")]
         name, port = server.host.split(":")
-        house.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
+        workspace.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
         with raises("fetch-redirect-refused") as caught:
-            house.archive(house.bare.tree(FILES), url="https://git.example.com/x.git")
+            workspace.archive(workspace.bare.tree(FILES), url="https://git.example.com/x.git")
         assert "write the address that it leads to" in str(caught.value)
-        assert not told
+        assert not headers
         assert "Basic bWU6czNjcmV0" in {headers.get("Authorization") for _, headers in server.requests}
     finally:
         server.close()
@@ -237,32 +237,32 @@ def hostile(bare: Bare) -> dict[str, str]:
     "a commit's tree holds `..`, `.git`, links out of it, one path twice",
     "refused: names the commit and path",
 )
-def test_trees_that_are_no_checkout(house: House) -> None:
-    for tree, why in hostile(house.bare).items():
-        commit = house.bare.commit(tree, branch=None)
-        house.bare.git("update-ref", "refs/heads/main", commit)
+def test_trees_that_are_no_checkout(workspace: Workspace) -> None:
+    for tree, why in hostile(workspace.bare).items():
+        commit = workspace.bare.commit(tree, branch=None)
+        workspace.bare.git("update-ref", "refs/heads/main", commit)
         with pytest.raises(FetchError, match=why):
-            house.archive(tree, commit)
-    assert not list((house.store.root / "tmp").iterdir())
+            workspace.archive(tree, commit)
+    assert not list((workspace.store.root / "tmp").iterdir())
 
 
 @pytest.mark.fault("Wheels", "a tree of a few bytes names millions of files", "refused before memory or disk is full")
-def test_a_tree_that_is_a_bomb(house: House) -> None:
-    inside = house.bare.tree({"f": b"x"})
+def test_a_tree_that_is_a_bomb(workspace: Workspace) -> None:
+    inside = workspace.bare.tree({"f": b"x"})
     for _ in range(12):
-        inside = house.bare.raw_tree([("40000", b"%d" % number, inside) for number in range(10)])
+        inside = workspace.bare.raw_tree([("40000", b"%d" % number, inside) for number in range(10)])
     with raises("fetch-git-tree-invalid"):
-        house.archive(inside)
+        workspace.archive(inside)
 
 
-def test_paths_that_differ_in_case_alone_are_two(house: House) -> None:
-    archive = house.archive(house.bare.tree({"README": b"1", "readme": b"2"}))
-    assert [member.name for member in house.members(archive)] == ["x-1/README", "x-1/readme"]
+def test_paths_that_differ_in_case_alone_are_two(workspace: Workspace) -> None:
+    archive = workspace.archive(workspace.bare.tree({"README": b"1", "readme": b"2"}))
+    assert [member.name for member in workspace.members(archive)] == ["x-1/README", "x-1/readme"]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12), max_size=6), st.binary(max_size=30))
 def test_no_path_and_no_target_leads_out(names: list[str], target: bytes) -> None:
-    """Of whatever rows there are: what is taken stays below a folder, as a file system sees it."""
+    """For any rows: accepted paths stay below a folder, as a file system sees it."""
     rows = [f"100644 blob {'a' * 40} 1\t".encode() + name.encode() for name in names]
     try:
         entries = trees.checked(trees.listed(rows, "here"), "here")

@@ -152,7 +152,7 @@ def test_an_sdist_is_taken_as_it_is(store: Store, tmp_path: Path) -> None:
     assert git.pack(sdist, "x-1", store) == git.Archive(digest_of(b"bytes"), 5)
 
 
-def test_a_pointer_of_git_lfs_is_told(folder: Path, store: Store) -> None:
+def test_a_pointer_of_git_lfs_is_reported(folder: Path, store: Store) -> None:
     (folder / "weights").write_bytes(LFS)
     assert git.pack(folder, "x-1", store).pointers == ("weights",)
 
@@ -219,10 +219,10 @@ def test_another_machine_takes_what_the_store_has(folder: Path, store: Store) ->
 )
 def test_equal_files_give_equal_bytes(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     """In whatever order they were written; and each is there as it was."""
-    room = tmp_path_factory.mktemp("equal")
-    store, made = Store(room / "store"), set()
+    work_dir = tmp_path_factory.mktemp("equal")
+    store, made = Store(work_dir / "store"), set()
     for number, order in enumerate((sorted(files), sorted(files, reverse=True))):
-        folder = room / str(number)
+        folder = work_dir / str(number)
         folder.mkdir()
         for name in order:
             (folder / name).write_bytes(files[name])

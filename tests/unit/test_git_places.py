@@ -85,7 +85,7 @@ def test_gits_configuration_is_found_as_git_finds_it(tmp_path: Path) -> None:
     assert asked(**{f"GIT_CONFIG_{name}": value for name, value in variables.items()}) == ["https://v.test/NVIDIA/apex"]
 
 
-def test_what_names_no_place_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_setting_that_names_no_address_is_reported_by_its_name(tmp_path: Path) -> None:
     with raises("fetch-git-address-invalid"):
         asked(IMAGEGEN_GIT_MIRROR="srv/git")
     with raises("fetch-git-address-invalid"):

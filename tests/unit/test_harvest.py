@@ -294,7 +294,7 @@ def test_metadata_that_is_none_is_an_error_and_others_go_on(
     assert said in str(caught.value)
 
 
-def test_latin_1_where_nobody_reads_it_is_no_fault(index: Index, settings: Settings) -> None:
+def test_latin_1_in_an_unread_field_is_no_fault(index: Index, settings: Settings) -> None:
     filename = f"pack-1.0-{LINUX}.whl"
     index.beside(filename, metadata("pack", "1.0", "numpy", more="Author: J\u00fcrgen").decode().encode("latin-1"))
     index.page("pack", Offer(filename))

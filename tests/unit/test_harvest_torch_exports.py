@@ -34,13 +34,13 @@ def wheel(**members: bytes) -> bytes:
     """A wheel of torch with two libraries, and `members` of torch/lib, _ for every dot, instead of some."""
     libraries = {"libtorch_cuda.so": make_elf(exported=NAMES[:1]), "libtorch_cpu.so": make_elf(exported=NAMES[1:])}
     libraries |= {name.replace("__", "."): content for name, content in members.items()}
-    room = io.BytesIO()
-    with zipfile.ZipFile(room, "w", zipfile.ZIP_DEFLATED) as archive:
+    temporary = io.BytesIO()
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in libraries.items():
             archive.writestr(f"torch/lib/{name}", content)
         archive.writestr("torch/lib/libnote.txt", "no library")
         archive.writestr("torch/_C.so", make_elf(exported=["torch_of_python"]))
-    return room.getvalue()
+    return temporary.getvalue()
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ def test_on_the_command_line(
 
     asked = saved(tmp_path, wheel())
     assert run(asked, "--json") == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out) == {"release": "2.16.0", "path": str(path), "names": 3, "written": True}
-    assert told.err == f"torch 2.16.0: 3 names, added ({path})\n"
+    lines = capsys.readouterr()
+    assert json.loads(lines.out) == {"release": "2.16.0", "path": str(path), "names": 3, "written": True}
+    assert lines.err == f"torch 2.16.0: 3 names, added ({path})\n"
     assert run(asked) == 0
     assert capsys.readouterr().err == f"torch 2.16.0: 3 names, nothing new ({path})\n"
     assert run(asked, "torch") == 64

@@ -1,4 +1,4 @@
-"""Matrices and locks from strangers: files of every bad kind, and locks that a hand has changed."""
+"""Untrusted matrices and locks: malformed files of every kind, and edited locks."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_files_that_are_none(make_file: Callable[[Path], None], why: str, tmp_pa
     with pytest.raises(MatrixErrors, match=why) as caught:
         matrix.load([tmp_path])
     assert f"{tmp_path}/x.yaml" in str(caught.value)
-    with pytest.raises(LockError, match=why) as told:
+    with pytest.raises(LockError, match=why) as complaints:
         lock.read(tmp_path / "x.yaml")
-    assert f"{tmp_path}/x.yaml" in str(told.value)
+    assert f"{tmp_path}/x.yaml" in str(complaints.value)
 
 
 SECRET = "root:$6$salt$hash:1::::::"
@@ -182,10 +182,10 @@ def test_a_closed_directory_is_named(folder: str) -> None:
         ('images: {"\\e[2J": {}}\n', "images.\\x1b[2J: must match"),
     ],
 )
-def test_bad_yaml_is_told_with_its_place(text: str, expected: str, tmp_path: Path) -> None:
-    told = complaint(tmp_path, text)
-    assert expected in told
-    assert "\x1b" not in told
+def test_bad_yaml_is_reported_with_its_place(text: str, expected: str, tmp_path: Path) -> None:
+    complaints = complaint(tmp_path, text)
+    assert expected in complaints
+    assert "\x1b" not in complaints
 
 
 def test_a_byte_order_mark_and_windows_lines_do_no_harm(tmp_path: Path) -> None:
@@ -260,22 +260,22 @@ def test_what_the_matrix_decides_cannot_be_edited_in_a_lock(name: str) -> None:
     edit, named = EDITS[name]
     edited = loads(lock.dumps(edit(loads(TEXT))))  # as a file it is sound
     assert stale(edited, cell()) == ()
-    (told,) = contradictions(edited, cell())
-    assert named in told
+    (complaints,) = contradictions(edited, cell())
+    assert named in complaints
 
 
 def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     done = project.run("lock", "demo", "--json", env=env)
-    told = {
+    complaints = {
         "cell": "demo-cpu-py311",
         "path": "locks/demo-cpu-py311.toml",
         "changed": True,
         "digest": None,
         "builds": [],
     }
-    assert json.loads(done.stdout) == [told]
+    assert json.loads(done.stdout) == [complaints]
     good = lock.read(project.lock)
     lock.write(replace(python(good, path="/bin/evil"), env=(EnvVar("A", "b", "c"),)), project.lock)
     for arguments in (["build", "--output", "oci:x"], ["lock", "--check"]):

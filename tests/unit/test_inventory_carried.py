@@ -1,4 +1,4 @@
-"""What an audit knows of wheels travels, and an empty store need not fetch one of them."""
+"""Exported scans of wheels: an empty store that imports them need not fetch a wheel."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, 
     assert len(asked) == len(facts)
 
 
-def test_what_nobody_has_is_left_and_what_came_before_an_error_stays(
+def test_a_missing_scan_is_skipped_and_what_came_before_an_error_stays(
     lock: Lock, facts: dict[str, bytes], empty: Store
 ) -> None:
     one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)

@@ -1,4 +1,4 @@
-"""What is installed as dpkg has it, and the licences that copyright files name."""
+"""Installed Debian packages as dpkg lists them, and the licences that copyright files name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ License: GFDL-1.3
 """
 
 
-def test_what_dpkg_has_is_told_with_its_source(tmp_path: Path) -> None:
+def test_what_dpkg_has_is_reported_with_its_source(tmp_path: Path) -> None:
     root = {
         "var/lib/dpkg/status": STATUS,
         "usr/share/doc/libc6/copyright": COPYRIGHT.encode(),

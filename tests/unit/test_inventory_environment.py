@@ -1,4 +1,4 @@
-"""Which directories of modules a program uses, found in trees alone."""
+"""The directories of modules that a program uses, found in file trees without running it."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def layout_of(blobs: dict[str, bytes], *manifests: str) -> dict[str, bytes]:
 
 
 def classic_of(trees: list[Things], **settings: Any) -> Things:
-    """As Docker before 25 saves an image; a layer that comes twice is a link."""
+    """Write an image as Docker before 25 saves it; a repeated layer is a link."""
     tars = [as_tar(each) for each in trees]
     found: dict[str, bytes | To | None] = {f"{n}/layer.tar": data for n, data in enumerate(tars)}
     found["again/layer.tar"] = To("../0/layer.tar")
@@ -253,9 +253,9 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
     monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
     saved = as_tar(classic_of([BASE, stack], Env=ENV))
     monkeypatch.setattr(image, "exported", lambda *_: nullcontext(Export([saved], "amd64")))
-    (told,) = (each for each in check.audit(audited("demo:1", tmp_path)).findings if each.package == "demo 1.0")
-    assert (told.severity, told.id, told.path) == (Severity.WARNING, "unreadable", "demo/liblarge.so")
-    assert "lies in a part that was not kept" in told.evidence
+    (finding,) = (each for each in check.audit(audited("demo:1", tmp_path)).findings if each.package == "demo 1.0")
+    assert (finding.severity, finding.id, finding.path) == (Severity.WARNING, "unreadable", "demo/liblarge.so")
+    assert "lies in a part that was not kept" in finding.evidence
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_an_archive_of_something_else_is_refused(
 
 
 def settings_of(tmp_path: Path) -> Settings:
-    """Of a machine without an engine."""
+    """Return the settings of a machine without an engine."""
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)}
     return Settings.from_environment(env)
 

@@ -1,4 +1,4 @@
-"""Files of a directory, examined: what is told of each, and of those that cannot be read."""
+"""Scans of files in a directory, and of files that cannot be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imagegen.image.inventory.tree import Regular
 from tests.elf_samples import make_elf
 
 
-def test_each_file_is_told_for_itself(tmp_path: Path) -> None:
+def test_each_file_is_scanned_for_itself(tmp_path: Path) -> None:
     ptx = b".version 8.7\n.target sm_90a\n"
     contents = {"a.so": make_elf(undefined=["f"], exported=["g"]), "b.cubin": b"\x7fELF", "c.ptx": ptx, "d": b"text"}
     for name, data in contents.items():

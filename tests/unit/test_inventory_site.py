@@ -62,7 +62,7 @@ def test_distributions_are_what_their_records_say(tmp_path: Path) -> None:
     assert package.files["../../../bin/demo"].executable
 
 
-def test_files_of_nobody_are_packages_by_their_directory(tmp_path: Path) -> None:
+def test_unowned_files_are_packages_by_their_directory(tmp_path: Path) -> None:
     files = {
         **site_of(demo={"demo/a.py": b""}),
         "demo/left.so": MODULE,
@@ -149,7 +149,7 @@ def test_modules_for_another_python_do_not_hide_which_one_it_is(tmp_path: Path) 
 
 
 def test_the_system_is_that_of_the_root_around(tmp_path: Path) -> None:
-    """Of a mounted image, and of Debian's own Python in it."""
+    """For a mounted image, and for Debian's own Python in it."""
     program = make_elf(needed=["libc.so.6"], exported=["Py_Initialize"], interpreter="/lib64/ld.so")
     tree = {
         "etc/os-release": To("../usr/lib/os-release"),
@@ -216,7 +216,7 @@ _BASE, _OVER = b"the base's", b"of the one that lies over it"
         (b"Base[gpu]==1.0", (_OVER, _OVER), False),
         (b"base", (_BASE, _BASE), True),  # installed in the wrong order
         (b"base", (_OVER, _BASE), True),  # a part of each
-        (b"based", (_OVER, _OVER), True),  # nobody knows who was meant to win
+        (b"based", (_OVER, _OVER), True),  # the intended owner is not known
     ],
 )
 def test_what_lies_over_a_package_that_it_requires_is_no_clash(

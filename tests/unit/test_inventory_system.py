@@ -25,7 +25,7 @@ def library(name: str, **more: object) -> bytes:
 
 
 def systems(tmp_path: Path, tree: Things, interpreter: str | None = None, **environment: str) -> System:
-    """What is found on disk, after a look that the tar gives the same."""
+    """Return what is found on disk, and check that the tar gives the same."""
     found = system.from_directories(on_disk(tmp_path / "root", tree), environment=environment, interpreter=interpreter)
     assert system.of(layered(tmp_path, tree), environment=environment, interpreter=interpreter) == found
     return found

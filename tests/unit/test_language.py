@@ -1,4 +1,4 @@
-"""How names, docstrings and pages are worded: counts that may only fall.
+"""Counts of wording faults in names, docstrings and pages, which may only fall.
 
 A count above its budget fails; lower a budget when a change brings the count down.
 """

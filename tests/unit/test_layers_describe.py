@@ -53,7 +53,7 @@ def sample() -> Described:
     return Described(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, Packed(GZIP, {ONE: zipped}))
 
 
-def test_layers_of_another_codec_are_nobodys() -> None:
+def test_layers_of_another_codec_are_not_reused() -> None:
     said = sample()
     assert list(said.elsewhere) == list(said.packed) == [ONE]
     assert replace(said, codec="zstd 1.4").elsewhere == {}

@@ -19,7 +19,7 @@ from tests.unit.matrix_samples import SMALL, complaint, load
 SITE = "/opt/venv/lib/python3.11/site-packages"
 REFUSED = "refused: names the path and both packages"
 RULE = FileConflictRule("cv2-headless", "headless", ("full",), "*/site-packages/cv2/*", "b", "s", "2026-11-21")
-WINNERS = """\
+OVERRIDES = """\
 file_conflicts:
   cv2-headless:
     owner: headless
@@ -148,7 +148,7 @@ def test_a_rule_cannot_lose_files() -> None:
         losers(lock, {name: {f"{SITE}/cv2/x": name} for name in ("full", "headless")})
 
 
-def test_a_lock_says_whose_record_is_not_believed(tmp_path: Path) -> None:
+def test_a_lock_lists_the_record_exceptions(tmp_path: Path) -> None:
     wheel = f"{{file: x-1.0-py3-none-any.whl, sha256: '{'0' * 64}', because: b, source: s, date: '2026-11-21'}}"
     cell = load(tmp_path, SMALL, f"record_exceptions:\n  x: {wheel}\n").cells()[0]
     lock = replace(lock_of("x"), inputs=cell.inputs)
@@ -161,7 +161,7 @@ def test_a_lock_says_whose_record_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_lock_holds_the_overrides_that_it_needs(tmp_path: Path) -> None:
     assert file_conflicts_among([RULE], lock_of("headless", "other").wheels) == ()
-    cell = load(tmp_path, SMALL, WINNERS).cells()[0]
+    cell = load(tmp_path, SMALL, OVERRIDES).cells()[0]
     assert cell.file_conflicts == (RULE,)
     without = replace(lock_of("full"), inputs=cell.inputs)
     assert "file-conflict" not in lock_file.dumps(without)
@@ -180,7 +180,7 @@ def test_a_lock_holds_the_overrides_that_it_needs(tmp_path: Path) -> None:
     ("before", "after"),
     [('"headless"', '"absent"'), ('over = ["full"]', 'over = ["absent"]'), ('"*/site', '"site'), ('"cv2-', '"../')],
 )
-def test_an_override_written_by_hand_is_checked(before: str, after: str) -> None:
+def test_an_edited_override_is_checked(before: str, after: str) -> None:
     lock = lock_of(
         "full", "headless", file_conflicts=(FileConflict("cv2-headless", "headless", ("full",), RULE.paths, "b"),)
     )
@@ -202,9 +202,9 @@ def test_an_override_written_by_hand_is_checked(before: str, after: str) -> None
     ],
 )
 def test_a_faulty_rule_is_refused_with_its_line(tmp_path: Path, before: str, after: str, said: str) -> None:
-    told = complaint(tmp_path, SMALL, WINNERS.replace(before, after))
-    assert said in told
-    assert "1.yaml:" in told
+    complaints = complaint(tmp_path, SMALL, OVERRIDES.replace(before, after))
+    assert said in complaints
+    assert "1.yaml:" in complaints
 
 
 def test_an_override_may_apply_to_some_releases_only() -> None:

@@ -1,4 +1,4 @@
-"""Layers that a registry has and somebody vouches for: taken as they are, and nothing is fetched or made for them."""
+"""Attested layers that a registry has: used as they are, and nothing is fetched or built for them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Source:
         store.write(self._source.read(digest))
 
 
-def nobody(*_: Any) -> Any:
+def no_signer(*_: Any) -> Any:
     raise AssertionError("nothing of the sort is needed")
 
 
@@ -124,8 +124,8 @@ def test_an_image_whose_layers_are_all_elsewhere_needs_nothing(
     lock = replace(lock_of(*wheels), record=assembling.record_of(published))
     elsewhere = attested(lock, published, store, empty)
     for name in ("build", "rootfs"):
-        monkeypatch.setattr(assembling.base, name, nobody)
-    monkeypatch.setattr(assembling, "fetch_each", nobody)
+        monkeypatch.setattr(assembling.base, name, no_signer)
+    monkeypatch.setattr(assembling, "fetch_each", no_signer)
     sources = resolve_layers(lock, empty, elsewhere)
     assert LayerStack(sources).bottom() == [], "no engine can have from this store what is not in it"
     built = build(lock, empty, settings, elsewhere)
@@ -200,7 +200,7 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
     for layer in published.layers:
         store.path(layer.digest).unlink()
     for name in ("build", "rootfs"):
-        monkeypatch.setattr(assembling.base, name, nobody)
+        monkeypatch.setattr(assembling.base, name, no_signer)
     assert build(lock, store, settings, RemoteLayers(None, previously_built_layers(lock, store))) == published
     assert assembling.built_digest(lock, store) == published.digest
 
@@ -215,7 +215,7 @@ def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
     return replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
 
 
-def test_the_layers_of_a_registrys_image_are_vouched_for_once_they_were_seen(
+def test_the_layers_of_a_registrys_image_are_attested_once_they_were_seen(
     store: Store, wheels: tuple[LockedWheel, ...]
 ) -> None:
     lock = on_a_registrys_image(*wheels)

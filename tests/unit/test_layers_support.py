@@ -117,10 +117,10 @@ def test_the_config_starts_with_the_entrypoint_and_the_labels_have_the_floor() -
 
 
 def test_the_labels_name_the_main_versions_and_the_title_is_fit_for_a_tag() -> None:
-    told = labels(CUDA)
-    assert told["org.opencontainers.image.version"] == "torch2.13.0-cu130-py311"
-    assert told["dev.imagegen.version.torch"] == "2.13.0+cpu"
-    assert not [name for name in told if name.endswith(("base.name", "base.digest"))]  # of Debian's packages
+    found = labels(CUDA)
+    assert found["org.opencontainers.image.version"] == "torch2.13.0-cu130-py311"
+    assert found["dev.imagegen.version.torch"] == "2.13.0+cpu"
+    assert not [name for name in found if name.endswith(("base.name", "base.digest"))]  # of Debian's packages
 
 
 def test_a_lock_may_choose_another_home() -> None:
@@ -175,7 +175,7 @@ def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
     assert support.links(CUDA) == dict(support.LINKS)
 
 
-def test_a_commit_is_told_from_the_release_of_its_version() -> None:
+def test_a_commit_is_distinguished_from_the_release_of_its_version() -> None:
     """PyPI's mbridge 0.15.1 breaks on megatron-core 0.18; commit 641a5a0, which says 0.15.1 too, does not."""
     (rule,) = (rule for rule in matrix.load([shipped("matrices")]).rules if rule.id == "mbridge-megatron-core")
     wheel = LOCK.wheels[0]

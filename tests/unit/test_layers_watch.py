@@ -1,4 +1,4 @@
-"""What an audit needs of wheels is seen while they become layers, whose bytes do not change by it."""
+"""Wheels are scanned for the audit while they become layers, whose bytes do not change by it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_files_that_no_layer_holds_are_seen_too(
 def test_a_large_file_made_in_another_way_is_read_twice(
     store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the copy leaves out, as if it were machine code, holds the tables that a loader reads."""
+    """The tables that a loader reads lie where the copy leaves bytes out as machine code."""
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda *_: [sparse.Part(64, 500, searched=False)])
     lock, wheel = demo(store, tmp_path)

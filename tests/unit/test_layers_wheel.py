@@ -239,7 +239,7 @@ def test_longer_hashes_and_hex_are_verified(tmp_path: Path, algorithm: str, enco
 
 
 @pytest.mark.fault("Wheels", "RECORD that lies, as a sourced rule says of this wheel", "kept: RECORD is written anew")
-def test_a_rule_may_say_that_a_record_is_not_to_be_believed(tmp_path: Path) -> None:
+def test_a_rule_may_say_that_a_record_is_wrong(tmp_path: Path) -> None:
     record = "demo/__init__.py,sha256=AAAA,7\n"
     path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, record=record)
     with pytest.raises(WheelError, match=r"`record_exceptions:` in the matrix"):

@@ -243,7 +243,7 @@ def test_the_key_changes_with_each_part_and_with_nothing_else() -> None:
         assert change(PLAIN).builds[0].key == WITH.builds[0].key, what
 
 
-def test_what_compiles_is_told_by_name_and_version() -> None:
+def test_what_compiles_is_reported_by_name_and_version() -> None:
     there = ("g++", "g++-12", "gcc-12-base", "libc6", "libc6-dev", "libgcc-12-dev", "libpython3.11-dev", "python3.11")
     base = replace(BASE, debs=tuple(deb(name) for name in there))
     version = "1:2.3+dfsg-4~deb12u1"

@@ -1,4 +1,4 @@
-"""What a cell needs of a component, from its lock or from what the matrix pins, and in which version."""
+"""The requirements of a cell on a component's wheel, from its lock or from the matrix, and in which version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loaded() -> matrix.Matrix:
     return matrix.load([shipped("matrices"), shipped("wheels")])
 
 
-def test_the_lock_tells_the_torch_and_the_builds_key(loaded: matrix.Matrix) -> None:
+def test_the_lock_has_the_torch_and_the_builds_key(loaded: matrix.Matrix) -> None:
     (cell,) = loaded.select("blackwell-vllm-cu130-py311-flash-attn")
     component, recipe = loaded.components["flash-attn"], loaded.recipes["flash-attn"]
     bare = candidates.need_of(component, "2.8.3", cell, None, recipe)
@@ -65,8 +65,10 @@ def test_every_kind_of_source_has_a_name(loaded: matrix.Matrix) -> None:
     component, recipe = loaded.components["flash-attn"], loaded.recipes["flash-attn"]
     commit = Commit("https://example.org/x", "a" * 40, "b" * 40, None, ())
     kinds = {"1": commit, "2": LocalSource(shipped("wheels"))}
-    told = [candidates.need_of(component, each, cell, None, replace(recipe, releases=kinds)).source for each in "123"]
-    assert told == ["https://example.org/x at aaaaaaaaaaaa", str(shipped("wheels")), None]
+    sources = [
+        candidates.need_of(component, each, cell, None, replace(recipe, releases=kinds)).source for each in "123"
+    ]
+    assert sources == ["https://example.org/x at aaaaaaaaaaaa", str(shipped("wheels")), None]
 
 
 def test_the_version_is_the_newest_known_that_is_asked_for(loaded: matrix.Matrix) -> None:
@@ -86,7 +88,7 @@ def test_the_version_is_the_newest_known_that_is_asked_for(loaded: matrix.Matrix
     assert "2.7.4.post1" in str(raised.value)
 
 
-def test_a_torch_that_nobody_pins_needs_a_lock(loaded: matrix.Matrix) -> None:
+def test_an_unpinned_torch_needs_a_lock(loaded: matrix.Matrix) -> None:
     (cell,) = loaded.select("blackwell-vllm")
     free = tuple(replace(each, specifier="") if each.component.name == "torch" else each for each in cell.requirements)
     component = loaded.components["flash-attn"]

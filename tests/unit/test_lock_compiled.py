@@ -31,7 +31,7 @@ from imagegen.wheels.resolve.choosing import wheel_of
 from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.support.errors import raises
 from tests.unit.test_lock_builds import wheel
-from tests.unit.test_lock_make import House
+from tests.unit.test_lock_make import Workspace
 
 FAST = Component("fast", "fast", "", (), compiled=True)
 SHA = "d" * 64
@@ -56,16 +56,16 @@ ADDRESS = "https://github.com/x/fast/releases/download/v1/fast-1.10%2Bcu130-cp31
 GPUS = {name: Gpu(f"sm_{name}", capability, "", ()) for name, capability in (("90", "9.0"), ("103", "10.3"))}
 
 
-class Works(House):
-    """As House, with a toolkit, a compiler, and the component fast."""
+class Works(Workspace):
+    """A Workspace with a toolkit, a compiler, and the component fast."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.root = root
-        self.shelf.wheel("torch", "2.13.0")
-        self.shelf.wheel("einops", "0.8")
-        self.shelf.wheel("nvidia-cuda-nvcc", "13.0.88")
-        self.shelf.wheel("backend", "1.0")
+        self.index.wheel("torch", "2.13.0")
+        self.index.wheel("einops", "0.8")
+        self.index.wheel("nvidia-cuda-nvcc", "13.0.88")
+        self.index.wheel("backend", "1.0")
         debs = tuple(Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in TOOLS)
         self.first = replace(self.first, base=replace(self.first.base, debs=(debs[0], *self.first.base.debs, debs[1])))
         nvcc = Requirement(Component("nvcc", "nvidia-cuda-nvcc", "", ()), "", "it compiles", "pypi")
@@ -239,7 +239,7 @@ def compiled(**more: object) -> Compiled:
     return Compiled(ASKS, replace(RECIPE, **more).of("1.10"), "1.10")  # type: ignore[arg-type]
 
 
-def test_names_that_gpus_share_are_told_once(works: Works) -> None:
+def test_names_that_gpus_share_are_reported_once(works: Works) -> None:
     gpus = (GPUS["90"], Gpu("sm_100", "10.0", "", ()), GPUS["103"])
     assert environment(compiled(), replace(works.cell, gpus=gpus))["FAST_ARCHS"] == "90a;100"
     assert environment(compiled(architectures=None), works.cell) == {"FORCE": "TRUE"}
@@ -274,7 +274,7 @@ STACK = {"nvidia-cuda-nvcc": "12.8.93", "torch": "2.9.0+cu128"}
         (STACK, TOOLS, {"10.3": "10.3", "9.0": "9.0"}, "CUDA knows 10.3 from 12.9 on"),
     ],
 )
-def test_tools_that_will_not_do_are_told_before_time_is_spent(
+def test_unsuitable_tools_are_reported_before_a_build(
     versions: Mapping[str, str], debs: tuple[str, ...], names: Mapping[str, str], why: str, works: Works
 ) -> None:
     each = compiled(architectures=Architectures("A", ";", names or {"10.3": "100", "9.0": "90"}))
@@ -325,7 +325,7 @@ def image(name: str, *env: str) -> LockedBase:
         (image("docker.io/own/training:7"), False),
     ],
 )
-def test_a_base_of_a_registry_is_the_toolkit_as_far_as_it_tells(base: LockedBase, refused: bool, works: Works) -> None:
+def test_a_base_of_a_registry_is_the_toolkit_that_it_states(base: LockedBase, refused: bool, works: Works) -> None:
     def check() -> None:
         require_tools(compiled(), works.cell, base, base.debs, [wheel("torch", "2.9.0+cu128")], [])
 
@@ -337,8 +337,8 @@ def test_a_base_of_a_registry_is_the_toolkit_as_far_as_it_tells(base: LockedBase
 
 
 def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> None:
-    works.shelf.sdist("fast", "1.10", {"setup.py": "x"})
-    sdist = works.shelf.root / "fast" / "fast-1.10.tar.gz"
+    works.index.sdist("fast", "1.10", {"setup.py": "x"})
+    sdist = works.index.root / "fast" / "fast-1.10.tar.gz"
     digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
     patch = works.root / "arch.patch"
     patch.write_text("--- a\n+++ b\n")
@@ -361,7 +361,7 @@ def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> Non
 
 
 def test_each_component_brings_what_it_requires_itself(works: Works) -> None:
-    works.shelf.wheel("onnx", "1.0")
+    works.index.wheel("onnx", "1.0")
     other = Component("slow", "slow", "", (), compiled=True)
     recipe = replace(RECIPE, component="slow", requires=("onnx",), build_requires=())
     requirements = (*works.cell.requirements, Requirement(other, "==1.0", "it is slow", "pypi"))
@@ -417,7 +417,7 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
         fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
 
 
-def test_a_directory_that_is_not_there_is_told_with_the_line_that_names_it(works: Works) -> None:
+def test_a_directory_that_is_not_there_is_reported_with_the_line_that_names_it(works: Works) -> None:
     source = LocalSource(works.root / "project" / ".." / "fast", Location("wheels/r.yaml", 5, 15))
     works.recipe(replace(RECIPE, releases={"1.10": source}))
     with pytest.raises(FetchError) as caught:
@@ -427,13 +427,13 @@ def test_a_directory_that_is_not_there_is_told_with_the_line_that_names_it(works
 
 
 def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) -> None:
-    works.shelf.sdist("fast", "1.0", {"setup.py": ""})
+    works.index.sdist("fast", "1.0", {"setup.py": ""})
     works.cell = replace(works.cell, recipes={})
     with raises("lock-no-recipe"):
         works.make()
 
 
-def test_a_compiled_component_that_nobody_knows_is_no_conflict_of_requirements(works: Works) -> None:
+def test_an_unknown_compiled_component_is_no_conflict_of_requirements(works: Works) -> None:
     works.cell = replace(works.cell, recipes={})
     with raises("lock-no-recipe") as caught:
         works.make()

@@ -185,7 +185,7 @@ def test_hostile_values_are_refused_with_file_and_line(old: str, new: str, line_
         assert int(re.search(r"locks/x\.toml:(\d+): ", message)[1]) in numbers  # type: ignore[index]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     text = dumps(LOCK).replace('codec = "', 'codex = "').replace('kind = "debian"', "kind = 7")
     with pytest.raises(LockErrors, match="3 errors found"):
         loads(text)

@@ -20,15 +20,15 @@ from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requir
 from tests.gitserver import Bare, GitServer
 from tests.registry import StandIn
 from tests.support.errors import raises
-from tests.unit.test_lock_make import LATER, House
+from tests.unit.test_lock_make import LATER, Workspace
 from tests.wheels import make_wheel
 
 DEAD = "http://127.0.0.1:1"
 METADATA = Sdist("0.15.1", ("torch",), ("backend==1.0",))
 
 
-class Wider(House):
-    """As House, with a base from a registry and the component mbridge from git."""
+class Wider(Workspace):
+    """A Workspace with a base from a registry and the component mbridge from git."""
 
     def __init__(self, root: Path, registry: StandIn, server: GitServer) -> None:
         super().__init__(root)
@@ -36,7 +36,7 @@ class Wider(House):
         self.env["PATH"] = os.environ["PATH"]
         self.env["IMAGEGEN_REGISTRY_DOCKER_IO"] = registry.host
         self.bare = Bare(root / "mbridge.git")
-        self.shelf.wheel("backend", "1.0")
+        self.index.wheel("backend", "1.0")
         self.built: list[list[str]] = []
         registry.push("library/cuda:13", [b"layer"], Env=["PATH=/cuda/bin:/usr/bin"], Entrypoint=["/hello"])
         image = "docker.io/library/cuda:13"
@@ -58,17 +58,17 @@ class Wider(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
     registry, server = StandIn(), GitServer(tmp_path)
-    house = Wider(tmp_path, registry, server)
+    workspace = Wider(tmp_path, registry, server)
     made: dict[str, bytes] = {}
 
-    class Hands:
-        """What a build gives depends on the archive alone, as in the real sandbox."""
+    class StandInSandbox:
+        """A sandbox whose result depends on the archive alone, as the real one's does."""
 
         def __init__(self, rootfs: Path, *, read_only: dict[str, Path], memory: int) -> None:
             self.files = read_only
-            house.built.append(sorted(read_only))
+            workspace.built.append(sorted(read_only))
 
         def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
             source = next(path for name, path in self.files.items() if name.endswith(".tar"))
@@ -79,9 +79,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider]:
                 ).read_bytes()
             return f"{name}\n".encode() + made[source.name]
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", Hands)
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
     monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
-    yield house
+    yield workspace
     registry.close()
     server.close()
 
@@ -91,63 +91,63 @@ def source_of(lock: Lock) -> LockedGit | None:
     return wheel.sdist.git if wheel.sdist else None
 
 
-def test_base_and_commit_are_locked_by_hash(house: Wider) -> None:
-    lock = house.lock()
+def test_base_and_commit_are_locked_by_hash(workspace: Wider) -> None:
+    lock = workspace.lock()
     assert lock.base.content
     assert lock.base.content.config.env == ("PATH=/cuda/bin:/usr/bin",)
-    asked = house.cell.requirements[0].git
+    asked = workspace.cell.requirements[0].git
     assert asked
     assert source_of(lock) == LockedGit("fixed", asked.url, asked.commit, asked.tree)
     assert {wheel.name: wheel.version for wheel in lock.wheels} == {
         "mbridge": "0.15.1", "peft": "1.0", "torch": "2.13.0+cpu"
     }  # fmt: skip
-    assert house.built == [["/backend-1.0-py3-none-any.whl", "/mbridge-0.15.1.tar", "/tomllib"]] * 2
-    write(lock, house.root / "lock.toml")
-    assert read(house.root / "lock.toml") == lock
-    assert stale(lock, house.cell) == ()
-    assert contradictions(lock, house.cell) == ()
+    assert workspace.built == [["/backend-1.0-py3-none-any.whl", "/mbridge-0.15.1.tar", "/tomllib"]] * 2
+    write(lock, workspace.root / "lock.toml")
+    assert read(workspace.root / "lock.toml") == lock
+    assert stale(lock, workspace.cell) == ()
+    assert contradictions(lock, workspace.cell) == ()
     assert lock.base.content.layers[0].digest in contents(lock)
-    assert house.lock(lock) is lock
-    assert str(house.registry.host) not in dumps(lock)
+    assert workspace.lock(lock) is lock
+    assert str(workspace.registry.host) not in dumps(lock)
 
 
-def test_commits_of_one_version_are_told_apart(house: Wider) -> None:
-    one = house.lock()
-    house.choose(house.bare.tree({"pyproject.toml": b"a = 2"}))
-    assert contradictions(one, house.cell) == ("wheel mbridge",)
-    two = house.lock(one)
+def test_commits_of_one_version_are_distinguished(workspace: Wider) -> None:
+    one = workspace.lock()
+    workspace.choose(workspace.bare.tree({"pyproject.toml": b"a = 2"}))
+    assert contradictions(one, workspace.cell) == ("wheel mbridge",)
+    two = workspace.lock(one)
     assert source_of(one) != source_of(two)
     assert {wheel.name: wheel.version for wheel in one.wheels} == {wheel.name: wheel.version for wheel in two.wheels}
     assert len({next(each.file.sha256 for each in lock.wheels if each.name == "mbridge") for lock in (one, two)}) == 2
 
 
-def test_another_machine_makes_the_same_wheel_from_the_lock(house: Wider) -> None:
-    lock = house.lock()
+def test_another_machine_makes_the_same_wheel_from_the_lock(workspace: Wider) -> None:
+    lock = workspace.lock()
     lock = replace(lock, wheels=tuple(wheel for wheel in lock.wheels if wheel.name == "mbridge"))
-    settings = Settings.from_environment(house.env)
+    settings = Settings.from_environment(workspace.env)
     (wheel,) = lock.wheels
     assert wheel.sdist
     for file in (wheel.file, wheel.sdist.file):
-        house.store.path(file.digest).unlink()
-    fetch(lock, house.store, settings, Quiet())
-    assert house.store.intact(wheel.file.digest, wheel.file.size)
+        workspace.store.path(file.digest).unlink()
+    fetch(lock, workspace.store, settings, Quiet())
+    assert workspace.store.intact(wheel.file.digest, wheel.file.size)
     for file in (wheel.file, wheel.sdist.file):
-        house.store.path(file.digest).unlink()
-    house.server.close()
+        workspace.store.path(file.digest).unlink()
+    workspace.server.close()
     with raises("fetch-files-missing") as caught:
-        fetch(lock, house.store, settings, Quiet())
+        fetch(lock, workspace.store, settings, Quiet())
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
 
 
-def test_an_archive_that_the_lock_does_not_name_is_no_source(house: Wider) -> None:
-    lock = house.lock()
+def test_an_archive_that_the_lock_does_not_name_is_no_source(workspace: Wider) -> None:
+    lock = workspace.lock()
     (wheel,) = (wheel for wheel in lock.wheels if wheel.name == "mbridge")
     assert wheel.sdist
     forged = replace(wheel.sdist, file=replace(wheel.sdist.file, sha256="0" * 64))
-    house.store.path(wheel.file.digest).unlink()
-    settings = Settings.from_environment(house.env)
+    workspace.store.path(wheel.file.digest).unlink()
+    settings = Settings.from_environment(workspace.env)
     with raises("not-reproducible-archive"):
-        fetch(replace(lock, wheels=(replace(wheel, sdist=forged),)), house.store, settings, Quiet())
+        fetch(replace(lock, wheels=(replace(wheel, sdist=forged),)), workspace.store, settings, Quiet())
 
 
 @pytest.mark.fault(
@@ -155,11 +155,11 @@ def test_an_archive_that_the_lock_does_not_name_is_no_source(house: Wider) -> No
     "a cell's registry, index and git server are all out of reach",
     "one error names all three, with variables",
 )
-def test_all_that_cannot_be_reached_is_told_at_once(house: Wider) -> None:
-    house.env |= {"IMAGEGEN_REGISTRY_DOCKER_IO": DEAD, "IMAGEGEN_INDEX_PYTORCH_CPU": DEAD}
-    house.choose(house.bare.tree({"a": b""}), url=f"{DEAD}/mbridge.git")
+def test_all_that_cannot_be_reached_is_reported_at_once(workspace: Wider) -> None:
+    workspace.env |= {"IMAGEGEN_REGISTRY_DOCKER_IO": DEAD, "IMAGEGEN_INDEX_PYTORCH_CPU": DEAD}
+    workspace.choose(workspace.bare.tree({"a": b""}), url=f"{DEAD}/mbridge.git")
     with pytest.raises(LockError, match="3 errors found") as caught:
-        house.lock()
+        workspace.lock()
     text = str(caught.value)
     assert "image docker.io/library/cuda:13 cannot be reached" in text
     assert "index pytorch-cpu cannot be reached" in text
@@ -169,34 +169,34 @@ def test_all_that_cannot_be_reached_is_told_at_once(house: Wider) -> None:
     assert "IMAGEGEN_GIT_127_0_0_1" in text
 
 
-def test_one_fault_is_told_as_itself(house: Wider) -> None:
-    house.choose(house.bare.tree({"a": b""}), tell="3" * 40)
+def test_one_fault_is_reported_as_itself(workspace: Wider) -> None:
+    workspace.choose(workspace.bare.tree({"a": b""}), tell="3" * 40)
     with raises("fetch-git-tree-mismatch"):
-        house.lock()
+        workspace.lock()
 
 
 @pytest.mark.parametrize("how", ["commit", "sdist"])
-def test_what_must_be_compiled_is_told_by_name(how: str, house: Wider) -> None:
+def test_what_must_be_compiled_is_reported_by_name(how: str, workspace: Wider) -> None:
     if how == "commit":
-        house.choose(house.bare.tree({"setup.py": b""}), compiled=True)
+        workspace.choose(workspace.bare.tree({"setup.py": b""}), compiled=True)
     else:
-        (mine, *others) = house.cell.requirements
+        (mine, *others) = workspace.cell.requirements
         component = replace(mine.component, compiled=True)
-        house.shelf.sdist("mbridge", "0.15.1", {"setup.py": ""})
-        house.shelf.wheel("mbridge", "0.15.1", tag="cp39-cp39-manylinux_2_28_x86_64")
-        house.shelf.wheel("mbridge", "0.14")
-        house.cell = replace(house.cell, requirements=(replace(mine, component=component, git=None), *others))
+        workspace.index.sdist("mbridge", "0.15.1", {"setup.py": ""})
+        workspace.index.wheel("mbridge", "0.15.1", tag="cp39-cp39-manylinux_2_28_x86_64")
+        workspace.index.wheel("mbridge", "0.14")
+        workspace.cell = replace(workspace.cell, requirements=(replace(mine, component=component, git=None), *others))
     with raises("lock-no-recipe"):
-        house.lock()
-    assert not house.built
+        workspace.lock()
+    assert not workspace.built
 
 
-def test_a_compiled_component_with_a_wheel_is_taken(house: Wider) -> None:
-    (mine, *others) = house.cell.requirements
+def test_a_compiled_component_with_a_wheel_is_taken(workspace: Wider) -> None:
+    (mine, *others) = workspace.cell.requirements
     component = replace(mine.component, compiled=True)
-    house.shelf.wheel("mbridge", "0.15.1", tag="cp311-cp311-manylinux_2_28_x86_64")
-    house.cell = replace(house.cell, requirements=(replace(mine, component=component, git=None), *others))
-    assert source_of(house.lock()) is None
+    workspace.index.wheel("mbridge", "0.15.1", tag="cp311-cp311-manylinux_2_28_x86_64")
+    workspace.cell = replace(workspace.cell, requirements=(replace(mine, component=component, git=None), *others))
+    assert source_of(workspace.lock()) is None
 
 
 def edits(text: str) -> dict[str, str]:
@@ -219,18 +219,18 @@ def edits(text: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_edited_locks_are_refused(house: Wider) -> None:
-    text = dumps(house.lock())
+def test_edited_locks_are_refused(workspace: Wider) -> None:
+    text = dumps(workspace.lock())
     for name, edited in edits(text).items():
         assert edited != text, name
         with pytest.raises(ImagegenError):
             loads(edited)
 
 
-def test_the_first_lock_was_of_another_kind(house: Wider) -> None:
-    assert house.first.base.kind == "debian"
-    assert house.first.as_of == LATER
-    assert "base.kind" in contradictions(house.first, house.cell)
+def test_the_first_lock_was_of_another_kind(workspace: Wider) -> None:
+    assert workspace.first.base.kind == "debian"
+    assert workspace.first.as_of == LATER
+    assert "base.kind" in contradictions(workspace.first, workspace.cell)
 
 
 def test_an_index_with_a_dot_in_its_name_has_a_variable() -> None:

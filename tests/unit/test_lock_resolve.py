@@ -82,7 +82,7 @@ class PackageIndex:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> PackageIndex:
+def index(tmp_path: Path) -> PackageIndex:
     return PackageIndex(tmp_path / "default")
 
 
@@ -91,20 +91,20 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
 
 
-def ask(settings: Settings, shelf: PackageIndex, *requirements: str, **more: object) -> dict[str, str]:
-    question = Question(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": shelf.site})
+def ask(settings: Settings, index: PackageIndex, *requirements: str, **more: object) -> dict[str, str]:
+    question = Question(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
     return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
 
 
-def test_an_override_replaces_what_packages_require(settings: Settings, shelf: PackageIndex) -> None:
+def test_an_override_replaces_what_packages_require(settings: Settings, index: PackageIndex) -> None:
     for version in ("5.0", "6.0"):
-        shelf.wheel("proto", version)
-    shelf.wheel("old", "1.0", "proto<6", "gone")
-    shelf.wheel("new", "1.0", "proto>=6")
+        index.wheel("proto", version)
+    index.wheel("old", "1.0", "proto<6", "gone")
+    index.wheel("new", "1.0", "proto>=6")
     with pytest.raises(LockError):
-        ask(settings, shelf, "old", "new")
+        ask(settings, index, "old", "new")
     overrides = ("proto>=6,<7", 'gone; python_version < "0"')
-    assert ask(settings, shelf, "old", "new", overrides=overrides) == {"new": "1.0", "old": "1.0", "proto": "6.0"}
+    assert ask(settings, index, "old", "new", overrides=overrides) == {"new": "1.0", "old": "1.0", "proto": "6.0"}
 
 
 CANARY = "open({canary!r}, 'w').write('ran')\n"
@@ -120,23 +120,23 @@ TRAPS = {
 
 
 @pytest.mark.parametrize("kind", TRAPS)
-def test_no_code_of_a_package_runs(kind: str, shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
+def test_no_code_of_a_package_runs(kind: str, index: PackageIndex, settings: Settings, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
-    shelf.sdist(
+    index.sdist(
         "trap", "1.0", {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS[kind].items()}
     )
-    shelf.wheel("user", "1.0", "trap")
+    index.wheel("user", "1.0", "trap")
     with raises("lock-sdist-metadata") as caught:
-        ask(settings, shelf, "user")
+        ask(settings, index, "user")
     assert "sdist:" in str(caught.value)
     assert not canary.exists()
 
 
-def test_the_trap_is_one(shelf: PackageIndex, tmp_path: Path) -> None:
+def test_the_trap_is_one(index: PackageIndex, tmp_path: Path) -> None:
     """With an ordinary interpreter the in-tree backend above does run."""
     canary = tmp_path / "canary"
     files = {path: text.replace("{canary!r}", repr(str(canary))) for path, text in TRAPS["in-tree backend"].items()}
-    shelf.sdist("trap", "1.0", files)
+    index.sdist("trap", "1.0", files)
     command = [
         uv.find_uv_bin(),
         "pip",
@@ -148,7 +148,7 @@ def test_the_trap_is_one(shelf: PackageIndex, tmp_path: Path) -> None:
         sys.executable,
     ]
     env = {"HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_PYTHON_DOWNLOADS": "never"}
-    command += ["--default-index", shelf.root.as_uri()]
+    command += ["--default-index", index.root.as_uri()]
     subprocess.run(command, input=b"trap", env=env, capture_output=True, check=False)
     assert canary.exists()
 
@@ -158,70 +158,70 @@ def test_the_guard_refuses_everything_but_the_question() -> None:
         assert guard.main("/somewhere", arguments) == 1
 
 
-def test_declared_metadata_stands_in_for_building(shelf: PackageIndex, settings: Settings) -> None:
-    shelf.sdist("runtime", "4.9.3", {"setup.py": "raise SystemExit"})
-    shelf.wheel("hydra", "1.0")
-    shelf.wheel("hydra", "1.3", "runtime==4.9.*")
-    shelf.wheel("helper", "2.0")
+def test_declared_metadata_stands_in_for_building(index: PackageIndex, settings: Settings) -> None:
+    index.sdist("runtime", "4.9.3", {"setup.py": "raise SystemExit"})
+    index.wheel("hydra", "1.0")
+    index.wheel("hydra", "1.3", "runtime==4.9.*")
+    index.wheel("helper", "2.0")
     declared = Component("runtime", "runtime", "", (), Sdist("4.9.3", ("helper",), ("setuptools==80",)))
-    assert ask(settings, shelf, "hydra", sdists=(declared,)) == {"hydra": "1.3", "runtime": "4.9.3", "helper": "2.0"}
+    assert ask(settings, index, "hydra", sdists=(declared,)) == {"hydra": "1.3", "runtime": "4.9.3", "helper": "2.0"}
 
 
-def test_a_routed_package_comes_from_its_index_alone(shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
+def test_a_routed_package_comes_from_its_index_alone(index: PackageIndex, settings: Settings, tmp_path: Path) -> None:
     special = PackageIndex(tmp_path / "special")
     special.wheel("torch", "2.13.0+cpu")
     special.wheel("helper", "9.0")
-    shelf.wheel("torch", "2.14.0", "helper")
-    shelf.wheel("helper", "1.0")
-    shelf.wheel("peft", "1.0", "torch", "helper")
-    sites = {"pypi": shelf.site, "pytorch-cpu": special.site}
-    found = ask(settings, shelf, "torch", "peft", routes={"torch": "pytorch-cpu"}, sites=sites)
+    index.wheel("torch", "2.14.0", "helper")
+    index.wheel("helper", "1.0")
+    index.wheel("peft", "1.0", "torch", "helper")
+    sites = {"pypi": index.site, "pytorch-cpu": special.site}
+    found = ask(settings, index, "torch", "peft", routes={"torch": "pytorch-cpu"}, sites=sites)
     assert found == {"torch": "2.13.0+cpu", "peft": "1.0", "helper": "1.0"}
 
 
-def test_via_names_who_asks(shelf: PackageIndex, settings: Settings) -> None:
-    shelf.wheel("peft", "1.0", "helper", "tool[extra]")
-    shelf.wheel("tool", "1.0", 'helper; extra == "extra"')
-    shelf.wheel("helper", "1.0")
-    question = Question(("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": shelf.site}, ("helper>=1",))
+def test_via_names_who_asks(index: PackageIndex, settings: Settings) -> None:
+    index.wheel("peft", "1.0", "helper", "tool[extra]")
+    index.wheel("tool", "1.0", 'helper; extra == "extra"')
+    index.wheel("helper", "1.0")
+    question = Question(("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site}, ("helper>=1",))
     via = {each.name: each.via for each in resolve(question, settings)}
     assert via == {"peft": (), "helper": ("peft", "tool"), "tool": ("peft",)}
 
 
-def test_locked_versions_stay_and_later_files_do_not_exist(shelf: PackageIndex, settings: Settings) -> None:
-    shelf.wheel("peft", "1.0")
-    shelf.wheel("peft", "1.1")
-    shelf.wheel("peft", "1.2", uploaded=NEW)
-    assert ask(settings, shelf, "peft") == {"peft": "1.2"}
-    assert ask(settings, shelf, "peft", as_of="2026-03-01T00:00:00Z") == {"peft": "1.1"}
-    assert ask(settings, shelf, "peft", preferences={"peft": "1.0"}) == {"peft": "1.0"}
-    assert ask(settings, shelf, "peft>1.0", preferences={"peft": "1.0"}) == {"peft": "1.2"}
-    assert ask(settings, shelf, "peft", constraints=("peft<1.2",)) == {"peft": "1.1"}
+def test_locked_versions_stay_and_later_files_do_not_exist(index: PackageIndex, settings: Settings) -> None:
+    index.wheel("peft", "1.0")
+    index.wheel("peft", "1.1")
+    index.wheel("peft", "1.2", uploaded=NEW)
+    assert ask(settings, index, "peft") == {"peft": "1.2"}
+    assert ask(settings, index, "peft", as_of="2026-03-01T00:00:00Z") == {"peft": "1.1"}
+    assert ask(settings, index, "peft", preferences={"peft": "1.0"}) == {"peft": "1.0"}
+    assert ask(settings, index, "peft>1.0", preferences={"peft": "1.0"}) == {"peft": "1.2"}
+    assert ask(settings, index, "peft", constraints=("peft<1.2",)) == {"peft": "1.1"}
 
 
-def test_markers_are_judged_for_the_target(shelf: PackageIndex, settings: Settings) -> None:
-    shelf.wheel("a", "1.0", 'b; python_full_version < "3.11.3"', 'c; sys_platform == "win32"')
-    shelf.wheel("b", "1.0")
-    assert ask(settings, shelf, "a") == {"a": "1.0", "b": "1.0"}
-    assert ask(settings, shelf, "a", target=replace(TARGET, python="3.11.4")) == {"a": "1.0"}
+def test_markers_are_judged_for_the_target(index: PackageIndex, settings: Settings) -> None:
+    index.wheel("a", "1.0", 'b; python_full_version < "3.11.3"', 'c; sys_platform == "win32"')
+    index.wheel("b", "1.0")
+    assert ask(settings, index, "a") == {"a": "1.0", "b": "1.0"}
+    assert ask(settings, index, "a", target=replace(TARGET, python="3.11.4")) == {"a": "1.0"}
 
 
-def test_an_impossible_cell_is_explained_in_uvs_words(shelf: PackageIndex, settings: Settings) -> None:
-    shelf.wheel("vllm", "1.0", "torch==2.10")
-    shelf.wheel("torch", "2.13")
+def test_an_impossible_cell_is_explained_in_uvs_words(index: PackageIndex, settings: Settings) -> None:
+    index.wheel("vllm", "1.0", "torch==2.10")
+    index.wheel("torch", "2.13")
     with raises("lock-unresolvable") as caught:
-        ask(settings, shelf, "vllm", "torch==2.13")
+        ask(settings, index, "vllm", "torch==2.13")
     assert caught.value.why
     assert "vllm" in caught.value.why
     assert "torch==2.10" in caught.value.why
     assert "pyproject" not in caught.value.why
 
 
-def test_credentials_are_not_shown(shelf: PackageIndex, settings: Settings) -> None:
+def test_credentials_are_not_shown(index: PackageIndex, settings: Settings) -> None:
     site = Site("http://me:secret@127.0.0.1:1/simple")
     settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
     with pytest.raises(FetchError) as caught:
-        ask(settings, shelf, "torch", sites={"pypi": site})
+        ask(settings, index, "torch", sites={"pypi": site})
     assert "secret" not in str(caught.value)
 
 
@@ -271,19 +271,19 @@ def test_an_index_that_drips_ends(settings: Settings, server: Server, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["torch @ file:///tmp/x.whl", "torch==", "x\n--find-links /tmp"])
-def test_odd_requirements_are_refused(text: str, shelf: PackageIndex, settings: Settings) -> None:
+def test_odd_requirements_are_refused(text: str, index: PackageIndex, settings: Settings) -> None:
     with raises("lock-unresolvable"):
-        ask(settings, shelf, text)
+        ask(settings, index, text)
 
 
-def test_uv_reads_nothing_of_the_users(shelf: PackageIndex, settings: Settings, tmp_path: Path) -> None:
+def test_uv_reads_nothing_of_the_users(index: PackageIndex, settings: Settings, tmp_path: Path) -> None:
     other = PackageIndex(tmp_path / "other")
     other.wheel("peft", "9.0")
-    shelf.wheel("peft", "1.0")
+    index.wheel("peft", "1.0")
     (tmp_path / ".config" / "uv").mkdir(parents=True)
     (tmp_path / ".config" / "uv" / "uv.toml").write_text(f'find-links = ["{other.root / "peft"}"]\n')
     env = {**settings.env, "UV_FIND_LINKS": str(other.root / "peft"), "PIP_FIND_LINKS": str(other.root / "peft")}
-    assert ask(replace(settings, env=env), shelf, "peft") == {"peft": "1.0"}
+    assert ask(replace(settings, env=env), index, "peft") == {"peft": "1.0"}
 
 
 def test_target_of_a_base() -> None:

@@ -1,4 +1,4 @@
-"""Fetching a lock's files: any source with the hash serves, and what is missing is told at once."""
+"""Fetching a lock's files: any source with the hash serves, and all missing files are reported at once."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_an_alias_is_served_from_where_matrix_or_user_say(host: Host, store: Sto
     assert with_indexes(overridden, matrix).index_urls["pytorch-cpu"] == "http://127.0.0.1:2"
 
 
-def test_everything_missing_is_told_at_once_with_every_source(host: Host, store: Store, tmp_path: Path) -> None:
+def test_everything_missing_is_reported_at_once_with_every_source(host: Host, store: Store, tmp_path: Path) -> None:
     here, gone, other = wheel("a"), wheel("gone"), wheel("other")
     host.offer(here, content("a"), below="files")
     host.offer(other, b"not it", below="files")
@@ -225,7 +225,7 @@ def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, mo
     assert said.startswith("4 files of the lock cannot be had")
     for name in (source.filename, backend.file.filename, plain.file.filename, "libc6_2.36_amd64.deb"):
         assert f"    {name} (" in said
-    assert built.file.filename not in said  # nobody can bring what only a build makes
+    assert built.file.filename not in said  # a file that only a build makes cannot be fetched
     for text in ("refused", "not asked for: the build ended before", "PIP_FIND_LINKS", "IMAGEGEN_DEBIAN_MIRROR"):
         assert text in said
 

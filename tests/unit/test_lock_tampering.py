@@ -41,7 +41,7 @@ def the_matrix() -> matrix.Matrix:
 
 
 def refusal(name: str, text: str, tmp_path: Path) -> LockError | None:
-    """What every command that reads the lock refuses it with."""
+    """Return the error with which every command that reads the lock refuses it."""
     (tmp_path / "locks").mkdir(exist_ok=True)
     (tmp_path / "locks" / f"{name}.toml").write_text(text)
     app = App({"PATH": ""}, tmp_path)
@@ -276,7 +276,9 @@ def test_a_record_that_does_not_fit_goes_when_the_lock_is_made_again(tmp_path: P
 
 
 def test_an_edited_hash_is_found_by_resolving_again(tmp_path: Path) -> None:
-    """What docs/explanation/trust.md recommends for CI: `imagegen lock`, then `git diff --exit-code locks/`."""
+    """The check that docs/explanation/trust.md recommends for CI: `imagegen lock`, then `git diff
+    --exit-code locks/`.
+    """
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     assert project.run("lock", "demo", env=env).returncode == 0

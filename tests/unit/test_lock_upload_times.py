@@ -14,13 +14,13 @@ from imagegen.plan.matrix.model import Component, Index, Requirement
 from tests.canaries import PASSWORD, USER, Guarded, address
 from tests.loopback import Folder
 from tests.nightly_week import LONG_AGO, Week, day, versions
-from tests.unit.test_lock_make import House
+from tests.unit.test_lock_make import Workspace
 from tests.unit.test_lock_resolve import NEW, OLD, PackageIndex
 
 PAST = "2026-03-01T00:00:00Z"  # between OLD and NEW
 
 
-class Private(House):
+class Private(Workspace):
     """A cell whose `mypkg` comes from the alias `ours`, and whose torch from PyTorch's; both are served over HTTP."""
 
     def __init__(self, root: Path) -> None:
@@ -38,9 +38,9 @@ class Private(House):
     def serve_ours(self, url: str) -> None:
         self.cell = replace(self.cell, indexes={**self.cell.indexes, "ours": Index("ours", url, "")})
 
-    def undate(self, shelf: PackageIndex) -> None:
+    def undate(self, index: PackageIndex) -> None:
         """Take the upload times from all pages of an index."""
-        for page in shelf.root.glob("*/index.html"):
+        for page in index.root.glob("*/index.html"):
             page.write_text(page.read_text().replace(f' data-upload-time="{OLD}"', ""))
             assert "data-upload-time" not in page.read_text()
 
@@ -86,7 +86,7 @@ def test_upload_times_hold_where_the_index_gives_them(project: Private) -> None:
 
 def test_a_default_index_without_upload_times_is_named_as_the_cause(project: Private) -> None:
     project.ours.wheel("mypkg", "0.3.0", uploaded="")
-    project.undate(project.shelf)
+    project.undate(project.index)
     with pytest.raises(FetchError) as caught:
         project.make()
     assert "index pypi" in caught.value.what
@@ -97,7 +97,7 @@ def test_a_default_index_without_upload_times_is_named_as_the_cause(project: Pri
 
 def test_a_dependency_without_an_upload_time_is_named_as_the_cause(project: Private) -> None:
     project.ours.wheel("mypkg", "0.3.0", "helper", uploaded="")
-    project.shelf.wheel("helper", "1.0", uploaded="")
+    project.index.wheel("helper", "1.0", uploaded="")
     with pytest.raises(FetchError) as caught:
         project.make()
     assert "helper" in caught.value.what
@@ -106,7 +106,7 @@ def test_a_dependency_without_an_upload_time_is_named_as_the_cause(project: Priv
 def test_a_locked_version_without_an_upload_time_is_named_as_the_cause(project: Private) -> None:
     project.ours.wheel("mypkg", "0.3.0")
     lock = project.make()
-    project.undate(project.shelf)
+    project.undate(project.index)
     with pytest.raises(FetchError) as caught:
         project.make(lock)
     assert "index pypi" in caught.value.what
@@ -115,7 +115,7 @@ def test_a_locked_version_without_an_upload_time_is_named_as_the_cause(project: 
 
 def test_a_locked_version_that_came_later_is_a_conflict_of_times(project: Private) -> None:
     project.ours.wheel("mypkg", "0.3.0", "helper==1.0", uploaded="")
-    project.shelf.wheel("helper", "1.0", uploaded=NEW)
+    project.index.wheel("helper", "1.0", uploaded=NEW)
     lock = project.make()
     with pytest.raises(LockError) as caught:
         project.make(lock, as_of=PAST)

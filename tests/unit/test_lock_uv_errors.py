@@ -35,13 +35,13 @@ CASES: dict[str, tuple[list[tuple[str, ...]], list[str], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_uvs_explanation_is_passed_on(name: str, tmp_path: Path) -> None:
     releases, asked, parts = CASES[name]
-    shelf = PackageIndex(tmp_path / "shelf")
+    index = PackageIndex(tmp_path / "shelf")
     for package, version, *requires in releases:
         number, _, tag = version.partition("|")
-        shelf.wheel(package, number, *requires, tag=tag or "py3-none-any")
+        index.wheel(package, number, *requires, tag=tag or "py3-none-any")
     sites = Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
     with raises("lock-unresolvable") as caught:
-        resolve(Question(tuple(asked), TARGET, AS_OF, {}, {"pypi": shelf.site}), sites)
+        resolve(Question(tuple(asked), TARGET, AS_OF, {}, {"pypi": index.site}), sites)
     why = " ".join(str(caught.value.why).split())
     assert [part for part in parts if part not in why] == []
 

@@ -112,8 +112,8 @@ def test_a_file_that_is_for_other_machines() -> None:
         names(text, Root("app"))
 
 
-def test_conflicting_extras_are_told_by_markers() -> None:
-    """Where extras conflict, uv writes the choice among them into markers."""
+def test_conflicting_extras_are_chosen_by_markers() -> None:
+    """For conflicting extras, uv writes the choice among them into markers."""
     edges = [f"{{ name = \"{name}\", marker = \"extra {op} 'extra-3-app-gpu'\" }}" for name, op in
              (("kernel", "=="), ("plain", "!="))]  # fmt: skip
     text = HEAD + package(

@@ -23,7 +23,7 @@ from imagegen.wheels.resolve import make
 from tests.gitserver import SUBMODULE, Bare
 from tests.unit.matrix_samples import SMALL, complaint, load
 from tests.unit.test_lock_make import Chooser
-from tests.unit.test_lock_make import House as Resolved
+from tests.unit.test_lock_make import Workspace as Resolved
 
 PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "b"\n[project]\nname = "app"\nversion = "1.0"\n'
 APP = PYPROJECT + b'dependencies = ["torch", "tool>=2"]\n'
@@ -203,7 +203,7 @@ def test_a_file_that_does_not_answer_the_cell(mirror: Mirror, image: str) -> Non
 
 
 def test_metadata_that_is_not_the_commits(mirror: Mirror) -> None:
-    """Whether the cell is resolved or described by a uv.lock."""
+    """Both for a cell that is resolved and for one that a uv.lock describes."""
     for image in (IMAGE, "    components: {app: {git: main, because: a}}\n"):
         for wrong in ({"requires": '["torch"]'}, {"requires": '["torch", "tool>=2", "more"]'}, {"version": "0.9"}):
             with pytest.raises(LockError) as caught:

@@ -96,8 +96,8 @@ def test_two_axes_that_would_give_one_id_are_refused(tmp_path: Path) -> None:
     axes = (
         "axes:\n  x: {description: x, values: [n, y], default: n}\n  z: {description: z, values: [n, y], default: n}\n"
     )
-    told = complaint(tmp_path, SMALL.replace("purpose: p", "purpose: p\n    axes: {x: [n, y], z: [n, y]}"), axes)
-    assert 'the cell id "small-cpu-py311-y" is taken' in told
+    complaints = complaint(tmp_path, SMALL.replace("purpose: p", "purpose: p\n    axes: {x: [n, y], z: [n, y]}"), axes)
+    assert 'the cell id "small-cpu-py311-y" is taken' in complaints
 
 
 def test_an_image_called_like_a_cell_is_refused(tmp_path: Path) -> None:

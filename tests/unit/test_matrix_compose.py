@@ -110,7 +110,7 @@ def test_an_edit_of_a_variant_moves_the_cells_it_speaks_of(tmp_path: Path) -> No
         ('commit: "1111', 'commit: "main', "git.v1.commit: must match"),
     ],
 )
-def test_a_fault_is_told_with_its_place(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_a_fault_is_reported_with_its_place(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in STACKS
     assert complaint(tmp_path / "sound", SMALL, STACKS) == ""
     assert expected in complaint(tmp_path / "faulty", SMALL, STACKS.replace(old, new))
@@ -151,7 +151,7 @@ rules:
 
 
 def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
-    """Of this image alone, and only if there is such a rule."""
+    """For this image alone, and only if there is such a rule."""
     refused = SMALL.replace("numpy: {because: n}", 'numpy: {version: ">=2", because: n}') + RULES
     accepted = refused.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    accepts: {no-numpy-2: it works}")
     assert "no-such-rule" in complaint(

@@ -1,4 +1,4 @@
-"""Loading: what is right becomes cells; what is wrong is told with its place, reason and remedy, all at once."""
+"""Loading of matrices: valid files become cells; all faults are reported with place, reason and fix."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ def _edit(text: str, old: str, new: str) -> str:
         ("description: n}", "description: n, override: true}", ['0.yaml:17:27: "numpy" overrides nothing']),
     ],
 )
-def test_a_fault_is_told_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+def test_a_fault_is_reported_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
     assert complaint(tmp_path, SMALL) == ""
-    told = complaint(tmp_path, _edit(SMALL, old, new))
+    complaints = complaint(tmp_path, _edit(SMALL, old, new))
     for part in expected:
-        assert part in told
+        assert part in complaints
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,14 @@ def test_a_faulty_rule_is_a_load_error(tmp_path: Path, old: str, new: str, expec
 
 def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> None:
     broken = _edit(_edit(SMALL, "system:", "sistem:"), "numpy: {because: n}", "nunpy: {because: n}")
-    told = complaint(tmp_path, broken, _edit(RULE, "severity: error", "severity: fatal"), "images: {x: {base: dbe}}")
-    places = re.findall(r"^(\d\.yaml:\d+:\d+): ", told, re.MULTILINE)
+    complaints = complaint(
+        tmp_path, broken, _edit(RULE, "severity: error", "severity: fatal"), "images: {x: {base: dbe}}"
+    )
+    places = re.findall(r"^(\d\.yaml:\d+:\d+): ", complaints, re.MULTILINE)
     assert places == sorted(places, key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
     for part in ('"sistem"', '"system" is missing', '"nunpy"', "fatal", '"dbe"', '"purpose" is missing'):
-        assert part in told
-    assert 'no base "deb"' not in told  # an entry with a fault still exists
+        assert part in complaints
+    assert 'no base "deb"' not in complaints  # an entry with a fault still exists
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -203,10 +205,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "z.yaml").symlink_to(tmp_path / "gone.yaml")
     with pytest.raises(MatrixErrors) as raised:
         matrix.load([tmp_path, tmp_path / "nowhere"])
-    told = str(raised.value)
+    complaints = str(raised.value)
     for part in ("x.yaml:2: the file is not UTF-8", "y.yml:2: the file holds", "nowhere: no matrix here"):
-        assert part in told
-    assert "z.yaml: the file cannot be read" in told
+        assert part in complaints
+    assert "z.yaml: the file cannot be read" in complaints
 
 
 def _repeat(head: str, entry: str) -> str:
@@ -330,8 +332,8 @@ def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path) -> None:
     (own / "x.yaml").write_text("components:\n  numpy: {description: mine, imports: [numpy], override: true}\n")
     (cell,) = matrix.load([tmp_path / "a", own]).cells()
     assert [each.component.description for each in cell.requirements] == ["mine", "t"]
-    told = complaint(tmp_path / "c", SMALL, "components:\n  numpy: {description: again, override: true}\n")
-    assert '1.yaml:2:3: "numpy" is defined twice' in told  # files of one directory have no order
+    complaints = complaint(tmp_path / "c", SMALL, "components:\n  numpy: {description: again, override: true}\n")
+    assert '1.yaml:2:3: "numpy" is defined twice' in complaints  # files of one directory have no order
 
 
 def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Path) -> None:

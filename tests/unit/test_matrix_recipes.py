@@ -1,4 +1,4 @@
-"""Recipes: what is right becomes a Recipe of the cells that need it; what is wrong is told before anything compiles."""
+"""Loading of recipes: valid ones become the Recipe of a cell; faults are reported before anything compiles."""
 
 from __future__ import annotations
 
@@ -207,10 +207,10 @@ def test_a_cell_has_the_recipes_of_its_own_components(tmp_path: Path) -> None:
         ("    jobs:", "    job:", ['r.yaml:31:5: unknown key "job"', 'did you mean "jobs"?']),
     ],
 )
-def test_a_fault_is_told_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
-    told = complaint(tmp_path, edit(RECIPE, old, new))
+def test_a_fault_is_reported_with_its_place_and_remedy(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+    complaints = complaint(tmp_path, edit(RECIPE, old, new))
     for part in expected:
-        assert part in told
+        assert part in complaints
 
 
 def test_the_sources_of_a_compiled_component_stand_in_its_recipe_alone(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_second_copy_adds_what_is_new(at: str, tmp_path: Path) -> None:
         assert found.listed("nobody-has-this") is None
 
 
-def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
+def test_a_file_that_is_not_listed_as_a_package_is_not_installed(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock with foreign hashes must not pass off a wheel as a package, whose scripts run as root."""
@@ -120,7 +120,7 @@ def test_a_file_that_is_listed_as_no_package_is_installed_by_nobody(
     filled(at, ONE, Store(tmp_path / "here"))
     with pytest.raises(PackagesGoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
-    # Not even where somebody lists it, but as files of a lock.
+    # Not even if it is listed, except as files of a lock.
     forged = mirror.listings(lock_of(WHEEL), Store(tmp_path / "here"))[1]
     mirror.fill(
         place(at, "--to"),
@@ -158,7 +158,7 @@ def _longer(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [_endless, os.mkfifo, _longer])
 def test_what_does_not_end_is_not_read(put: Callable[[Path], None], tmp_path: Path) -> None:
-    """Who may write to a shared directory must not fill others' disks, nor keep their builds waiting."""
+    """A user with write access to a shared directory must not fill others' disks or block their builds."""
     at = tmp_path / "mirror"
     filled(str(at), ONE, Store(tmp_path / "here"))
     there = Store(tmp_path / "there")
@@ -186,7 +186,7 @@ def test_a_listing_is_the_one_that_the_index_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["", "[]", '{"manifests": [1]}', '{"manifests": [{"annotations": {}}]}'])
-def test_somebody_elses_layout_is_left_as_it_is(tmp_path: Path, index: str) -> None:
+def test_another_programs_layout_is_left_as_it_is(tmp_path: Path, index: str) -> None:
     at = tmp_path / "mirror"
     at.mkdir()
     (at / "index.json").write_text(index)
@@ -217,7 +217,7 @@ def test_what_is_no_place(text: str) -> None:
         place(text, "--to")
 
 
-def test_paths_and_repositories_are_told_apart() -> None:
+def test_paths_and_repositories_are_distinguished() -> None:
     assert [place(text, "") for text in ("./m", "/m", "..")] == [Path("m"), Path("/m"), Path("..")]
     assert str(place("acme/m", "")) == "docker.io/acme/m"
     with raises("usage-invalid-mirror"):

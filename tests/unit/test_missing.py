@@ -1,4 +1,4 @@
-"""What a build of a cell lacks here is one address each, and no host is asked."""
+"""The files that a build of a cell lacks here: one address each, and no request is sent."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_type_asks_for_the_first_release_that_knows_it() -> None:
     assert list(model_types.rules(TABLE, "nothing")) == []
 
 
-def test_words_about_models_are_told_from_the_others() -> None:
+def test_words_about_models_are_distinguished_from_the_others() -> None:
     words = ("model==qwen3", "vllm==0.11.0", "model = llama", "model", "modelscope==1.0")
     assert model_types.split(words) == (["qwen3", "llama"], ["vllm==0.11.0", "model", "modelscope==1.0"])
 

@@ -64,7 +64,7 @@ def test_download_keeps_the_verified_bytes(server: Server, store: Store) -> None
     assert leftovers(store) == []
 
 
-def test_download_asks_nobody_for_what_the_store_has(server: Server, store: Store) -> None:
+def test_download_sends_no_request_for_what_the_store_has(server: Server, store: Store) -> None:
     store.write(DATA)
     fetch(server.url, store)
     assert server.requests == []
@@ -153,7 +153,7 @@ def test_missing_files_are_not_asked_for_twice(server: Server) -> None:
     assert len(server.requests) == 1
 
 
-def test_nobody_listening_is_said(store: Store) -> None:
+def test_a_refused_connection_is_reported(store: Store) -> None:
     with raises("fetch-unreachable"):
         fetch("http://127.0.0.1:1/file.whl", store)
 
@@ -171,7 +171,7 @@ def test_redirects_to_other_schemes_are_refused(server: Server, target: str) -> 
         client().get(server.url)
 
 
-def test_page_tells_the_address_after_redirects(server: Server) -> None:
+def test_page_has_the_address_after_redirects(server: Server) -> None:
     server.behaviours = [status(301, Location="/other/"), lambda handler: whole(handler, b"page")]
     page = client().page(server.url)
     assert (page.url, page.body) == (f"http://{server.host}/other/", b"page")

@@ -442,7 +442,9 @@ def test_a_private_ca(inspected: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "words"), [(9, "is not valid yet"), (10, "is not valid any more")])
 def test_a_certificate_out_of_its_time(code: int, words: str, tmp_path: Path) -> None:
-    """It may be the clock here: so what it says is told. OpenSSL 3.0 makes no certificate that begins tomorrow."""
+    """The clock here may be wrong, so the message has its time. OpenSSL 3.0 makes no certificate that
+    begins tomorrow.
+    """
     said = ssl.SSLCertVerificationError(1, "certificate verify failed")
     said.verify_code = code
     if code == 10:

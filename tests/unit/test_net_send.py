@@ -85,7 +85,7 @@ def test_a_run_that_ends_stops_what_it_sends() -> None:
         server.close()
 
 
-def test_nothing_is_sent_to_whom_nobody_vouches_for(tmp_path: Path) -> None:
+def test_nothing_is_sent_to_a_server_without_a_trusted_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ours", "Ours")
     server = SecureLoopback(Taking, authority.context("localhost"))
     try:

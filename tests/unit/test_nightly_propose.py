@@ -1,4 +1,4 @@
-"""What is proposed, where a resolver of a few lines stands in for uv: the newest of each, if bounds allow it."""
+"""Proposals, with a resolver of a few lines in place of uv: the newest of each, if bounds allow it."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class Toy:
         wheels = tuple(_wheel(name, version) for name, version in sorted(chosen.items()))
         return replace(previous, wheels=wheels, as_of=day(9), record=None)
 
-    def shelf(self, asked: Requirement, cell: Cell, target: object) -> list[Release]:
+    def list_releases(self, asked: Requirement, cell: Cell, target: object) -> list[Release]:
         return [Release(version) for version in sorted(self.releases[asked.component.package], key=Version)[::-1]]
 
     def propose(self, before: Lock | None = None) -> Proposal:
         return propose(
-            self.cell, before or self.first, day(9), self.rules, self.resolve, lambda: self.base, self.shelf  # type: ignore[arg-type]
+            self.cell, before or self.first, day(9), self.rules, self.resolve, lambda: self.base, self.list_releases  # type: ignore[arg-type]
         )  # fmt: skip
 
 
-def told(proposal: Proposal) -> dict[str, tuple[str, str, str]]:
+def rejected(proposal: Proposal) -> dict[str, tuple[str, str, str]]:
     return {held.name: (held.stays, held.newer, held.reason) for held in proposal.held}
 
 
@@ -136,7 +136,7 @@ def test_all_broken_moves_nothing(toy: Toy) -> None:
     toy.broken = {(name, "2") for name in toy.releases}
     proposal = toy.propose()
     assert proposal.after is toy.first
-    assert {name: stays for name, (stays, _, _) in told(proposal).items()} == versions(toy.first)
+    assert {name: stays for name, (stays, _, _) in rejected(proposal).items()} == versions(toy.first)
 
 
 def test_where_two_do_not_go_together_torch_goes_first(toy: Toy) -> None:
@@ -144,7 +144,9 @@ def test_where_two_do_not_go_together_torch_goes_first(toy: Toy) -> None:
     toy.rules = (rule("r", {"torch": ">=2", "vllm": ">=2"}, {"peft": "<1"}, "They crash."),)
     proposal = toy.propose()
     assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "2"}
-    assert told(proposal) == {"vllm": ("1", "2", "peft 2, torch 2, vllm 2: They crash. [r; its changelog, 2026-06-01]")}
+    assert rejected(proposal) == {
+        "vllm": ("1", "2", "peft 2, torch 2, vllm 2: They crash. [r; its changelog, 2026-06-01]")
+    }
 
 
 def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy) -> None:
@@ -158,7 +160,7 @@ def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy
     toy.broken = {("light", "2")}
     proposal = toy.propose(before)
     assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "1", "light": "1"}
-    assert told(proposal) == {"light": ("1", "", "light 2 has no wheel: its index offers only an sdist")}
+    assert rejected(proposal) == {"light": ("1", "", "light 2 has no wheel: its index offers only an sdist")}
 
 
 def test_what_cannot_stay_is_an_error(toy: Toy) -> None:
@@ -187,18 +189,18 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     assert found == (Release("3.0", lacks), Release("1.2", today=True), Release("1.1"), Release("1.0"))
 
 
-def test_an_index_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     week = Week(tmp_path, {"peft": ""})
     said: list[str] = []
 
-    class Told(Quiet):
+    class Recorder(Quiet):
         say = staticmethod(said.append)
 
     from imagegen.plan.lock.target import Target
 
     (asked,) = week.cell.requirements
     assert (
-        ReleaseIndex(day(3), week.settings, Chooser(), Told()).of(asked, week.cell, Target("3.11.2", "x86_64", 36))
+        ReleaseIndex(day(3), week.settings, Chooser(), Recorder()).of(asked, week.cell, Target("3.11.2", "x86_64", 36))
         == ()
     )
     assert said[0].startswith("whether there is a newer peft is not known: ")

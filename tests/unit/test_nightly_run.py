@@ -1,4 +1,4 @@
-"""A night over several cells: what is kept where, and that a failure stays alone."""
+"""A nightly update run over several cells: the files that it writes, and that a failure affects one cell only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Image:
     news: bool = True
 
 
-class Night:
+class NightlyRun:
     """Cells `a`, `b` and `c`; `b` has nothing new. `registry` holds what is published, `did` is what was done."""
 
     def __init__(self, root: Path) -> None:
@@ -37,7 +37,7 @@ class Night:
         self.news = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
-        self.desk = LockRepository(root / "locks", root / "candidates", words.sentences)
+        self.lock_files = LockRepository(root / "locks", root / "candidates", words.sentences)
         for name, toy in self.toys.items():
             toy.cell = self.cells[name]
             toy.first = replace(toy.first, cell=name)
@@ -47,7 +47,7 @@ class Night:
             self.toys[name].releases["peft"].append("2")
 
     def path(self, name: str) -> Path:
-        return self.desk.locks / f"{name}.toml"
+        return self.lock_files.locks / f"{name}.toml"
 
     def propose(self, cell: Cell) -> Proposal:
         self._do("propose", cell)
@@ -69,84 +69,86 @@ class Night:
     def run(self, *, propose_only: bool = False) -> dict[str, Outcome]:
         self.did.clear()
         steps = Steps(self.propose, self.published, self.publish)
-        found = run(self.cells.values(), steps, self.desk, propose_only=propose_only)
+        found = run(self.cells.values(), steps, self.lock_files, propose_only=propose_only)
         return {each.cell: each for each in found}
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return Night(tmp_path)
+def nightly(tmp_path: Path) -> NightlyRun:
+    return NightlyRun(tmp_path)
 
 
 def results(found: dict[str, Outcome]) -> dict[str, str]:
     return {name: each.result for name, each in found.items()}
 
 
-def test_what_changed_is_published_and_the_same_again_does_nothing(night: Night) -> None:
-    found = night.run()
+def test_what_changed_is_published_and_the_same_again_does_nothing(nightly: NightlyRun) -> None:
+    found = nightly.run()
     assert results(found) == {"a": "published", "b": "unchanged", "c": "published"}
-    assert found["a"].proposal and found["a"].proposal.after == lock.read(night.path("a")), "what is told is kept"
-    assert night.did == ["propose a", "publish a", "propose b", "propose c", "publish c"]
-    assert lock.read(night.path("a")).record == RECORD
-    assert [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())] == ["a", "c"]
-    before = {path: path.read_bytes() for path in night.desk.locks.iterdir()}
-    again = night.run()
+    assert found["a"].proposal and found["a"].proposal.after == lock.read(nightly.path("a")), (
+        "the reported lock is written"
+    )
+    assert nightly.did == ["propose a", "publish a", "propose b", "propose c", "publish c"]
+    assert lock.read(nightly.path("a")).record == RECORD
+    assert [each.cell for each in changes.read((nightly.lock_files.locks / changes.FILE).read_text())] == ["a", "c"]
+    before = {path: path.read_bytes() for path in nightly.lock_files.locks.iterdir()}
+    again = nightly.run()
     assert results(again) == dict.fromkeys("abc", "unchanged")
     assert again["a"].digest == RECORD.digest
-    assert night.did == ["propose a", "propose b", "propose c"]
-    assert {path: path.read_bytes() for path in night.desk.locks.iterdir()} == before
+    assert nightly.did == ["propose a", "propose b", "propose c"]
+    assert {path: path.read_bytes() for path in nightly.lock_files.locks.iterdir()} == before
 
 
-def test_a_candidate_that_fails_takes_nobodys_place(night: Night) -> None:
-    night.fails["a"] = "publish"
-    before = night.path("a").read_bytes()
-    found = night.run()
+def test_a_candidate_that_fails_replaces_no_lock(nightly: NightlyRun) -> None:
+    nightly.fails["a"] = "publish"
+    before = nightly.path("a").read_bytes()
+    found = nightly.run()
     assert results(found) == {"a": "failed", "b": "unchanged", "c": "published"}
-    assert night.path("a").read_bytes() == before
+    assert nightly.path("a").read_bytes() == before
     candidate = found["a"].candidate
-    assert candidate and not candidate.is_relative_to(night.desk.locks)
+    assert candidate and not candidate.is_relative_to(nightly.lock_files.locks)
     assert {each.name: each.version for each in lock.read(candidate).packages} == {"peft": "2", "torch": "1"}
-    assert [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())] == ["c"]
-    night.fails.clear()
-    assert results(night.run())["a"] == "published"
+    assert [each.cell for each in changes.read((nightly.lock_files.locks / changes.FILE).read_text())] == ["c"]
+    nightly.fails.clear()
+    assert results(nightly.run())["a"] == "published"
     assert not candidate.exists()
 
 
-def test_a_cell_of_which_nothing_can_be_proposed_is_told(night: Night) -> None:
-    night.fails["a"] = "propose"
-    found = night.run()
+def test_a_cell_without_a_proposal_is_reported(nightly: NightlyRun) -> None:
+    nightly.fails["a"] = "propose"
+    found = nightly.run()
     assert (found["a"].result, found["a"].proposal, found["a"].candidate) == ("failed", None, None)
     assert str(found["a"].error) == "propose of a failed\n  fix: look at it"
 
 
-def test_unchanged_but_not_published_is_published(night: Night) -> None:
-    del night.registry["b"]
-    lock.write(replace(lock.read(night.path("b")), record=None), night.path("b"))
-    assert results(night.run())["b"] == "published"
-    assert lock.read(night.path("b")).record == RECORD
-    assert "b" not in [each.cell for each in changes.read((night.desk.locks / changes.FILE).read_text())]
+def test_unchanged_but_not_published_is_published(nightly: NightlyRun) -> None:
+    del nightly.registry["b"]
+    lock.write(replace(lock.read(nightly.path("b")), record=None), nightly.path("b"))
+    assert results(nightly.run())["b"] == "published"
+    assert lock.read(nightly.path("b")).record == RECORD
+    assert "b" not in [each.cell for each in changes.read((nightly.lock_files.locks / changes.FILE).read_text())]
 
 
-def test_what_was_there_already_is_not_called_published(night: Night) -> None:
+def test_what_was_there_already_is_not_called_published(nightly: NightlyRun) -> None:
     """A lock without its record: that all is there, only the publishing itself finds out."""
-    del night.registry["b"]
-    night.news = False
-    lock.write(replace(lock.read(night.path("b")), record=None), night.path("b"))
-    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
-    assert lock.read(night.path("b")).record == RECORD
+    del nightly.registry["b"]
+    nightly.news = False
+    lock.write(replace(lock.read(nightly.path("b")), record=None), nightly.path("b"))
+    assert results(nightly.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+    assert lock.read(nightly.path("b")).record == RECORD
 
 
-def test_a_proposal_alone_builds_nothing(night: Night) -> None:
-    assert results(night.run(propose_only=True)) == {"a": "proposed", "b": "unchanged", "c": "proposed"}
-    assert night.did == ["propose a", "propose b", "propose c"]
-    assert lock.read(night.path("a")).record is None
-    assert results(night.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+def test_a_proposal_alone_builds_nothing(nightly: NightlyRun) -> None:
+    assert results(nightly.run(propose_only=True)) == {"a": "proposed", "b": "unchanged", "c": "proposed"}
+    assert nightly.did == ["propose a", "propose b", "propose c"]
+    assert lock.read(nightly.path("a")).record is None
+    assert results(nightly.run()) == {"a": "published", "b": "unchanged", "c": "published"}
 
 
-def test_a_bug_is_not_taken_for_a_failed_cell(night: Night) -> None:
-    night.toys.clear()
+def test_a_bug_is_not_taken_for_a_failed_cell(nightly: NightlyRun) -> None:
+    nightly.toys.clear()
     with pytest.raises(KeyError):
-        night.run()
+        nightly.run()
 
 
 def step(start: str, end: str, *lines: str, date: str = "2026-06-02", cell: str = "x") -> Section:
@@ -167,9 +169,9 @@ def test_a_run_of_the_same_day_replaces_its_section_and_a_further_step_keeps_it(
     )
 
 
-def test_markup_of_others_stays_text(night: Night) -> None:
+def test_markup_of_others_stays_text(nightly: NightlyRun) -> None:
     held = RejectedUpdate("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
-    proposal = replace(night.propose(night.cells["b"]), held=(held,))
+    proposal = replace(nightly.propose(nightly.cells["b"]), held=(held,))
     (line,) = changes.section(proposal, []).lines
     assert line == "peft stays 1, not 2: \\<img src=x> \\*and\\* \\`more\\` lines \\[a](b)"
 

@@ -226,7 +226,7 @@ def test_a_check_that_fails_is_a_note_and_the_worst_comes_first() -> None:
     assert "no such thing" in findings[-1].text
 
 
-def test_the_greeting_is_short_and_ascii() -> None:
+def test_the_startup_checks_text_is_short_and_ascii() -> None:
     assert formatting.banner(HOPPER, GOOD, []).splitlines() == [
         "imagegen: hopper-vllm-cu130-py311 (vllm 0.24.0, torch 2.11.0) on NVIDIA H200 (9.0), driver 580.159.04",
         "imagegen: /opt/imagegen/doctor says more; IMAGEGEN_PREFLIGHT=0 silences this",

@@ -1,4 +1,4 @@
-"""The entry point as a process: it greets on stderr, and the command is as if nothing had been before it."""
+"""The entry point as a process: startup checks go to stderr, and the command runs as without it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(image: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_it_greets_on_stderr_and_the_rest_is_the_commands(run: Run) -> None:
+def test_it_prints_on_stderr_and_the_rest_is_the_commands(run: Run) -> None:
     done = run("sh", "-c", "echo out; echo err >&2; exit 3")
     assert (done.returncode, done.stdout) == (3, "out\n")
     greeting, silence, last = done.stderr.splitlines()
@@ -58,7 +58,7 @@ def test_it_greets_on_stderr_and_the_rest_is_the_commands(run: Run) -> None:
     assert last == "err"
 
 
-def test_it_is_silent_when_it_is_told_to_be(run: Run) -> None:
+def test_it_is_silent_when_configured_so(run: Run) -> None:
     done = run("sh", "-c", "echo out", env={**PLAIN, "IMAGEGEN_PREFLIGHT": "0"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
 
@@ -100,7 +100,7 @@ def test_a_signal_before_the_command_ends_it(image: Path) -> None:
     os.close(full)
 
 
-def test_a_greeting_that_hangs_is_not_waited_for(image: Path) -> None:
+def test_startup_checks_that_hang_are_not_waited_for(image: Path) -> None:
     entrypoint = image / "entrypoint"
     entrypoint.write_bytes(entrypoint.read_bytes().replace(b"PATIENCE = 5.0", b"PATIENCE = 0.3"))
     full = full_pipe()
@@ -113,7 +113,7 @@ def test_a_greeting_that_hangs_is_not_waited_for(image: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["image.json", "preflight/formatting.py", "preflight/__init__.py"])
-def test_a_broken_preflight_keeps_nobody_from_the_command(run: Run, image: Path, broken: str) -> None:
+def test_a_broken_preflight_does_not_block_the_command(run: Run, image: Path, broken: str) -> None:
     (image / broken).write_text("{")
     done = run("sh", "-c", "echo out; exit 3")
     assert (done.returncode, done.stdout) == (3, "out\n")
@@ -121,7 +121,7 @@ def test_a_broken_preflight_keeps_nobody_from_the_command(run: Run, image: Path,
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2>/dev/full", "0>&1"])
-def test_odd_streams_keep_nobody_from_the_command(image: Path, closed: str, tmp_path: Path) -> None:
+def test_odd_streams_do_not_block_the_command(image: Path, closed: str, tmp_path: Path) -> None:
     line = f"{image / 'entrypoint'} sh -c 'touch {tmp_path}/ran; exit 3' {closed}"
     assert subprocess.run(["sh", "-c", line], env=PLAIN, check=False, capture_output=True).returncode == 3
     assert (tmp_path / "ran").exists()
@@ -158,7 +158,7 @@ def test_the_doctor_in_the_image(image: Path) -> None:
 
 
 def full_pipe() -> int:
-    """A pipe that nobody reads and that takes no more; its other side stays open."""
+    """Return a full pipe without a reader; its other side stays open."""
     _, write = os.pipe()
     os.set_blocking(write, False)
     try:

@@ -37,7 +37,7 @@ def test_gpus_as_nvidia_smi_shows_them() -> None:
     assert (driver, gpus, why) == ("580.159.04", (Gpu("NVIDIA H200", "9.0", 143771, 143156),) * 2, "")
 
 
-def test_what_a_driver_does_not_tell_is_left_open() -> None:
+def test_what_a_driver_does_not_report_is_left_open() -> None:
     shared = "580.95.05, 12.1, [N/A], [N/A], NVIDIA GB10\n"  # its memory is the host's
     assert snapshot.parse_smi(0, shared)[1] == (Gpu("NVIDIA GB10", "12.1", None, None),)
     named = "580.95.05, 9.0, 1, 1, A, B\n"
@@ -55,9 +55,9 @@ def test_what_a_driver_does_not_tell_is_left_open() -> None:
     ],
 )
 def test_no_answer_says_why(code: int, said: str, why: str) -> None:
-    driver, gpus, told = snapshot.parse_smi(code, said)
+    driver, gpus, reason = snapshot.parse_smi(code, said)
     assert (driver, gpus) == (None, ())
-    assert told.startswith(why)
+    assert reason.startswith(why)
 
 
 TEXT = st.one_of(

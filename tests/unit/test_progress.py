@@ -1,4 +1,4 @@
-"""What long work says where no terminal is."""
+"""Messages of long work without a terminal."""
 
 from __future__ import annotations
 

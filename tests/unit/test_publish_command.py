@@ -102,15 +102,15 @@ def test_the_project_can_name_the_place(app: App, tmp_path: Path) -> None:
     assert out.startswith(f"{LOCK.cell} -> 127.0.0.1:1/acme/rl/{LOCK.image}\n")
 
 
-def test_a_dry_run_of_a_recorded_lock_needs_nobody(app: App) -> None:
+def test_a_dry_run_of_a_recorded_lock_needs_no_server(app: App) -> None:
     out, err = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--json")
-    (told,) = json.loads(out)
+    (result,) = json.loads(out)
     assert LOCK.record
-    assert told["digest"] == LOCK.record.digest
-    assert told["sent"] == sum(layer.size for layer in LOCK.record.layers)
-    assert told["tags"]["moving"] == ["latest", "cu130", "cu130-py311"]
-    assert "it was not asked" in " ".join(told["unknown"])
-    assert "NVIDIA" in " ".join(told["steps"])
+    assert result["digest"] == LOCK.record.digest
+    assert result["sent"] == sum(layer.size for layer in LOCK.record.layers)
+    assert result["tags"]["moving"] == ["latest", "cu130", "cu130-py311"]
+    assert "it was not asked" in " ".join(result["unknown"])
+    assert "NVIDIA" in " ".join(result["steps"])
     assert "could not be read" in err
 
 
@@ -190,8 +190,8 @@ def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyP
     out, err = run(app, LOCK.image, "--to", "ghcr.io/acme/rl")
     assert out == "sha256:1\n"
     assert "ghcr.io/acme/rl/demo:latest -> sha256:1" in err
-    (told,) = json.loads(run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--json")[0])
-    assert told["blobs"]["sent"] == {"blobs": 3, "size": 100}
+    (result,) = json.loads(run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--json")[0])
+    assert result["blobs"]["sent"] == {"blobs": 3, "size": 100}
 
 
 def test_options_that_contradict_each_other(app: App) -> None:

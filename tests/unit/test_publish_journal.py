@@ -44,8 +44,14 @@ class Scene:
 
     @staticmethod
     def manifest(config: dict[str, object], name: str) -> dict[str, object]:
-        told = {"name": name}
-        return {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config, "layers": [], "annotations": told}
+        annotations = {"name": name}
+        return {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": config,
+            "layers": [],
+            "annotations": annotations,
+        }
 
     def name(self, tag: str, digest: str) -> None:
         start = "/v2/acme/rl/demo/manifests/"
@@ -109,7 +115,7 @@ def test_a_run_that_was_killed_when_all_had_moved_was_done(scene: Scene) -> None
     assert not scene.store.keys("publishing")
 
 
-def test_what_somebody_else_has_moved_meanwhile_is_theirs(scene: Scene) -> None:
+def test_a_tag_that_another_machine_moved_meanwhile_stays(scene: Scene) -> None:
     scene.killed("latest", "cu130")
     scene.name("latest", scene.theirs)
     scene.settle()
@@ -126,7 +132,7 @@ def test_a_registry_that_takes_nothing_back_is_asked_again_later(scene: Scene) -
     assert scene.stands() == [scene.old] * 3
 
 
-def test_an_image_that_is_gone_holds_nobody_up(scene: Scene) -> None:
+def test_an_image_that_is_gone_blocks_nothing(scene: Scene) -> None:
     scene.killed("latest")
     del scene.registry.documents[f"/v2/acme/rl/demo/manifests/{scene.old}"]
     scene.settle()

@@ -1,4 +1,4 @@
-"""Machines that publish to one registry, the stand-in: what each makes, sends, believes and signs.
+"""Machines that publish to one registry, the stand-in: what each builds, sends, trusts and signs.
 
 The layers are real ones of tiny wheels, and so are the documents and signatures; engine and base are stand-ins.
 """
@@ -237,7 +237,7 @@ def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engin
 
 
 def test_one_new_wheel_is_one_new_layer(team: Team, engines: Engines) -> None:
-    """Which the engine gets from the registry, as the store has not the others."""
+    """The engine gets it from the registry, because the store lacks the other layers."""
     old = team.lock(*(f"x = {number}\n".encode() for number in range(9)))
     team.machine("one", old).publish(old)
     contents = [*(f"x = {number}\n".encode() for number in range(8)), b"new = 1\n"]
@@ -300,8 +300,8 @@ def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines
     assert len(warned) == (how == "altered")
 
 
-def test_whom_nobody_trusts_is_not_believed(team: Team, engines: Engines) -> None:
-    """What is attached without a signature could name any layer under an honest wheel's hash."""
+def test_an_untrusted_signer_is_ignored(team: Team, engines: Engines) -> None:
+    """An unsigned attachment could name any layer under an honest wheel's hash."""
     lock = team.lock(b"x = 1\n")
     team.machine("one", lock).publish(lock, key=False)
     bases = len(team.bases)
@@ -319,9 +319,9 @@ def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engin
     team.machine("one", lock).publish(lock)
     team.registry.asked.clear()
     named = (team.root / FILE).read_text()
-    stranger = ec.generate_private_key(ec.SECP256R1()).public_key()
+    untrusted = ec.generate_private_key(ec.SECP256R1()).public_key()
     (team.root / "new.pub").write_bytes(
-        stranger.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        untrusted.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     (team.root / FILE).write_text("publish: {keys: {new: new.pub}}\n")
     two = team.machine("two", lock)

@@ -1,4 +1,4 @@
-"""What a dry run says: of a recorded lock without anybody's help, and of a registry that was asked."""
+"""Output of a dry run: for a recorded lock without network, and for a registry that was asked."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_how_it_reads() -> None:
 
 
 def test_as_data() -> None:
-    told = planned().as_dict()
-    assert [part["where"] for part in told["layers"]] == ["registry", "beside", "store", "nowhere"]
-    assert told["sent"] == 510_900_000 + 271_100_000
-    assert told["tags"] == {"fixed": TAGS.fixed, "moving": list(TAGS.moving)}
-    assert told["before"]["latest"] == OLD
+    values = planned().as_dict()
+    assert [part["where"] for part in values["layers"]] == ["registry", "beside", "store", "nowhere"]
+    assert values["sent"] == 510_900_000 + 271_100_000
+    assert values["tags"] == {"fixed": TAGS.fixed, "moving": list(TAGS.moving)}
+    assert values["before"]["latest"] == OLD
     assert planned(moves=False).as_dict()["tags"]["moving"] == []

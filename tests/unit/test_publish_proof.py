@@ -1,4 +1,4 @@
-"""When a report of the smoke checks still proves an image."""
+"""The conditions under which an earlier report of the smoke checks holds for an image."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_image_without_gpus_is_proven_without_one() -> None:
     assert wanted(gpu=True).gpu
 
 
-def test_what_the_checks_are_told_is_a_part_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     proof.remember(store, proven(gpu=True))
     assert proof.recall(store, replace(wanted(), image="sha256:" + "2" * 64)) is None
@@ -76,14 +76,14 @@ def test_who_is_trusted_to_have_run_them() -> None:
     assert found(document, "release", replace(wanted(), image="sha256:" + "2" * 64)) is None
     assert found(Document(AUDIT, document.content), "release", wanted()) is None
     assert found(proof.document(proven(gpu=False)), "release", wanted(gpu=True)) is None
-    told = json.loads(document.content)
-    for wrong in ({**told, "result": "FAILED"}, {"result": "PASSED"}, [], {**told, "imagegen": None}):
+    statement = json.loads(document.content)
+    for wrong in ({**statement, "result": "FAILED"}, {"result": "PASSED"}, [], {**statement, "imagegen": None}):
         assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", wanted()) is None
     assert found(Document(SMOKE, b"{"), "release", wanted()) is None
 
 
 @pytest.mark.parametrize("report", [{"passed": True}, {"passed": True, "checks": [1]}, {"passed": True, "checks": 1}])
-def test_a_report_that_nobody_could_attach_again_proves_nothing(report: object) -> None:
+def test_a_report_that_could_not_be_attached_again_is_ignored(report: object) -> None:
     own = {"image": IMAGE, "suite": wanted().suite, "gpu": True, "report": report}
     content = json.dumps({"result": "PASSED", "imagegen": own}).encode()
     assert proof.attested([Attached(Document(SMOKE, content), "sha256:a", "release")], wanted()) is None
@@ -91,8 +91,8 @@ def test_a_report_that_nobody_could_attach_again_proves_nothing(report: object) 
 
 def test_the_document_is_a_test_result() -> None:
     """Its form is in-toto's test-result v0.1: result and configuration are required."""
-    told = json.loads(proof.document(proven(gpu=False)).content)
-    assert told["result"] == "PASSED"
-    assert told["configuration"][0]["digest"] == {"sha256": wanted().suite.removeprefix("sha256:")}
-    assert "imports" in told["passedTests"]
-    assert "cuda" not in told["passedTests"], "it was skipped"
+    statement = json.loads(proof.document(proven(gpu=False)).content)
+    assert statement["result"] == "PASSED"
+    assert statement["configuration"][0]["digest"] == {"sha256": wanted().suite.removeprefix("sha256:")}
+    assert "imports" in statement["passedTests"]
+    assert "cuda" not in statement["passedTests"], "it was skipped"

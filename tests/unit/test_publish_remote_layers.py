@@ -1,4 +1,4 @@
-"""Whose word is taken about layers: that of the project's signers alone, and only as far as it fits together."""
+"""Trust in layer descriptions: those of the project's signers alone, and only if they are consistent."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def found(store: Store, compression: Compression, *said: tuple[Image, str | None
 
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
-def test_the_word_of_strangers_is_not_taken(tmp_path: Path, compression: Compression) -> None:
+def test_untrusted_signers_are_ignored(tmp_path: Path, compression: Compression) -> None:
     honest, foreign = built("honest"), built("foreign")
     assert found(Store(tmp_path), compression, (foreign, None)).layers == {}
     taken = found(Store(tmp_path), compression, (foreign, None), (honest, "release"))

@@ -1,4 +1,4 @@
-"""What the README shows works: its matrix loads, its commands, options, targets and links exist."""
+"""The README is correct: its matrix loads, its commands, options, targets and links exist."""
 
 from __future__ import annotations
 

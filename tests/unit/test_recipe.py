@@ -99,7 +99,7 @@ def the_runs() -> list[Instruction]:
 
 
 def expected(lock: Lock) -> list[Instruction]:
-    """What the Dockerfile of `lock` must say, from the Dockerfile of LOCK and from the lock's own values."""
+    """Return the expected Dockerfile of `lock`, made of the Dockerfile of LOCK and the lock's own values."""
     pins = "".join(
         f"# {recipe.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
         for each in lock.wheels

@@ -39,7 +39,7 @@ def test_what_was_rendered_before_stays_while_its_folder_is_there(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"target": []}', '{"target": {"a": 1}}', '{"group": {}}'])
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_program_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "docker-bake.json").write_text(text)
     with raises("store-foreign-file"):
         recipe.write_bake(tmp_path, {"a": RENDERED})

@@ -38,7 +38,7 @@ def test_the_text(golden: Callable[[str, str], None]) -> None:
 
 
 def test_the_wheel_that_was_built_meanwhile_changes_nothing() -> None:
-    """The recipe stands alone: whoever has no wheelhouse compiles."""
+    """The recipe stands alone: a user without a wheelhouse compiles."""
     there = replace(WITH_BUILD, wheels=tuple(sorted((*WITH_BUILD.wheels, BUILT_WHEEL), key=lambda each: each.name)))
     text = recipe.render(WITH_BUILD, TAG).dockerfile
     strip = "dev.imagegen.inputs"  # imagegen.plan.lock sees to that line

@@ -1,4 +1,4 @@
-"""The reference pages: generated ones are what the code gives, tables by hand are complete."""
+"""The reference pages: generated ones match the code, written tables are complete."""
 
 from __future__ import annotations
 

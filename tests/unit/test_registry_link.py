@@ -51,7 +51,7 @@ def test_a_probe_leaves_nothing(registry: Writable, target: Target) -> None:
 @pytest.mark.parametrize(
     ("status", "why"), [(405, "it is read-only"), (404, "it has no such repository"), (403, "403")]
 )
-def test_a_probe_tells_who_may_not_write(registry: Writable, target: Target, status: int, why: str) -> None:
+def test_a_probe_shows_missing_write_access(registry: Writable, target: Target, status: int, why: str) -> None:
     registry.faults.append(answering(status, "POST"))
     with pytest.raises(PublishError, match=r"may not be written|cannot be written") as refused:
         target.require_writable()
@@ -127,7 +127,7 @@ def test_an_engine_pulls_with_the_users_credentials_and_keeps_one_name(engine: D
     assert len(engine.asked) == 1, "it has it"
 
 
-def test_what_an_engine_cannot_pull_is_told_without_secrets(engine: Docker) -> None:
+def test_what_an_engine_cannot_pull_is_reported_without_secrets(engine: Docker) -> None:
     engine.events = ({"error": "denied: requested access to the resource is denied"},)
     with raises("engine-load-failed") as refused:
         pulling.pull(engine, "ghcr.io/acme/rl", digest_of(b"i"), "imagegen/demo:x", ("me", "s3cret"), _Quiet())  # type: ignore[arg-type]

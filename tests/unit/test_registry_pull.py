@@ -108,7 +108,7 @@ def test_a_registry_may_want_the_password_itself(registry: StandIn, tmp_path: Pa
     assert "docker login" in str(caught.value)
 
 
-def test_wrong_credentials_are_no_secret_told(registry: StandIn, tmp_path: Path) -> None:
+def test_wrong_credentials_do_not_show_secrets(registry: StandIn, tmp_path: Path) -> None:
     registry.push("a/b:1", LAYERS)
     registry.token, registry.user = "t0ken", "me:right"
     with raises("fetch-unavailable") as caught:
@@ -147,7 +147,7 @@ def answering(data: bytes, kind: str = MANIFEST, **headers: str) -> object:
 
 
 def hostile(registry: StandIn) -> dict[str, object]:
-    """What may stand where a/b:1's manifest is -> nothing of which is taken."""
+    """Return behaviours in place of a/b:1's manifest, of which none is accepted."""
     small = {"mediaType": CONFIG, "digest": "sha256:" + "1" * 64, "size": 2}
     good = json.loads(registry.documents["/v2/a/b/manifests/1"][1])
     layer = {"mediaType": LAYER, "digest": "sha256:" + "2" * 64, "size": 1}
@@ -295,7 +295,7 @@ def test_realms_that_get_nothing(realm: str, why: str, registry: StandIn, tmp_pa
     assert why in str(caught.value)
 
 
-def test_a_registry_elsewhere_sends_nobody_to_this_machine() -> None:
+def test_a_remote_registry_cannot_redirect_to_this_machine() -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent"})
     repository = Repository(parse("ghcr.io/a/b:1"), Client(settings, attempts=1), settings)
     with raises("fetch-host-not-allowed"):

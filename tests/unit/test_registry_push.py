@@ -213,7 +213,7 @@ def test_a_registry_that_drops_every_try_is_given_up(registry: Writable, store: 
 
 
 def later(handler: BaseHTTPRequestHandler) -> bool:
-    """Whether it is a piece that is not the first."""
+    """Return whether it is a piece after the first."""
     return handler.command == "PATCH" and not handler.headers["Content-Range"].startswith("0-")
 
 
@@ -232,7 +232,7 @@ def test_a_registry_that_forgets_every_try_is_given_up(registry: Writable, store
 
 
 def test_an_answer_that_is_lost_is_asked_for(registry: Writable, store: Store) -> None:
-    """The upload was completed, and nobody told us."""
+    """The upload was completed, and the answer was lost."""
     registry._created = lambda handler, place, digest: None  # type: ignore[method-assign]
     push(registry, store)
     assert methods(registry).count("PUT") == 1
@@ -288,7 +288,7 @@ def test_credentials_that_are_wrong(registry: Writable, store: Store, tmp_path: 
     assert "may not be written to" in refused(registry, store)
 
 
-def test_a_registry_that_nobody_is_at(store: Store) -> None:
+def test_a_registry_without_a_server(store: Store) -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     here = Target(parse("127.0.0.1:1/a/b"), Client(settings, attempts=1), settings)
     with raises("publish-write-failed"):
@@ -399,7 +399,7 @@ def test_a_registry_elsewhere_sends_no_upload_to_this_machine(store: Store) -> N
 
 
 def test_uploads_stop_when_the_run_does(registry: Writable, store: Store) -> None:
-    """Of several that are under way, the first error ends the rest."""
+    """The first error ends the other uploads."""
     other = Descriptor(LAYER, store.write(DATA[1:]), len(DATA) - 1)
     waiting = threading.Event()
 
@@ -418,18 +418,18 @@ def test_uploads_stop_when_the_run_does(registry: Writable, store: Store) -> Non
 
 
 @given(st.one_of(st.text(max_size=30), st.from_regex(r"(bytes=)?[0-9]{1,9}-[0-9]{0,12}", fullmatch=True)))
-def test_whatever_a_registry_says_of_an_upload(told: str) -> None:
+def test_whatever_a_registry_says_of_an_upload(header: str) -> None:
     """It is a number of bytes that leads to the same words, or nothing."""
-    came = upload.arrived(told)
+    came = upload.arrived(header)
     if came is None:
-        assert not re.fullmatch(r"0-[0-9]{1,12}", told)
+        assert not re.fullmatch(r"0-[0-9]{1,12}", header)
     else:
         assert came != 1
-        assert int(told.strip().rpartition("-")[2]) == max(0, came - 1)
+        assert int(header.strip().rpartition("-")[2]) == max(0, came - 1)
 
 
 def test_of_several_repositories_one_has_the_blob(registry: Writable, store: Store) -> None:
-    """Each is asked once, and whoever had the last blob is asked first for the next."""
+    """Each is asked once, and the one that had the last blob is asked first for the next."""
     registry.blob("people/base", DATA, LAYER)
     other = Descriptor(LAYER, store.write(DATA[1:]), len(DATA) - 1)
     registry.blob("people/base", DATA[1:], LAYER)

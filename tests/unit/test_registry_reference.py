@@ -56,7 +56,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["u:sec@x.io/a", "u:s@sec@x.io/a:1", f"u:sec@x.io/a@{DIGEST}", "sec@x.io/a"])
-def test_a_password_before_a_name_is_not_told(text: str) -> None:
+def test_a_password_before_a_name_is_not_shown(text: str) -> None:
     with raises("fetch-invalid-reference") as caught:
         parse(text)
     assert "sec" not in str(caught.value)

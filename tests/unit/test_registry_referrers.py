@@ -265,8 +265,8 @@ def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: py
     def page(handler: BaseHTTPRequestHandler) -> bool:
         nonlocal asked
         asked += 1
-        told = {"tags": [f"{asked}.{n}" for n in range(100)]} if what == "tags" else {"schemaVersion": 2}
-        body = json.dumps({"mediaType": INDEX, "manifests": [], "padding": "x" * 1000, **told}).encode()
+        fields = {"tags": [f"{asked}.{n}" for n in range(100)]} if what == "tags" else {"schemaVersion": 2}
+        body = json.dumps({"mediaType": INDEX, "manifests": [], "padding": "x" * 1000, **fields}).encode()
         send(handler, 200, body, Content_Type=INDEX, Link=f'<?page={asked}>; rel="next"')
         return True
 

@@ -169,7 +169,7 @@ def test_the_same_report_gives_the_same_bytes(report: site.Report, files: dict[s
     assert site.render(report) == files
 
 
-def test_colours_can_be_told_from_what_is_below_them() -> None:
+def test_colours_can_be_distinguished_from_what_is_below_them() -> None:
     """4.5 to 1 for text, light and dark: WCAG 2.2, 1.4.3."""
     style = (shipped("pages") / "style.css").read_text()
     light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in _themes(style))

@@ -1,4 +1,4 @@
-"""Where a report goes, and what git says about its locks."""
+"""The directory of a report, and git's history of its locks."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def path(root: Path) -> Path:
     return root / "locks" / "tiny-cpu-py311.toml"
 
 
-def told(root: Path, now: Lock, *sections: Section) -> list[tuple[str, bool, tuple[str, ...]]]:
+def steps(root: Path, now: Lock, *sections: Section) -> list[tuple[str, bool, tuple[str, ...]]]:
     found = site.history_of(
         path(root), now, lambda old, new: [f"{old.as_of[:10]} {new.as_of[:10]}"], sections, os.environ
     )
@@ -126,20 +126,20 @@ def told(root: Path, now: Lock, *sections: Section) -> list[tuple[str, bool, tup
 def test_history_is_what_git_has_and_what_is_not_committed(committed: Commit, tmp_path: Path) -> None:
     committed(LOCK, "2026-11-21")
     first = ("2026-11-21", True, ("locked for the first time",))
-    assert told(tmp_path, LOCK) == [first]
+    assert steps(tmp_path, LOCK) == [first]
     later = ("2026-11-20 2026-11-27",)
-    assert told(tmp_path, NEXT) == [("2026-11-27", False, later), first]
+    assert steps(tmp_path, NEXT) == [("2026-11-27", False, later), first]
     committed(NEXT, "2026-11-28")
-    assert told(tmp_path, NEXT) == [("2026-11-28", True, later), first]
+    assert steps(tmp_path, NEXT) == [("2026-11-28", True, later), first]
     name = lock.inputs_hash(NEXT).removeprefix("sha256:")[:8]
     section = Section("2026-11-27", "tiny-cpu-py311", "00000000", name, ("it \\<moved\\> \\*",))
-    assert told(tmp_path, NEXT, section) == [("2026-11-28", True, ("it <moved\\> *",)), first]
+    assert steps(tmp_path, NEXT, section) == [("2026-11-28", True, ("it <moved\\> *",)), first]
 
 
 def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: Path) -> None:
     committed("version = 0\n", "2026-11-21")
     committed(LOCK, "2026-11-22")
-    (_, _, (new,)), (_, _, (old,)) = told(tmp_path, LOCK)
+    (_, _, (new,)), (_, _, (old,)) = steps(tmp_path, LOCK)
     assert new.startswith("locked anew; before there was no lock, or one of a form")
     assert old.startswith("no lock, or one of a form")
 
@@ -158,14 +158,14 @@ def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_pat
     committed(NEXT, "2026-11-28")
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{tmp_path}", str(clone)], check=True)
-    assert told(clone, NEXT) == [("2026-11-28", True, ("what it was before is not in this shallow clone",))]
+    assert steps(clone, NEXT) == [("2026-11-28", True, ("what it was before is not in this shallow clone",))]
 
 
 def test_no_repository_has_no_history(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
-    assert told(tmp_path, LOCK) == []
+    assert steps(tmp_path, LOCK) == []
     section = Section("2026-11-27", "tiny-cpu-py311", "00000000", "11111111", ("torch is newer",))
-    assert told(tmp_path, LOCK, section) == [("2026-11-27", False, ("torch is newer",))]
+    assert steps(tmp_path, LOCK, section) == [("2026-11-27", False, ("torch is newer",))]
 
 
 def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
     for name in ("core.fsmonitor", "core.pager", "gpg.program", "core.sshCommand", "diff.external"):
         subprocess.run(["git", "config", name, str(program)], cwd=tmp_path, check=True)
     subprocess.run(["git", "config", "log.showSignature", "true"], cwd=tmp_path, check=True)
-    assert told(tmp_path, LOCK)
+    assert steps(tmp_path, LOCK)
     assert not (tmp_path / "ran").exists()
 
 
@@ -186,5 +186,5 @@ def test_the_mark_names_the_files(tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_what_a_night_told_is_read_as_it_was_before_it_became_markdown(words: str) -> None:
+def test_a_changelog_section_is_read_as_it_was_before_it_became_markdown(words: str) -> None:
     assert changes.plain(changes._MARKUP.sub(r"\\\1", words)) == words

@@ -1,4 +1,4 @@
-"""What loads and what does not is the loader's word; what the check excuses, it excuses by a rule."""
+"""The loader decides what loads; each exception of the check follows a rule."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def test_no_library_proves_nothing(site: Path) -> None:
     assert "nothing was proven" in wrong(site)["any"]
 
 
-def test_a_symbol_that_nobody_has_is_told_as_the_loader_tells_it(site: Path) -> None:
+def test_a_missing_symbol_is_reported_in_the_loaders_words(site: Path) -> None:
     library(site / "pkg" / "_C.abi3.so", "int nobody_has(void); int use(void) { return nobody_has(); }")
     info = site / "pkg-1.5.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pkg\nVersion: 1.5\n")
     (info / "RECORD").write_text("pkg/_C.abi3.so,,\n")
-    told = wrong(site)["pkg/_C.abi3.so"]
-    assert told.startswith("pkg 1.5: pkg/_C.abi3.so: OSError: ")
-    assert told.endswith("undefined symbol: nobody_has")
+    reason = wrong(site)["pkg/_C.abi3.so"]
+    assert reason.startswith("pkg 1.5: pkg/_C.abi3.so: OSError: ")
+    assert reason.endswith("undefined symbol: nobody_has")
 
 
 def test_a_death_while_loading_has_a_name_and_last_words_and_does_not_hide_the_rest(site: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_drivers_library_is_played_by_a_stand_in(site: Path) -> None:
     )
 
 
-def test_a_plugin_of_what_no_image_has_is_told_and_no_failure(site: Path) -> None:
+def test_a_plugin_of_what_no_image_has_is_reported_and_no_failure(site: Path) -> None:
     library(site / "net" / "transport.so", NOTHING, "libfabric.so.1")
     library(site / "net" / "above.so", NOTHING, site / "net" / "transport.so")
     assert check(site)["plugins"] == {"net/above.so": "libfabric.so.1", "net/transport.so": "libfabric.so.1"}
@@ -202,7 +202,7 @@ def test_a_library_on_no_path_is_loaded_first_and_named(site: Path) -> None:
     assert check(site)["after"] == after
 
 
-def test_a_package_that_loads_by_hand_is_imported(site: Path) -> None:
+def test_a_package_that_loads_its_libraries_itself_is_imported(site: Path) -> None:
     library(site / "byhand" / "libone.so.1", "int one(void) { return 1; }")
     library(site / "byhand" / "two.so", "int one(void); int use(void) { return one(); }")
     start = (
@@ -222,7 +222,7 @@ def test_libraries_that_want_each_other_end(site: Path) -> None:
     assert set(wrong(site)) == {"one/liba.so.1", "two/libb.so.1"}
 
 
-def test_what_wants_torch_is_told_apart_however_far_it_is(site: Path) -> None:
+def test_libraries_that_need_torch_are_distinguished_at_any_depth(site: Path) -> None:
     torch = library(site / "python" / "torch" / "lib" / "libtorch.so")
     near = library(site / "pkg" / "libnear.so", NOTHING, torch)
     library(site / "pkg" / "far.so", NOTHING, near)

@@ -1,4 +1,4 @@
-"""Which lines of `pip check` are about what the matrix overrides."""
+"""The lines of `pip check` that are about the matrix's overrides."""
 
 from __future__ import annotations
 

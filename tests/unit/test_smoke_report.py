@@ -97,7 +97,7 @@ class Said(Quiet):
         self.lines.append(text)
 
 
-def test_the_whole_road_without_an_image(tmp_path: Path) -> None:
+def test_the_whole_run_without_an_image(tmp_path: Path) -> None:
     installed = {
         (d.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-"): d.version for d in distributions()
     }
@@ -162,7 +162,7 @@ def test_a_container_that_lies_about_the_form_is_a_failure(code: int, out: bytes
     "change",
     [{"check": "other"}, {"status": "fine"}, {"seconds": "1"}, {"reason": None}, {"details": []}, {"more": 1}],
 )
-def test_only_the_runners_own_form_is_believed(change: dict[str, object]) -> None:
+def test_only_the_runners_own_form_is_accepted(change: dict[str, object]) -> None:
     sound = {"check": "imports", "status": "pass", "reason": "", "details": {}, "seconds": 1.5}
     assert parse("imports", Ended(0, json.dumps(sound).encode()), 9.0) == smoke.Result("imports", "pass", 1.5)
     assert parse("imports", Ended(1, json.dumps(sound).encode()), 9.0).failed
@@ -210,8 +210,8 @@ def test_the_suite_travels_whole_and_alone() -> None:
         f"{ROOT}/spec.json",
         *(f"{ROOT}/smoke/{path.relative_to(home)}" for path in home.rglob("*.py")),
     }
-    told = json.loads(copied[f"{ROOT}/spec.json"])
-    assert told == {
+    content = json.loads(copied[f"{ROOT}/spec.json"])
+    assert content == {
         "python": "3.11",
         "prefix": "/opt/venv",
         "env": {},
@@ -224,7 +224,7 @@ def test_the_suite_travels_whole_and_alone() -> None:
     }
 
 
-def test_the_suite_is_told_which_gpus_the_lock_is_for() -> None:
+def test_the_spec_has_the_gpus_that_the_lock_is_for() -> None:
     lock = replace(lock_of({"torch": "2"}), gpu=LockedGpus(("9.0", "12.1"), "580.65.06"))
     assert spec(lock, Declarations())["gpus"] == ["sm_90", "sm_121"]
 

@@ -117,7 +117,7 @@ def test_children_that_outlive_a_check_are_ended() -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; one that nobody has waited for yet counts."""
+    """Return whether the process has ended, a zombie included."""
     for _ in range(100):
         try:
             os.kill(pid, 0)

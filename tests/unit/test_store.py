@@ -128,14 +128,14 @@ def test_a_record_counts_only_as_it_was_written(store: Store) -> None:
     store.remember("layer", key, {"a": 1})
     store.remember("layer", other, {"a": 2})
     assert store.recall("layer", key) == {"a": 1}
-    path, stranger = (store.root / "records" / "layer" / each.removeprefix("sha256:") for each in (key, other))
+    path, foreign = (store.root / "records" / "layer" / each.removeprefix("sha256:") for each in (key, other))
     whole = path.read_bytes()
     for position in range(len(whole)):
         path.write_bytes(whole[:position])
         assert store.recall("layer", key) is None
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         assert store.recall("layer", key) is None
-    path.write_bytes(stranger.read_bytes())
+    path.write_bytes(foreign.read_bytes())
     assert store.recall("layer", key) is None
     path.write_text('{"digest": "without its seal"}')
     assert store.recall("layer", key) is None
@@ -309,12 +309,12 @@ def test_upkeep_goes_on_beside_builds(store: Store, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_blob_is_left_alone(store: Store) -> None:
-    stranger = store.root / "blobs/sha256/.nfs0001"
-    stranger.write_bytes(b"")
+    foreign = store.root / "blobs/sha256/.nfs0001"
+    foreign.write_bytes(b"")
     age(store)
     assert upkeep.check(store, Quiet(), repair=True) == []
     upkeep.collect(store, ())
-    assert stranger.exists()
+    assert foreign.exists()
 
 
 def test_a_failed_replacement_leaves_nothing(store: Store) -> None:
@@ -364,16 +364,16 @@ def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
 
 
 def test_who_waits_for_a_lock_can_say_so(store: Store) -> None:
-    told, order = threading.Event(), []
+    lines, order = threading.Event(), []
 
     def second() -> None:
-        with store.lock("x", told.set):
+        with store.lock("x", lines.set):
             order.append("second")
 
     with ThreadPoolExecutor(1) as other:
         with store.lock("x", pytest.fail):
             waiting = other.submit(second)
-            assert told.wait(30)
+            assert lines.wait(30)
             order.append("first")
         waiting.result(30)
     assert order == ["first", "second"]

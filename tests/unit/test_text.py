@@ -1,4 +1,4 @@
-"""What is shown: no credentials, no character that acts on a terminal, and the rest as it is."""
+"""Text for a terminal: without credentials and control characters, and otherwise unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is attached to an image: by whom it is believed, what is wrong with the rest, and nothing twice."""
+"""Attachments of an image: their signers, the faults of the others, and nothing attached twice."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class By:
         return bundle.write(statement, self.name.encode(), {"publicKey": {"hint": self.name}})
 
 
-class Believing(Trust):
-    """Believes signers of these names."""
+class TrustingNames(Trust):
+    """Trusts signers of these names."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(Project())
@@ -97,23 +97,25 @@ class Believing(Trust):
         return bundle.hint
 
 
-TRUST = Believing("release", "ci")
+TRUST = TrustingNames("release", "ci")
 RELEASE = By("release")
 
 
-def bring(registry: Registry, *documents: Document, signer: Any = RELEASE, trust: Trust = TRUST, **told: str) -> None:
-    attach.attach(cast("Target", registry), registry, IMAGE, documents, signer, told, trust)
+def bring(
+    registry: Registry, *documents: Document, signer: Any = RELEASE, trust: Trust = TRUST, **annotations: str
+) -> None:
+    attach.attach(cast("Target", registry), registry, IMAGE, documents, signer, annotations, trust)
 
 
 def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.VerificationResult:
     return attach.gather(registry, image.digest, trust)
 
 
-def said(testimony: attach.VerificationResult) -> dict[str, str | None]:
-    return {each.document.kind.name: each.signer for each in testimony.documents}
+def said(result: attach.VerificationResult) -> dict[str, str | None]:
+    return {each.document.kind.name: each.signer for each in result.documents}
 
 
-def test_what_is_attached_is_found_and_believed() -> None:
+def test_what_is_attached_is_found_and_trusted() -> None:
     registry = Registry()
     bring(registry, LOCKED, MADE, BOM, source="https://github.com/acme/images")
     found = gathered(registry)
@@ -124,15 +126,15 @@ def test_what_is_attached_is_found_and_believed() -> None:
     assert attach.signed(registry, IMAGE.digest, TRUST) == "release"
     assert attach.signed(registry, OTHER.digest, TRUST) is None
     assert registry.looked == [len(registry.artifacts)]
-    told = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
-    assert told[LOCK.media_type] == {"source": "https://github.com/acme/images"}
-    assert told[SBOM.media_type] == {}
+    annotations = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
+    assert annotations[LOCK.media_type] == {"source": "https://github.com/acme/images"}
+    assert annotations[SBOM.media_type] == {}
     # The image's own signature is the last thing that comes: who sees it finds the rest.
     last = list(registry.artifacts.values())[-1][0]
     assert last.annotations["dev.sigstore.bundle.predicateType"] == SIGNATURE
 
 
-def test_without_a_signer_nothing_is_believed() -> None:
+def test_without_a_signer_nothing_is_trusted() -> None:
     registry = Registry()
     bring(registry, LOCKED, MADE, BOM, signer=None)
     found = gathered(registry)
@@ -151,11 +153,11 @@ def test_nothing_is_attached_or_signed_twice() -> None:
     bring(registry, LOCKED, replace(BOM, content=BOM.content), signer=second)
     assert registry.artifacts == before
     assert (first.signed, second.signed) == (2, 0)
-    # A signature of nobody who is trusted is no reason not to sign; the same one is not attached again.
-    stranger = By("me")
-    bring(registry, BOM, signer=stranger, trust=Believing())
+    # An untrusted signature is no reason not to sign; the same one is not attached again.
+    untrusted = By("me")
+    bring(registry, BOM, signer=untrusted, trust=TrustingNames())
     known = dict(registry.artifacts)
-    bring(registry, BOM, signer=stranger, trust=Believing())
+    bring(registry, BOM, signer=untrusted, trust=TrustingNames())
     assert registry.artifacts == known
     assert len(known) == len(before) + 2
     # A newer document is another.
@@ -166,7 +168,7 @@ def test_nothing_is_attached_or_signed_twice() -> None:
 
 
 @pytest.mark.fault("Trust", "publishing with a key of another project", "refused before anything is attached")
-def test_a_signer_whom_the_project_would_not_believe_attaches_nothing() -> None:
+def test_a_signer_that_verification_would_reject_attaches_nothing() -> None:
     registry = Registry()
     with raises("trust-signer-untrusted") as caught:
         bring(registry, BOM, signer=By("key of another project"))
@@ -264,14 +266,14 @@ def test_of_two_signers_the_trusted_one_counts() -> None:
     bring(registry, BOM)
     evil = replace(BOM, content=b'{"bomFormat": "CycloneDX", "components": []}')
     registry.add(evil)
-    bring(registry, evil, signer=By("mallory"), trust=Believing())
+    bring(registry, evil, signer=By("mallory"), trust=TrustingNames())
     found = gathered(registry)
     assert {each.document.content: each.signer for each in found.documents} == {
         BOM.content: "release",
         evil.content: None,
     }
     assert (found.signers, found.faults, found.untrusted) == (("release",), (), 2)
-    assert gathered(registry, Believing("mallory")).signers == ("mallory",)
+    assert gathered(registry, TrustingNames("mallory")).signers == ("mallory",)
 
 
 @pytest.mark.fault(
@@ -279,7 +281,7 @@ def test_of_two_signers_the_trusted_one_counts() -> None:
     "signatures that are malformed, deeply nested, with names twice, or of other bytes",
     "each is named by its digest; the others count",
 )
-def test_whatever_is_wrong_with_an_artifact_is_told_with_its_digest() -> None:
+def test_every_fault_of_an_artifact_is_reported_with_its_digest() -> None:
     registry = Registry()
     bring(registry, BOM)
     good = bundle.read(RELEASE.sign(statement.write(IMAGE.digest, SIGNATURE)))
@@ -306,8 +308,8 @@ def test_a_registry_that_cannot_be_reached_is_no_verdict() -> None:
         gathered(registry)
 
 
-def test_lists_that_do_not_tell_the_kind_are_looked_into() -> None:
-    """So cosign 3.1.1 keeps them; and what is of a kind that is nobody's business here is not fetched."""
+def test_lists_without_the_kind_are_read() -> None:
+    """Lists of cosign 3.1.1 do so; artifacts of unrelated kinds are not fetched."""
     registry = Registry()
     bring(registry, BOM)
     artifacts = registry.artifacts

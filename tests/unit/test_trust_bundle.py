@@ -52,7 +52,7 @@ def test_it_is_as_cosign_writes_it() -> None:
     }
 
 
-def test_a_certificate_is_somebody_elses_to_read() -> None:
+def test_a_bundle_with_a_certificate_has_no_key_hint() -> None:
     material = {"certificate": {"rawBytes": "AAAA"}, "tlogEntries": [{"logIndex": "1"}]}
     found = bundle.read(bundle.write(b"x", b"y", material))
     assert (found.hint, found.material) == (None, material)
@@ -116,5 +116,5 @@ def test_a_changed_byte_is_an_error_or_is_seen(place: int, instead: bytes) -> No
         found = bundle.read(data)
     except TrustError:
         return
-    # White space between names is nobody's business; the rest is a payload, signature or hint that is another's.
+    # White space between names does not matter; the rest is the payload, signature or hint of another bundle.
     assert found != bundle.read(PLAIN) or json.loads(data) == json.loads(PLAIN)

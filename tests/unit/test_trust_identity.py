@@ -1,4 +1,4 @@
-"""Whose certificate is believed: bundles of the stand-in, honest, of others, and tampered with."""
+"""Trusted identities: bundles of the stand-in, honest, of other signers, and tampered with."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stamped(stamping: Sigstore) -> bytes:
 
 
 def sign(sigstore: Sigstore, **misbehaviour: Any) -> bytes:
-    """As the library alone signs, which does not ask whether the bundle would be believed."""
+    """Sign as the library alone does, which does not check whether the bundle would be trusted."""
     from sigstore.dsse import Statement
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
@@ -78,7 +78,7 @@ def sign(sigstore: Sigstore, **misbehaviour: Any) -> bytes:
             setattr(place, name, value)
 
 
-def believed(sigstore: Sigstore, bundle: bytes, config: Path | None = None) -> tuple[str, bytes]:
+def verified(sigstore: Sigstore, bundle: bytes, config: Path | None = None) -> tuple[str, bytes]:
     return Identities((Identity("ci", ISSUER, SUBJECT, config or sigstore.config),)).signer_of(bundle)
 
 
@@ -92,7 +92,7 @@ def test_an_honest_bundle_names_who_signed_and_what(
     sigstore: Sigstore, honest: bytes, stamping: Sigstore, stamped: bytes
 ) -> None:
     for instance, bundle in ((sigstore, honest), (stamping, stamped)):
-        assert believed(instance, bundle) == ("ci", STATEMENT)
+        assert verified(instance, bundle) == ("ci", STATEMENT)
         trust = Trust(Project(identities=(Identity("ci", ISSUER, SUBJECT, instance.config),)))
         assert trust.signer_of(bundle) == ("ci", statement.read(STATEMENT))
         with pytest.raises(UntrustedSignerError):
@@ -107,9 +107,9 @@ def test_an_honest_bundle_names_who_signed_and_what(
         ({"issuer": "https://token.example"}, "the certificate's issuer is https://token.example; "),
     ],
 )
-def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[str, Any], said: str) -> None:
+def test_other_identities_are_untrusted(sigstore: Sigstore, misbehaviour: dict[str, Any], said: str) -> None:
     with pytest.raises(UntrustedSignerError) as caught:
-        believed(sigstore, sign(sigstore, **misbehaviour))
+        verified(sigstore, sign(sigstore, **misbehaviour))
     assert said in str(caught.value) and f"names ci ({SUBJECT}, {ISSUER})" in str(caught.value)
 
 
@@ -133,9 +133,9 @@ def test_other_identities_are_strangers(sigstore: Sigstore, misbehaviour: dict[s
         "acme/images/.github/workflows/nightly%2Eyml@refs/heads/main",
     ],
 )
-def test_names_that_resemble_the_trusted_one_are_strangers(sigstore: Sigstore, workflow: str) -> None:
+def test_names_that_resemble_the_trusted_one_are_untrusted(sigstore: Sigstore, workflow: str) -> None:
     with pytest.raises(UntrustedSignerError):
-        believed(sigstore, sign(sigstore, workflow=workflow))
+        verified(sigstore, sign(sigstore, workflow=workflow))
 
 
 @pytest.mark.fault(
@@ -143,12 +143,14 @@ def test_names_that_resemble_the_trusted_one_are_strangers(sigstore: Sigstore, w
     "another owner's repository calls the trusted workflow, which then signs what that repository holds",
     "untrusted: the certificate names the repository of the run",
 )
-def test_a_run_of_another_owners_repository_is_a_strangers(sigstore: Sigstore) -> None:
-    """A reusable workflow's certificate names the workflow as its subject, whoever calls it (fulcio, docs/oidc.md)."""
-    assert believed(sigstore, sign(sigstore, repository="acme/training")) == ("ci", STATEMENT)
+def test_a_run_of_another_owners_repository_is_untrusted(sigstore: Sigstore) -> None:
+    """A reusable workflow's certificate has the workflow as its subject, whatever repository calls it (fulcio,
+    docs/oidc.md).
+    """
+    assert verified(sigstore, sign(sigstore, repository="acme/training")) == ("ci", STATEMENT)
     for repository in ("evil/images", "acme-evil/images", "acm/images"):
         with pytest.raises(UntrustedSignerError):
-            believed(sigstore, sign(sigstore, repository=repository))
+            verified(sigstore, sign(sigstore, repository=repository))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_run_of_another_owners_repository_is_a_strangers(sigstore: Sigstore) -
 )
 def test_a_signature_out_of_its_certificates_minutes_is_refused(sigstore: Sigstore, minutes: int, said: str) -> None:
     with pytest.raises(TrustError, match="the signature of ci does not hold") as caught:
-        believed(sigstore, sign(sigstore, logged=timedelta(minutes=minutes)))
+        verified(sigstore, sign(sigstore, logged=timedelta(minutes=minutes)))
     assert said in str(caught.value)
 
 
@@ -214,7 +216,7 @@ def _type(document: dict[str, Any]) -> None:
 )
 def test_tampering_is_named(sigstore: Sigstore, honest: bytes, change: Change, said: str) -> None:
     with pytest.raises(TrustError) as caught:
-        believed(sigstore, changed(honest, change))
+        verified(sigstore, changed(honest, change))
     assert said in str(caught.value), str(caught.value)
 
 
@@ -225,7 +227,7 @@ def test_a_time_stamp_that_is_none_is_refused(stamping: Sigstore, stamped: bytes
         )
 
     with pytest.raises(TrustError, match="the signature of ci does not hold") as caught:
-        believed(stamping, changed(stamped, change))
+        verified(stamping, changed(stamped, change))
     assert "Invalid Timestamp Response" in str(caught.value)
 
 
@@ -236,7 +238,7 @@ def test_another_entry_of_the_same_log_is_of_another_signature(sigstore: Sigstor
         document["verificationMaterial"]["tlogEntries"] = other
 
     with pytest.raises(TrustError, match="the log's entry is of another signature"):
-        believed(sigstore, changed(honest, change))
+        verified(sigstore, changed(honest, change))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_another_entry_of_the_same_log_is_of_another_signature(sigstore: Sigstor
         (("tlogs", 0), "the log that the trust root names never promised this entry"),
     ],
 )
-def test_each_part_of_another_instance_is_not_believed(
+def test_each_part_of_another_instance_is_not_trusted(
     sigstore: Sigstore, honest: bytes, tmp_path: Path, path: tuple[str, int], said: str
 ) -> None:
     config, other = sigstore.trust(), Sigstore(tmp_path)
@@ -255,7 +257,7 @@ def test_each_part_of_another_instance_is_not_believed(
     config["trustedRoot"][path[0]] = other.trust()["trustedRoot"][path[0]]
     (tmp_path / "mixed.json").write_text(json.dumps(config))
     with pytest.raises(TrustError) as caught:
-        believed(sigstore, honest, tmp_path / "mixed.json")
+        verified(sigstore, honest, tmp_path / "mixed.json")
     assert said in str(caught.value)
 
 
@@ -298,7 +300,7 @@ def test_a_trust_root_that_is_none_is_named(honest: bytes, tmp_path: Path, text:
     assert str(tmp_path / "root.json") in str(caught.value)
 
 
-def test_who_names_nobody_needs_no_library_and_believes_nobody(honest: bytes) -> None:
+def test_a_project_without_identities_needs_no_library_and_trusts_none(honest: bytes) -> None:
     with raises("trust-untrusted-signer"):
         Identities(()).signer_of(honest)
 
@@ -325,7 +327,7 @@ def test_whatever_is_altered_is_refused_or_says_the_same(
     )
     place[path[-1]] = data.draw(mutants | st.none() | st.integers() | st.just([]) | st.just({}))
     with suppress(TrustError):
-        assert believed(stamping, json.dumps(document).encode()) == ("ci", STATEMENT)
+        assert verified(stamping, json.dumps(document).encode()) == ("ci", STATEMENT)
 
 
 _ODD = st.none() | st.integers() | st.sampled_from([[], {}, "", {"tlogEntries": 1}, {"tlogEntries": [{}]}])
@@ -336,4 +338,4 @@ _NAMES = st.sampled_from(["mediaType", "verificationMaterial", "dsseEnvelope"])
 @given(st.binary(max_size=60) | (_ODD | st.dictionaries(_NAMES, _ODD)).map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_bundle_is_refused(sigstore: Sigstore, data: bytes) -> None:
     with raises("trust-bundle-malformed"):
-        believed(sigstore, data)
+        verified(sigstore, data)

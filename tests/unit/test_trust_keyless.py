@@ -53,14 +53,14 @@ def project(sigstore: Sigstore, subject: str = SUBJECT) -> Project:
 
 
 def signer(sigstore: Sigstore, client: Client, pauses: list[float] | None = None, **more: Any) -> Keyless:
-    told: list[float] = [] if pauses is None else pauses
-    found = keyless(project(sigstore), sigstore.env, client, pause=told.append, **more)
+    waits: list[float] = [] if pauses is None else pauses
+    found = keyless(project(sigstore), sigstore.env, client, pause=waits.append, **more)
     assert found
     return found
 
 
 def refusal(sigstore: Sigstore, client: Client) -> str:
-    """What is said where nothing is signed; the secrets are never in it."""
+    """Return the error where nothing is signed; it never contains the secrets."""
     with pytest.raises(TrustError) as caught:
         signer(sigstore, client).sign(STATEMENT)
     said = str(caught.value)
@@ -69,7 +69,7 @@ def refusal(sigstore: Sigstore, client: Client) -> str:
 
 
 @pytest.mark.parametrize(("version", "entries"), [(1, ENTRIES), (2, TILED)])
-def test_what_a_run_signs_is_believed_offline_and_one_certificate_serves(
+def test_what_a_run_signs_is_trusted_offline_and_one_certificate_serves(
     sigstore: Sigstore, client: Client, version: int, entries: str
 ) -> None:
     sigstore.stamps(version)
@@ -94,14 +94,16 @@ def test_certificates_and_tokens_that_end_soon_are_asked_for_anew(sigstore: Sigs
 
 
 @pytest.mark.parametrize("absent", ["ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"])
-def test_a_job_without_the_permission_is_told_which(sigstore: Sigstore, client: Client, absent: str) -> None:
+def test_a_job_without_the_permission_gets_its_name(sigstore: Sigstore, client: Client, absent: str) -> None:
     env = {name: value for name, value in sigstore.env.items() if name != absent}
     with raises("trust-no-permission") as caught:
         keyless(project(sigstore), env, client)
     assert "id-token: write" in str(caught.value.fix)
 
 
-def test_nobody_signs_outside_of_actions_or_for_a_project_that_names_nobody(sigstore: Sigstore, client: Client) -> None:
+def test_there_is_no_signer_outside_of_actions_or_for_a_project_without_identities(
+    sigstore: Sigstore, client: Client
+) -> None:
     assert keyless(project(sigstore), {}, client) is None
     assert keyless(Project(), sigstore.env, client) is None
     assert not sigstore.requests
@@ -194,7 +196,7 @@ def test_an_identity_token_that_is_said_back_is_not_shown(sigstore: Sigstore, cl
     assert sigstore.token not in str(caught.value)
 
 
-def test_a_signature_that_nobody_would_believe_is_not_made(sigstore: Sigstore, client: Client) -> None:
+def test_a_signature_that_verification_would_reject_is_not_made(sigstore: Sigstore, client: Client) -> None:
     sigstore.fulcio.skew = timedelta(minutes=2)  # not yet valid when it is logged
     assert "before its certificate is valid: the clocks of certificate authority and log differ" in refusal(
         sigstore, client

@@ -1,4 +1,4 @@
-"""Keys: files that open, files that do not, and whose signature is believed."""
+"""Keys: files that open, files that do not, and trusted signatures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicK
 
 
 @dataclass
-class Heard(Quiet):
+class Recorder(Quiet):
     said: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
@@ -86,7 +86,7 @@ def trusting(**named: Path) -> Trust:
     return Trust(Project(keys=tuple(Key(name, path.with_suffix(".pub")) for name, path in named.items())))
 
 
-def test_what_a_key_signs_is_believed_where_it_is_named(tmp_path: Path) -> None:
+def test_what_a_key_signs_is_trusted_where_it_is_named(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
     signer = keys.signer(ours, None, Quiet())
     signed = signer.sign(SAID)
@@ -120,13 +120,13 @@ def test_a_key_of_cosign(tmp_path: Path) -> None:
     assert trust.signer_of(keys.signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
 
 
-def test_a_key_that_everybody_can_read_is_told(tmp_path: Path) -> None:
-    path, heard = made(tmp_path / "key.pem"), Heard()
-    keys.signer(path, None, heard)
-    assert heard.said == []
+def test_a_key_that_everybody_can_read_is_reported(tmp_path: Path) -> None:
+    path, recorder = made(tmp_path / "key.pem"), Recorder()
+    keys.signer(path, None, recorder)
+    assert recorder.said == []
     path.chmod(0o644)
-    keys.signer(path, None, heard)
-    assert heard.said == [
+    keys.signer(path, None, recorder)
+    assert recorder.said == [
         f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}",
     ]
 
@@ -265,7 +265,7 @@ def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
         trusting(release=path).signer_of(keys.signer(path, None, Quiet()).sign(b"{}"))
 
 
-def test_a_certificate_is_believed_of_nobody_who_is_not_named(tmp_path: Path) -> None:
+def test_a_certificate_is_trusted_of_named_identities_only(tmp_path: Path) -> None:
     signed = bundle.write(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
     with pytest.raises(UntrustedSignerError):
         trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
@@ -273,7 +273,7 @@ def test_a_certificate_is_believed_of_nobody_who_is_not_named(tmp_path: Path) ->
     assert not Trust(Project()).anybody
 
 
-def test_all_trusted_keys_that_cannot_be_had_are_told_at_once(tmp_path: Path) -> None:
+def test_all_unreadable_trusted_keys_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "torn.pub").write_text("?")
     named = tuple(Key(name, tmp_path / f"{name}.pub") for name in ("gone", "torn"))
     with pytest.raises(TrustError) as caught:

@@ -1,4 +1,4 @@
-"""What restricts redistribution is named, with what it asks and who says so."""
+"""Restrictions on redistribution are reported with their conditions and sources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
     assert {each.name for each in lock.packages if each.name.startswith("nvidia-")} == covered | free
 
 
-def test_libraries_and_tools_of_the_toolkit_are_told_apart() -> None:
+def test_libraries_and_tools_of_the_toolkit_are_distinguished() -> None:
     found = restricted(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), Known())
     assert [each.covers for each in found] == [("nvidia-cublas 13.1.0.3",), ("nvidia-cuda-nvcc 13.0.88",)]
     assert "internal use only" in str(found[1])
@@ -55,7 +55,7 @@ def test_a_licence_may_end_with_a_version(version: str, bound: bool) -> None:
     assert bool(named(lock, Known({lock.wheels[0].file.sha256: PROPRIETARY}))) is bound
 
 
-def test_what_calls_itself_proprietary_is_named_though_nobody_has_read_it() -> None:
+def test_a_proprietary_licence_outside_the_data_is_reported() -> None:
     lock = holding(("new-sdk", "1.0"), ("nvidia-nccl-cu13", "2.29.7"))
     assert named(lock) == {}
     known = Known({lock.wheels[0].file.sha256: PROPRIETARY})

@@ -15,7 +15,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return tmp_path
 
 
-def test_a_project_without_the_file_trusts_nobody(tmp_path: Path) -> None:
+def test_a_project_without_the_file_trusts_no_signer(tmp_path: Path) -> None:
     assert load(tmp_path) == Project()
 
 
@@ -99,7 +99,7 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
         ("publish:\n  identities: {ci: x}\n", "and is 'x'\n  fix: known here: issuer, subject, trust_root"),
     ],
 )
-def test_another_shape_is_told_in_words(tmp_path: Path, text: str, said: str) -> None:
+def test_another_shape_is_described(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(MatrixErrors) as caught:
         load(write(tmp_path, text))
     assert said in str(caught.value)

@@ -32,7 +32,7 @@ MODULE = Submodule("third_party/cutlass", "https://example.org/cutlass", "3" * 4
 
 
 def document(lock: Lock, known: Known | None = None) -> dict[str, Any]:
-    """As it is read back; valid as far as the schema goes."""
+    """Return the bill of materials as it is read back, valid as far as the schema goes."""
     text = sbom(lock, DIGEST, known or Known()).decode()
     assert VALIDATOR.validate_str(text) is None
     found: dict[str, Any] = json.loads(text)
@@ -130,7 +130,7 @@ def test_what_is_made_of_an_sdist_has_it() -> None:
     assert "file_name=demo-1.0.tar.gz" in source["purl"]
 
 
-def test_licences_are_told_and_what_is_unknown_is_said() -> None:
+def test_licences_are_listed_and_unknown_ones_marked() -> None:
     one, two, *_ = WITH_BUILD.wheels
     known = Known({one.file.sha256: Licence("MIT"), two.file.sha256: Licence(text="BSD\nBe kind")})
     found = document(WITH_BUILD, known)
@@ -144,7 +144,7 @@ def test_licences_are_told_and_what_is_unknown_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("licences", "version", "told"),
+    ("licences", "version", "expected"),
     [
         (("GPL-2+",), "", "GPL-2.0-or-later"),
         ((), "", "unknown: its copyright file is not machine-readable"),
@@ -152,16 +152,16 @@ def test_licences_are_told_and_what_is_unknown_is_said() -> None:
         (("GPL-2+",), "+older", "unknown: the base was not looked at"),
     ],
 )
-def test_debian_packages(licences: tuple[str, ...] | None, version: str, told: str) -> None:
+def test_debian_packages(licences: tuple[str, ...] | None, version: str, expected: str) -> None:
     deb = WITH_BUILD.base.debs[0]
     installed = InstalledDeb(deb.version + version, deb.architecture, "source", "1", licences)
     found = component(document(WITH_BUILD, Known(debs={deb.name: installed})), deb.name)
     assert found["purl"].startswith(f"pkg:deb/debian/{deb.name}@")
     said = found["licenses"][0]["expression"] if "licenses" in found else properties(found)["imagegen:licence"]
-    assert said == told
+    assert said == expected
 
 
-def test_a_registrys_base_is_told_by_digest_and_its_packages_as_dpkg_has_them() -> None:
+def test_a_registrys_base_is_listed_by_digest_and_its_packages_as_dpkg_has_them() -> None:
     content = registry.Image("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)

@@ -202,10 +202,10 @@ def test_a_record_that_lies(record: bytes | str, registry: Writable, here: Store
     wheel = pushed(registry, here)
     kind, data = registry.documents[MANIFEST]
     document = json.loads(data)
-    told = json.loads(registry.documents[f"/v2/team/wheels/blobs/{document['layers'][1]['digest']}"][1])
+    stored = json.loads(registry.documents[f"/v2/team/wheels/blobs/{document['layers'][1]['digest']}"][1])
     changes = {"changed": {"key": OTHER}, "more": {"unheard": "of"}}
     if isinstance(record, str):
-        record = json.dumps(told | changes[record]).encode()
+        record = json.dumps(stored | changes[record]).encode()
     document["layers"][1] |= registry.blob("team/wheels", record, RECORD)
     registry.documents[MANIFEST] = (kind, json.dumps(document).encode())
     with raises("fetch-digest-mismatch"):

@@ -43,13 +43,13 @@ def test_every_shipped_file_is_known_by_its_hash_and_no_hash_twice() -> None:
     assert len(set(hashes)) == len(hashes)
     assert len({each.offer.url for each in files}) == len(files)
     for each in files:
-        told = read(each.offer.filename)
-        assert told and told.torch and told.cuda and each.offer.size, each.offer.filename
+        parsed = read(each.offer.filename)
+        assert parsed and parsed.torch and parsed.cuda and each.offer.size, each.offer.filename
 
 
 def test_the_flagships_torch_has_a_catalogued_wheel_and_no_official_one() -> None:
     found = load([shipped("wheels")]).offers(NEED)
-    fitting = [each for each in found if isinstance(each, Offer) and mismatch(_told(each), NEED) is None]
+    fitting = [each for each in found if isinstance(each, Offer) and mismatch(parse(each), NEED) is None]
     assert [each.filename for each in fitting] == [
         "flash_attn-2.8.3+cu130torch2.11-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl"
     ]
@@ -64,7 +64,7 @@ def test_an_official_wheels_address_follows_from_the_cell() -> None:
     assert found.sha256 is None
     assert found.filename == "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
     assert found.url.startswith("https://github.com/Dao-AILab/flash-attention/releases/download/v2.7.4.post1/")
-    assert mismatch(_told(found), ON_OLD) is None
+    assert mismatch(parse(found), ON_OLD) is None
 
 
 @pytest.mark.parametrize("torch", ["2.11.0", "2.11.0+cu130"])
@@ -75,7 +75,7 @@ def test_transformer_engine_asks_for_torch_as_it_calls_itself(torch: str) -> Non
     name = "transformer_engine_torch-2.20.2+cu13torch2.11.0+cu130cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
     assert found.filename == name
     assert found.url.endswith(name.replace("+", "%2B"))
-    assert mismatch(_told(found), need) is None
+    assert mismatch(parse(found), need) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_a_release_has_nothing_for_is_said(need: object, why: str) -> None:
     assert found.reason == why
 
 
-def test_its_versions_are_told_oldest_first() -> None:
+def test_its_versions_are_reported_oldest_first() -> None:
     known = load([shipped("wheels")])
     assert known.versions("flash-attn") == ("2.7.4.post1", "2.8.1", "2.8.3", "2.8.3.post1")
     assert known.versions("numpy") == ()
@@ -144,7 +144,7 @@ def test_what_a_project_repeats_is_not_known_twice() -> None:
         ("    releases: [}", "not valid YAML"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, body: str, what: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(tmp_path: Path, body: str, what: str) -> None:
     path = write(tmp_path, body)
     with pytest.raises(MatrixErrors) as raised:
         load([tmp_path])
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, body: str, what: st
     assert str(error.where).startswith(f"{path}:7")
 
 
-def test_a_file_that_cannot_be_read_or_is_no_mapping_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_is_no_mapping_is_reported(tmp_path: Path) -> None:
     (tmp_path / "catalogue").mkdir()
     (tmp_path / "catalogue" / "a.yaml").symlink_to(tmp_path / "nowhere")
     (tmp_path / "catalogue" / "b.yaml").write_text("- one\n")
@@ -162,10 +162,10 @@ def test_a_file_that_cannot_be_read_or_is_no_mapping_is_told(tmp_path: Path) -> 
     assert len(raised.value.errors) == 2
 
 
-def _told(offer: Offer) -> ParsedWheelName:
-    told = read(offer.filename)
-    assert told
-    return told
+def parse(offer: Offer) -> ParsedWheelName:
+    parsed = read(offer.filename)
+    assert parsed
+    return parsed
 
 
 def write(directory: Path, body: str) -> Path:

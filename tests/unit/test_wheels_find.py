@@ -150,24 +150,24 @@ def test_without_a_key_no_wheelhouse_is_asked(places: Places) -> None:
     assert {each.reason for each in found[:2]} == {"not asked: only a lock tells the build's key"}
 
 
-def test_where_nothing_fits_and_nothing_compiles_it_every_reason_is_told(places: Places, tmp_path: Path) -> None:
+def test_where_nothing_fits_and_nothing_compiles_it_every_reason_is_listed(places: Places, tmp_path: Path) -> None:
     other = wheel(tmp_path / "links", f"demo-1.0+cu130torch2.8-{TAGS}")
     nothing = replace(places, links=(Listing("links", lambda: [Offer(other.name, other.as_uri())]),))
     found = find(replace(SOURCE, source=None), nothing, clean)
     assert not any(each.fits for each in found)
-    told = "; ".join(each.reason for each in found)
-    assert "built for torch 2.8, the cell has 2.11" in told
-    assert "no recipe under wheels/ compiles demo 1.0" in told
+    stated = "; ".join(each.reason for each in found)
+    assert "built for torch 2.8, the cell has 2.11" in stated
+    assert "no recipe under wheels/ compiles demo 1.0" in stated
 
 
-def test_what_a_recipe_cannot_compile_here_is_told_with_the_reason(places: Places) -> None:
+def test_what_a_recipe_cannot_compile_here_is_reported_with_the_reason(places: Places) -> None:
     need = replace(SOURCE, source=None, key=None, obstacle="demo 1.0 cannot be compiled for 7.5")
     kept, _, source = find(need, replace(places, team=lambda _: None), clean)
     assert kept.reason == "not asked: a build that cannot be has no key"
     assert (source.fits, source.reason) == (False, "demo 1.0 cannot be compiled for 7.5")
 
 
-def test_a_file_nobody_told_the_hash_of_is_fetched_and_hashed(host: Host, places: Places, tmp_path: Path) -> None:
+def test_a_file_without_a_published_hash_is_fetched_and_hashed(host: Host, places: Places, tmp_path: Path) -> None:
     content = wheel(tmp_path / "made").read_bytes()
     host.files["/v1.0/x.whl"] = content
     offer = Offer(NAME, f"{host.url}/v1.0/x.whl")
@@ -205,10 +205,10 @@ def test_a_name_that_stands_for_other_bytes_is_refused(host: Host, places: Place
 def test_of_a_local_file_the_hash_is_compared_too(places: Places, tmp_path: Path) -> None:
     path = wheel(tmp_path / "links")
     good = hashlib.sha256(path.read_bytes()).hexdigest()
-    for told, fits in ((None, True), (good, True), ("0" * 64, False)):
-        listing = Listing("links", lambda told=told: [Offer(path.name, path.as_uri(), told)])  # type: ignore[misc]
+    for stated, fits in ((None, True), (good, True), ("0" * 64, False)):
+        listing = Listing("links", lambda stated=stated: [Offer(path.name, path.as_uri(), stated)])  # type: ignore[misc]
         found = find(SOURCE, replace(places, links=(listing,)), clean)[1]
-        assert (found.fits, found.sha256) == (fits, good if fits else told)
+        assert (found.fits, found.sha256) == (fits, good if fits else stated)
 
 
 def refuse(error: Exception) -> Callable[[], Sequence[Offer]]:

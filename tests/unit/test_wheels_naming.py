@@ -1,4 +1,4 @@
-"""What wheels' file names say, and which cell they contradict."""
+"""The statements of wheels' file names, and the cells that they contradict."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("filename", "told"), NAMES, ids=[name for name, _ in NAMES])
-def test_real_names_are_read(filename: str, told: tuple[str | None, str | None, bool | None]) -> None:
+@pytest.mark.parametrize(("filename", "parsed"), NAMES, ids=[name for name, _ in NAMES])
+def test_real_names_are_read(filename: str, parsed: tuple[str | None, str | None, bool | None]) -> None:
     found = read(filename)
     assert found
-    assert (found.torch, found.cuda, found.new_abi) == told
+    assert (found.torch, found.cuda, found.new_abi) == parsed
     assert found.version.local is None
 
 
@@ -112,9 +112,9 @@ def test_what_is_no_wheel_is_none(text: str) -> None:
     ],
 )
 def test_a_name_contradicts_a_cell_in_one_clause(filename: str, need: WheelRequirement, why: str | None) -> None:
-    told = read(filename)
-    assert told
-    assert mismatch(told, need) == why
+    parsed = read(filename)
+    assert parsed
+    assert mismatch(parsed, need) == why
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,15 @@ def test_every_convention_says_what_it_was_made_of(
     exact = f"{cuda}{'' if minor is None else minor}"
     built = f"{number}.0+cu{exact}" if full else number
     label = f"cu{cuda if full else exact}torch{built}{'' if abi is None else f'cxx11abi{str(abi).upper()}'}"
-    told = read(f"demo-1.0+{label}-{TAGS}")
-    assert told
-    assert (told.torch, told.new_abi, told.package, str(told.version)) == (number, abi, "demo", "1.0")
-    assert told.cuda == (f"{cuda}" if minor is None else f"{cuda}.{minor}")
+    parsed = read(f"demo-1.0+{label}-{TAGS}")
+    assert parsed
+    assert (parsed.torch, parsed.new_abi, parsed.package, str(parsed.version)) == (number, abi, "demo", "1.0")
+    assert parsed.cuda == (f"{cuda}" if minor is None else f"{cuda}.{minor}")
     same = replace(NEED, torch=f"{number}.1", cuda=f"{cuda}.0")
-    why = mismatch(told, same)
+    why = mismatch(parsed, same)
     assert why is None or (abi is not None and abi is not same.new_abi and "C++ ABI" in why)
-    assert "torch" in str(mismatch(told, replace(same, torch=f"{torch[0]}.{torch[1] + 1}.0")))
-    assert "CUDA" in str(mismatch(told, replace(same, cuda=f"{cuda + 1}.0")))
+    assert "torch" in str(mismatch(parsed, replace(same, torch=f"{torch[0]}.{torch[1] + 1}.0")))
+    assert "CUDA" in str(mismatch(parsed, replace(same, cuda=f"{cuda + 1}.0")))
 
 
 @given(
@@ -165,6 +165,6 @@ def test_every_convention_says_what_it_was_made_of(
     | st.from_regex(r"[a-z]{1,5}-[0-9.+a-z]{1,20}-cp3[0-9]{1,2}-[a-z0-9]{1,6}-[a-z_0-9.]{1,20}\.whl")
 )
 def test_any_text_is_read_or_refused_quietly(text: str) -> None:
-    told = read(text)
-    if told:
-        mismatch(told, NEED)
+    parsed = read(text)
+    if parsed:
+        mismatch(parsed, NEED)

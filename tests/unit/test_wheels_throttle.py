@@ -143,7 +143,7 @@ def test_flash_attn_on_sixteen_cores_is_planned_no_slower_than_it_was_with_fourt
     assert 65 * GB < found.memory <= budget(HOST)
 
 
-def test_a_group_too_small_for_one_job_is_told() -> None:
+def test_a_group_too_small_for_one_job_is_reported() -> None:
     found = plan(BuildJob(FLASH), Machine(8, 6 * GB, 6 * GB, limited=True))
     assert found.jobs == 1
     assert found.sentence("flash-attn").endswith(
@@ -151,7 +151,7 @@ def test_a_group_too_small_for_one_job_is_told() -> None:
     )
 
 
-def test_what_nobody_has_measured_is_planned_with_a_stated_cost() -> None:
+def test_a_build_without_measurements_is_planned_with_a_stated_cost() -> None:
     found = plan(BuildJob(None), Machine(16, 64 * GB, 64 * GB, limited=False))
     assert (found.mean, found.largest, found.seconds) == (UNKNOWN.memory, UNKNOWN.largest, None)
     assert found.sentence("apex") == "apex: not measured, 7 jobs x 1 thread, 5 GB each and 8 GB at most"

@@ -76,7 +76,7 @@ def events(said: str) -> list[dict[str, Any]]:
 
 
 def ended(pid: int) -> bool:
-    """Whether it ends within seconds; whose parent has not heard of it yet (Z) counts."""
+    """Return whether it ends within seconds; a zombie (state Z) has ended."""
     for _ in range(100):
         try:
             state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]

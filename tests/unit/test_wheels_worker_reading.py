@@ -1,4 +1,4 @@
-"""What the worker reads: control groups, ninja's lines, the disguises of running out of memory."""
+"""The worker's parsers: control groups, ninja's lines, every known form of running out of memory."""
 
 from __future__ import annotations
 

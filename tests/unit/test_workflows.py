@@ -202,7 +202,7 @@ def test_the_registry_is_logged_into_and_the_token_is_no_argument(file: str, che
     assert (checkout.here / "token").read_text() == "secret\n"
 
 
-def test_a_night_starts_from_the_last_ones_locks(checkout: Checkout) -> None:
+def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: Checkout) -> None:
     checkout.run("nightly.yml", "Take last night's locks")
     assert (checkout.here / "locks/a.toml").read_text() == "a 1\n"
     checkout.write("locks/a.toml", "a 2\n")
