@@ -24,7 +24,7 @@ from imagegen.wheels import builds
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of a build; `scratch_base` locks Debian packages anew where the locked ones are gone."""
+    """Options of a build; `scratch_base` locks Debian packages again where the locked ones are gone."""
 
     test: bool = True
     audit: bool = True

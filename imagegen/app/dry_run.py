@@ -50,7 +50,9 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
 
 
 def layers(job: Job, store: Store) -> tuple[RequiredLayer, ...]:
-    """Return the image's layers from the bottom up, as far as the lock's record or this store knows them."""
+    """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
+    them.
+    """
     lock, record = job.lock, job.lock.record
     if job.compression != "zstd":
         return tuple(RequiredLayer(part.name) for part in plan_layers(lock))

@@ -41,10 +41,11 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def subject(
     reference: str, gpus: tuple[Gpu, ...], settings: Settings, progress: Progress, *, known: Iterable[Gpu] = ()
 ) -> Subject:
-    """The image that an engine has under this name, else the registry's; `oci:DIR` or `oci:DIR@DIGEST` is a layout's.
+    """Return the image of this name in an engine, else in a registry; `oci:DIR` or `oci:DIR@DIGEST` names a layout.
 
-    Of an image that imagegen built, its labels say what it is for: those of the `known` GPUs that they name, unless
-    there are `gpus`, and the driver.
+    For an image that imagegen built, its labels give the GPUs (those of `known` that they name, unless there are
+    `gpus`) and the driver.
+
     Raises UsageError for an image without Python packages, FetchError, EngineError, StoreError.
     """
     with Store(settings.store).room("audit") as scratch:
@@ -70,7 +71,7 @@ def subject(
 
 
 def _main(tree: Tree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
-    """The environment that the image's `python` uses, else the one with the most in it. Says what is left aside."""
+    """Return the environment that the image's `python` uses, else the one with the most files; log the others."""
     sites = environment.all_sites(tree)
     if not sites:
         raise UsageError(

@@ -57,9 +57,10 @@ from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
 
 @dataclass(frozen=True)
 class Published:
-    """`moved` maps each mutable tag that moved to the digest that it named; `proven` says where the proof comes from.
+    """A published image. `moved` maps each mutable tag that moved to its former digest; `proven` names the origin of
+    the test attestation.
 
-    `record` is what the lock may promise from now on, of the image with its layers as imagegen compresses them.
+    `record` is the record for the lock: of the image with its layers as imagegen compresses them.
     """
 
     cell: str

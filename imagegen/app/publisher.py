@@ -136,7 +136,7 @@ class Publisher:
     def attachment_steps(self, lock: Lock) -> list[str]:
         """Return, in sentences, what publishing does besides pushing and tagging.
 
-        Raises TrustError as `publish_image` does, but asks GitHub for no token.
+        Raises TrustError as `publish_image` does, but requests no token from GitHub.
         """
         kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.options.audit else [])]
         _ = self.trust

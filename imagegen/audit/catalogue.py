@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "data" / "findings"
 
 
 def _line(text: str) -> str:
-    """One line: YAML's folded texts end with a line break, and keep those before indented lines."""
+    """Return the text as one line: YAML's folded texts end with a line break, and keep those before indented lines."""
     line = " ".join(text.split())
     if not line:
         raise ValueError("is empty")
@@ -55,7 +55,7 @@ def explain(name: str) -> Entry:
 
 @cache
 def catalogue() -> Mapping[str, Entry]:
-    """All entries by id, sorted. They are shipped: what is wrong with them is a bug, and a ValueError."""
+    """Return all entries by id, sorted. They are shipped, so an invalid one is a bug: a ValueError."""
     entries: dict[str, Entry] = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         found = _FILE.validate_python(_read(path))

@@ -30,7 +30,7 @@ def audit(subject: Subject, known: Sequence[Gpu] = ()) -> Report:
 
 
 def unreadable(subject: Subject) -> Iterator[Finding]:
-    """One finding for each package that has such files, and one for the system."""
+    """Yield one finding for each package with unreadable files, and one for the system."""
     for package in subject.packages:
         yield from _unreadable(str(package), package.files.items())
     if subject.system:

@@ -1,10 +1,10 @@
 """Library resolution as the dynamic loader does it, and the symbols that a file then sees. Pure: nothing is read.
 
-The order is ld.so(8)'s: DT_RPATH of the file that asks and of those that had it loaded (DT_RUNPATH in a file takes the
-place of both), LD_LIBRARY_PATH, DT_RUNPATH of the file that asks alone, the system's directories. A name that is
-loaded already is not searched again, which is why extensions find torch's libraries without any path to them.
-What cannot be found in one of these ways, but lies somewhere in site-packages, counts as found: something has to load
-it beforehand, and packages that are built so do it when they are imported.
+The order is ld.so(8)'s: DT_RPATH of the requesting file and of those that loaded it (a DT_RUNPATH replaces both),
+LD_LIBRARY_PATH, DT_RUNPATH of the requesting file alone, the system's directories. A name that is already loaded is not
+searched again, which is why extensions find torch's libraries without any path to them. A library that cannot be found
+in one of these ways but exists in site-packages counts as found: it must be loaded beforehand, and packages that are
+built so do that when they are imported.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Loader:
 
     @cached_property
     def users(self) -> Mapping[Library, tuple[Library, ...]]:
-        """For each library, the packages' files that load it, themselves apart."""
+        """Return, for each library, the packages' files that load it, except itself."""
         found: dict[Library, list[Library]] = {}
         for root in self.libraries:
             for library in self.closure(root).libraries[1:]:
@@ -180,7 +180,7 @@ class Loader:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the files ask for each other more often than anybody has time to follow."""
+        """Return whether the search reached its limit of lookups."""
         return self._steps > _MOST_STEPS
 
     @cached_property
@@ -191,7 +191,7 @@ class Loader:
         return tuple(dict.fromkeys([*own, *always]))
 
     def _loaded_by_torch(self) -> dict[str, Library]:
-        """By name, what is loaded once torch is imported."""
+        """Return the libraries, by name, that are loaded once torch is imported."""
         own = [library for library in self.libraries if library.path.startswith(_TORCH)]
         found = {library.elf.soname or library.name: library for library in own}
         self.loaded = dict(found)
@@ -291,7 +291,7 @@ def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
 
 
 def _of_system(system: System, machine: int) -> dict[str, Library]:
-    """By the name under which they are found; two names of one file are one library."""
+    """Return the system's libraries by the names under which they are found; two names of one file are one library."""
     known: dict[str, Library] = {}
     found = {}
     for name, file in system.libraries.items():

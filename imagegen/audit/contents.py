@@ -85,7 +85,7 @@ def _torch(subject: Subject) -> Iterator[Finding]:
 
 
 def _names(subject: Subject) -> Iterator[Finding]:
-    """Packages that are another project than their name says, and such as do not go beside each other."""
+    """Yield findings about packages that are another project than their name suggests, and about incompatible pairs."""
     installed = {package.name: package for package in subject.packages}
     for rule in data("names")["mistaken"]:
         package = installed.get(rule["package"])
@@ -120,7 +120,7 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
-    """Modules that the matrix says a package has, and that no package brings."""
+    """Yield findings about modules that the matrix declares for a package and that no package installs."""
     promised = {package.name: (*package.imports, *package.entry_points) for package in subject.packages}
     wanted = {name.replace(".", "/") for names in promised.values() for name in names}
     if not wanted:

@@ -1,7 +1,7 @@
-"""C++ symbols as people write them, for the evidence of findings. No finding depends on it.
+"""C++ symbols in readable form, for the evidence of findings. No finding depends on it.
 
 LLVM's demangler (pycxxfilt) has no bound on memory or time, and the names come from wheels: 278 characters can stand
-for 436 million. So each name is demangled by a process of its own; docs/adr/0001-demangling.md has the measurements.
+for 436 million. So each name is demangled in a separate process; docs/adr/0001-demangling.md has the measurements.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _RUNTIME = "cudart"
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """One finding for each major version of CUDA that the promised driver is too old for."""
+    """Yield one finding for each major version of CUDA that the promised driver is too old for."""
     if subject.driver is None:
         return
     builds = [(package, *built) for package in subject.packages if (built := _built_for(package))]

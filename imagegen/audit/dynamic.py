@@ -1,7 +1,7 @@
-"""The dynamic section of an ELF file, and what it leads to: names, symbols, versions.
+"""The dynamic section of an ELF file and the tables that it points to: names, symbols, versions.
 
 Source of the layout: System V ABI, chapter 5; the LSB's symbol versioning; DT_GNU_HASH as GNU ld writes it and glibc
-reads it. Symbols are counted as the loader can find them, since nothing else says where their table ends.
+reads it. Symbols are counted as the loader can find them, since no field states the size of their table.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class Dynamic:
     def _count(self, described: tuple[int, int] | None) -> int:
         """Return the number of symbols.
 
-        DT_HASH says it. DT_GNU_HASH ends with the last symbol, but where nothing is exported it is empty, and need not
-        even say where the others end: then it is the section headers' word for the same table; without these, no
-        symbol counts that no relocation names, since the loader looks up no other.
+        DT_HASH states it. DT_GNU_HASH ends with the last symbol, but it is empty where nothing is exported, and need
+        not state where the others end: then the section header of the same table does; without one, only symbols that
+        relocations name count, since the loader looks up no others.
         """
         if _HASH in self._tags:
             return self._number(self._offset(_HASH) + 4)
@@ -152,7 +152,7 @@ class Dynamic:
         return self._relocated()
 
     def _hashed(self) -> int:
-        """One more than the number of the last symbol in DT_GNU_HASH; 0 where it holds none."""
+        """Return one more than the number of the last symbol in DT_GNU_HASH; 0 if it has none."""
         at = self._offset(_GNU_HASH)
         buckets, first, bloom, _ = struct.unpack("<IIII", self._window.take(at, 16, "its hash table"))
         if buckets > MOST_SYMBOLS:
@@ -208,7 +208,7 @@ class Dynamic:
         return frozenset(found)
 
     def _chain(self, tag: int, number: int, row: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(offset, row) of each row of a version table: the last field of a row says how far the next is."""
+        """Yield (offset, row) of each row of a version table; the last field of a row is the distance to the next."""
         if tag not in self._tags:
             return
         count, at = self._tags.get(number, 0), self._offset(tag)

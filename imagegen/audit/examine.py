@@ -10,8 +10,8 @@ HEAD = 4096  # bytes from which `concerns` tells
 
 
 def concerns(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes holds anything for the readers; of any other a File says its
-    size.
+    """Return whether a file that begins with these bytes has content for the readers; of any other only the size is
+    recorded.
     """
     return head.startswith((elf.MAGIC, fatbin.MAGIC)) or fatbin.ptx(head[:HEAD]) is not None
 

@@ -26,7 +26,7 @@ _HEADER = re.compile(rb"[ \t]*(async[ \t]+def|def|class|try|except|finally|if|el
 def optional_modules(requires: Iterable[str]) -> dict[str, str]:
     """Map each module that only extras among the Requires-Dist `requires` name to its distribution.
 
-    Modules are compared without case and separators: a distribution's name tells no more of its module's.
+    Modules are compared without case and separators, because a distribution's name determines no more of its module's.
     """
     parsed = [each for text in requires if (each := _parsed(text))]
     plain = {required_name(each.name) for each in parsed if not _extras(each)}

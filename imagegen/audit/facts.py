@@ -155,7 +155,7 @@ def _to_elf(value: dict[str, Any]) -> Elf:
 
 
 def _joined(names: Collection[str]) -> str | None:
-    """None for no names, since a text of none is one empty name."""
+    """Return the names as one text; None for no names, since an empty text is one empty name."""
     return _NUL.join(sorted(names)) if names else None
 
 

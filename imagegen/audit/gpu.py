@@ -203,7 +203,7 @@ class _Judge:
                 yield notes.finding(severity, "gpu-code-partial", self.package, evidence)
 
     def _where(self, path: str, wanted: Callable[[Use], bool]) -> list[Gpu]:
-        """The GPUs on which the library is as `wanted`, but for those where another build of it does better."""
+        """Return the GPUs on which the library is as `wanted`, except those where another build of it does better."""
         others = [self.uses[other] for other in self.builds[_build_of(path)] if other != path]
         return [
             gpu
@@ -319,7 +319,7 @@ def _reasons(paths: Iterable[str]) -> list[str]:
 
 @cache
 def _rule(kind: str, path: str) -> str | None:
-    """Why a library is of this kind, if the data say so: "gated" is for some GPUs alone."""
+    """Return why a library is of this kind, if the data have a rule: "gated" is for some GPUs alone."""
     for entry in data("gpu")[kind]:
         if any(fnmatchcase(path, pattern) for pattern in entry["paths"]):
             return str(entry["because"])

@@ -38,7 +38,7 @@ def is_required(library: str) -> bool:
 
 @lru_cache(1 << 14)  # three checks ask it of every library, some for each GPU
 def is_module(exported: frozenset[str]) -> bool:
-    """Return whether Python can import a library that exports these symbols. Looked for in one text: they are many."""
+    """Return whether Python can import a library that exports these symbols. One text is searched: symbols are many."""
     return "\0PyInit_" in "\0".join(("", *exported))
 
 
@@ -60,7 +60,7 @@ def singles() -> tuple[Single, ...]:
 
 
 def optional(package: str, path: str) -> str | None:
-    """Why a file of a package, "numba", may lack a library; None where no rule says so."""
+    """Return why a file of a package, "numba", may lack a library; None without a rule."""
     return next(
         (
             entry["because"]

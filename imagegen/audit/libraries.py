@@ -36,7 +36,7 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Absent:
-    """Libraries that one file asks for in vain."""
+    """The libraries that one file requires and that are missing."""
 
     library: Library
     names: tuple[str, ...]
@@ -163,7 +163,7 @@ def _places(loader: Loader, library: Library) -> Iterator[str]:
 
 
 def _versions(loader: Loader, package: str, files: list[Library]) -> Iterator[Finding]:
-    """Version nodes (GLIBC_2.38) that a file asks a library for, and that the library there does not have."""
+    """Yield findings about version nodes (GLIBC_2.38) that a file requires and that the library there lacks."""
     short: dict[tuple[Severity, Library], dict[Library, frozenset[str]]] = {}
     for library in files:
         for name, nodes in library.elf.requires.items():
@@ -203,9 +203,9 @@ def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
 
 
 def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
-    """Libraries that are on no path of who asks for them: something must have loaded them beforehand.
+    """Yield findings about libraries on no search path of their users: something must have loaded them beforehand.
 
-    A package that depends on the library's package does so. Another one is lucky at best.
+    A package that depends on the library's package loads it. Another one works by accident at best.
     """
     asked: dict[str, dict[str, Library]] = {}
     for root in loader.libraries:

@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing found. `id` is an entry of the catalogue, which says what it means and how to fix it."""
+    """One finding. `id` is an entry of the catalogue, which has its meaning and fix."""
 
     severity: Severity
     id: str  # "undefined-symbol"

@@ -53,7 +53,7 @@ class Report:
         return {severity.value: counted[severity] for severity in Severity}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: keys are added in later versions, and none goes or changes its meaning."""
+        """Return the report for JSON: later versions add keys, and never remove one or change its meaning."""
         return {
             "audit": AUDIT_FORMAT,
             "subject": self.subject,
@@ -68,7 +68,7 @@ class Report:
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Each finding once: errors, warnings, then notes, and in each by package."""
+    """Return each finding once: errors, warnings, then notes, and each group by package."""
     return tuple(sorted(set(findings), key=_place))
 
 

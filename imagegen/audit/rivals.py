@@ -21,7 +21,7 @@ def rivals(loader: Loader) -> Iterator[Finding]:
 
 
 def _several(loader: Loader, single: Single) -> Iterator[Finding]:
-    """One kind of library in several directories."""
+    """Yield findings about one kind of library in several directories."""
     there = [*loader.libraries, *dict.fromkeys(loader.system.values())]
     places: dict[str, Library] = {}
     for library in there:

@@ -33,7 +33,7 @@ class Source:
 
 
 def document(reports: Sequence[Report], sources: Mapping[str, Source]) -> dict[str, Any]:
-    """One run with all findings: GitHub refuses several of one tool. `sources` maps the names of subjects."""
+    """Return one run with all findings: GitHub rejects several of one tool. `sources` maps the names of subjects."""
     ids = sorted({finding.id for report in reports for finding in report.findings})
     driver = {"name": "imagegen audit", "version": __version__, "rules": [_rule(name) for name in ids]}
     results = list(_results(reports, sources, {name: place for place, name in enumerate(ids)}))

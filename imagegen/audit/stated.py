@@ -1,6 +1,6 @@
 """The licence that a distribution's metadata states. Source: "Core metadata specifications" of packaging.python.org.
 
-Three fields say it, from three ages: License-Expression (an SPDX expression), License (free text), and classifiers.
+Three fields state it, from three ages: License-Expression (an SPDX expression), License (free text), and classifiers.
 """
 
 from __future__ import annotations

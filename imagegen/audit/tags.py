@@ -60,7 +60,7 @@ def for_another_python(path: str, python: str | None) -> bool:
 
 
 def python_of_module(path: str) -> str | None:
-    """The CPython that a module is for by its name, "3.11"; None where its name says none."""
+    """Return the CPython that a module's file name names, "3.11"; None if it names none."""
     built = _BUILT_FOR.search(path)
     return f"{built[2]}.{built[3]}" if built and built[1] == "cpython" else None
 
@@ -82,7 +82,7 @@ def promise_modules(tags: Iterable[str]) -> bool:
 
 
 def promise_none(tags: Iterable[str]) -> bool:
-    """Return whether all tags say that the wheel is the same everywhere."""
+    """Return whether all tags mean that the wheel is the same everywhere."""
     found = _parsed(tags)
     return bool(found) and all(tag.platform == "any" for tag in found)
 

@@ -82,7 +82,7 @@ def shipped() -> Index:
 
 
 def with_release(index: Index, release: str, exported: Iterable[str]) -> Index:
-    """`index` with what `release` exports; what it said of this release before is forgotten."""
+    """Return `index` with the exports of `release`, which replace its earlier ones."""
     others = [each for each in index.releases if each != release]
     releases = sorted({*others, release}, key=Version)
     places = {each: 1 << releases.index(each) for each in releases}

@@ -128,8 +128,8 @@ def _wrong(one: User, torch: _Torch) -> Finding | None:
 
 
 def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
-    """Return whether the file asks for a library of torch's that this torch is without: then that is what is wrong
-    with it.
+    """Return whether the file requires a library of torch that this torch lacks: the missing library
+    is the fault then.
     """
     elf = one.package.files[path].elf
     if elf is None or torch.libraries is None:
@@ -230,7 +230,9 @@ def _says(one: User) -> str:
 
 
 def _there(one: User) -> str:
-    """The minors that have all that it wants. What the stable ABI has, later ones have too."""
+    """Format the minors that have everything that the package requires; symbols of the stable ABI stay
+    in later ones.
+    """
     newest = one.minors[-1] == minor(torch_exports.shipped().releases[-1])
     return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one.minors)
 

@@ -38,7 +38,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class User:
-    """A package that uses torch: for each of its files what it wants, without what the package itself defines."""
+    """A package that uses torch: for each of its files the symbols that it requires and the package does not define."""
 
     package: Package
     python: str | None
@@ -71,7 +71,7 @@ class User:
 
     @cached_property
     def lacks(self) -> Mapping[str, frozenset[str] | None]:
-        """For each release of the index what it lacks; None where the package has nothing for its minor."""
+        """The missing symbols by release of the index; None where the package has no files for its minor."""
         index = torch_exports.shipped()
         on = {release: self.on(minor(release)) for release in index.releases}
         return {
@@ -112,7 +112,7 @@ class User:
 
 
 def user(package: Package, python: str | None, machine: int = X86_64) -> User | None:
-    """None for a package that uses nothing of torch, and for torch itself.
+    """Return the package as a user of torch; None if it uses nothing of torch, and for torch itself.
 
     Files for other machines are left out, and extension modules for other interpreters than `python` ("3.11").
     """

@@ -48,7 +48,7 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
 
 @dataclass(frozen=True)
 class _Code:
-    """A package's GPU code. `loose`: none of it lies in libraries, so that the check has nothing to say of it."""
+    """A package's GPU code. `loose`: none of it is in libraries, so the check of GPU code does not cover it."""
 
     targets: frozenset[tuple[Target, ...]]  # of each container
     loose: bool
@@ -65,9 +65,9 @@ def _stops(said: Iterable[Finding]) -> bool:
 
 
 def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
-    """`said` is what the check of GPU code has found for this GPU alone.
+    """Return whether the package's code runs on the GPU; `said` are the findings about GPU code for this GPU alone.
 
-    Where it says nothing of libraries with nothing for the GPU, it knows that they keep their kernels elsewhere.
+    Without a finding about libraries that have no code for the GPU, these load their kernels from other files.
     """
     nothing = all(runs(targets, gpu.capability) == "no" for targets in code.targets)
     if _stops(said) or (nothing and (said or code.loose)):

@@ -12,7 +12,7 @@ _STEP = 1 << 20  # bytes searched at a time, at most
 
 
 class Unreadable(ValueError):
-    """A file that contradicts its format, or itself: one line that says where."""
+    """A file that contradicts its format, or itself; the message is one line with the place."""
 
 
 class OnDisk:

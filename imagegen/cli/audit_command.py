@@ -104,7 +104,7 @@ def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
 
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:
-    """One entry of the catalogue, or with no name, what there is."""
+    """Print one entry of the catalogue, or without a name the titles of all."""
     entries = {name: catalogue.explain(name)} if name else catalogue.catalogue()
     if as_json:
         app.json({each: entry.model_dump(mode="json") for each, entry in entries.items()})

@@ -34,7 +34,7 @@ NO_SIGNER = "no signer that the project names"
 
 
 def places(app: App, client: Client) -> Places:
-    """Return where references are looked up."""
+    """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
         found = _selected(app, word)

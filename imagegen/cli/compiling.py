@@ -16,7 +16,7 @@ builder_option = click.option(
 
 
 def places(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
-    """Return where a lock looks for the wheels of components that need a compiler."""
+    """Return the places that are searched for wheels of components that need a compiler."""
     from imagegen.image.inventory import loose  # late: it brings the readers of wheels
 
     known = session.catalogue

@@ -161,7 +161,7 @@ def _indexes(app: App) -> dict[str, Index]:
 
 
 def _keep(app: App, found: Package, before: Package) -> dict[str, Any]:
-    """Write what is new, and say it."""
+    """Write a changed file, log the changes and return them."""
     changed = replace(found, read=before.read) != before
     path = metadata.path_of(app.project / "matrices", found.name)
     if changed:

@@ -13,7 +13,9 @@ from imagegen.core.text import did_you_mean
 
 
 class Lazy(click.Group):
-    """`known` is command -> what `--help` says; `module` names the module of one: "imagegen.cli.{}_command"."""
+    """A group that imports a command's module on first use. `known` maps a command to its line in `--help`; `module` is
+    the pattern of module names: "imagegen.cli.{}_command".
+    """
 
     def __init__(self, *args: Any, known: Mapping[str, str], module: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -108,7 +108,7 @@ def _outdated(app: App, previous: Lock, cell: Cell) -> bool:
 
 
 def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
-    """Raise LockError where sources on this disk moved, which no input of the lock tells."""
+    """Raise LockError if sources on this disk changed, which no input of the lock covers."""
     if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
         lock.require_unchanged(local, cell.recipes, app.store)
 

@@ -103,7 +103,7 @@ def _prepare() -> None:
 
 
 def _output(stream: TextIO) -> TextIO:
-    """`stream` with escapes for characters that its terminal lacks, and with errors that say what failed."""
+    """Wrap `stream`: characters that its terminal lacks are escaped, and errors name what failed."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="backslashreplace")
@@ -170,7 +170,7 @@ def _traceback(error: BaseException) -> None:
 
 
 def _title(text: str) -> str:
-    """The word that an error begins with, in red on terminals that show colours and for people who want them."""
+    """Return the word that begins an error, in red on terminals with colours unless the user disabled them."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not (sys.stderr and sys.stderr.isatty())
     return text if plain else f"\x1b[1;31m{text}\x1b[0m"
 

@@ -68,7 +68,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
 
 @dataclass(frozen=True)
 class _Answer:
-    """`lock` is one word; `missing` are addresses that a build needs and that are not here."""
+    """One row of the answer. `lock` is one word; `missing` are addresses that a build needs and that are not here."""
 
     state: CellState
     lock: str

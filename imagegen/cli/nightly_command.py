@@ -104,7 +104,7 @@ def command(
 
 
 def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
-    """Without a publisher, nothing that would need one is asked for."""
+    """Return the steps of a run; without a publisher, only those that need none."""
     propose = partial(_propose, app, time, {})
     if publisher is None:
         return Steps(propose)

@@ -17,7 +17,7 @@ _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
 
 def print_report(console: Console, report: Report) -> None:
-    """One row per check, skips counted and shown."""
+    """Print one row per check, and the count of skipped ones."""
     table = Table("check", "result", "time", "", wraps=("",))
     for result in report.results:
         status = Text(result.status, style=_COLOUR[result.status])
@@ -36,7 +36,7 @@ def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Before the checks, which take minutes. Raises UsageError."""
+    """Raise UsageError if the file cannot be written, before the checks, which take minutes."""
     try:
         file.open("a").close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Builds of several cells: each a process of its own, as many at a time as cores, memory and disk allow."""
+"""Build several cells, each in a process of its own, as many at a time as cores, memory and disk allow."""
 
 from __future__ import annotations
 

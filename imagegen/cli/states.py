@@ -45,7 +45,7 @@ def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | N
 
 
 def lock_state(app: App, cell: Cell, found: Lock | LockError | None) -> str:
-    """Return one word about what `read_lock` returned: "no", "broken", "stale", "edited", "yes", or "recorded"."""
+    """Return one word for the result of `read_lock`: "no", "broken", "stale", "edited", "yes", or "recorded"."""
     if not isinstance(found, Lock):
         return "broken" if found else "no"
     if lock.stale(found, cell):
@@ -70,7 +70,7 @@ def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockErro
 
 
 def smoke_proof(app: App, cell: Cell, locked: Lock) -> SmokeAttestation | None:
-    """Return what this store knows of smoke tests that passed in the image of the lock; with a GPU before without."""
+    """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
     digest = layers.built_digest(locked, app.store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None

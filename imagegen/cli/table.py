@@ -15,8 +15,8 @@ _NARROW, _NARROWEST = 16, 8  # columns of a terminal: text in less is hard to re
 class Table:
     """Rows below headers. Columns in `wraps` are wrapped at words where the terminal is narrow, the others never.
 
-    Where the terminal leaves too little for those, each row has its first cell on a line of its own, which can be
-    copied, and the rest indented below it.
+    If the terminal is too narrow for those, each row has its first cell on a line of its own, which can be copied, and
+    the rest indented below it.
     """
 
     def __init__(self, *headers: str, wraps: Collection[str] = (), show_header: bool = True) -> None:

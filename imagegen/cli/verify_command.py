@@ -1,4 +1,4 @@
-"""imagegen verify: is this image what its lock says?"""
+"""imagegen verify: check that an image is what its lock says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""imagegen wheels build: compile what a cell's lock wants compiled."""
+"""imagegen wheels build: compile the wheels that a cell's lock needs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _asked_about(text: str) -> tuple[str, str | None]:
 
 
 def _component(app: App, word: str) -> Component:
-    """By its name, or its package's. Raises UsageError for others, and for one that needs no compiler."""
+    """Return a component by its name or its package's. Raises UsageError for others, and if it needs no compiler."""
     known = app.matrix.components
     found = next((each for each in known.values() if word in (canonicalize_name(each.name), each.package)), None)
     compiled = sorted(each.name for each in known.values() if each.compiled)

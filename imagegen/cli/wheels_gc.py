@@ -1,4 +1,4 @@
-"""imagegen wheels gc: let go of wheels."""
+"""imagegen wheels gc: remove wheels from the wheelhouse."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _as_dict(
 
 
 def _as_text(question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]) -> str:
-    """The verdict, then each reason as a block of its own, then what to try."""
+    """Return the verdict, then each reason as a block, then suggestions."""
     blocks = [_verdict(question, explanation, state)]
     for number, conflict in enumerate(explanation.conflicts, 1):
         blocks.append(f"{number}. {conflict}".replace("\n", "\n "))  # below the text, not below its number

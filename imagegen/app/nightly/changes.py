@@ -1,7 +1,7 @@
 """The changelog of updates, accepted and rejected: `locks/CHANGES.md`, and the same as data.
 
-A section is about one cell on one day. It says from which inputs to which it leads, so that another run of the day
-knows whether it tells the same step again, or a further one.
+A section is about one cell on one day. It names the lock inputs at its start and end, so that another run on the same
+day can distinguish the same step from a further one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The newest versions that a cell's ranges, the rules and package metadata accept, and why they are not newer.
+"""Propose the newest versions that a cell's ranges, the rules and package metadata accept, and why none is newer.
 
-Nothing is written, and nothing goes back: a component is as new as it was, or newer.
+Nothing is written, and no component is downgraded.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def rank(package: str) -> int:
 def _on(before: Lock, base: LockedBase, cell: Cell) -> Lock:
     """Return the lock on today's base, or `before` itself where only the archives' signatures differ.
 
-    Archives are signed anew several times a day, and a new signature alone is no reason for another lock.
+    Archives are signed again several times a day, and a new signature alone is no reason for another lock.
     """
     if replace(base, archives=before.base.archives) == before.base:
         return before
@@ -165,7 +165,9 @@ class _Search:
         return [*units, Unit(_REST, _RANKS, ("",)), *(Unit(name, _RANKS + 1, ("",)) for name in self.others)]
 
     def _moves(self, name: str) -> tuple[str, ...]:
-        """To the newest, and short of each of the newest few as long as that is newer than what is locked."""
+        """Return upper bounds to try for a component: none (the newest release), then below each of the newest few,
+        while a release above the locked one is left.
+        """
         if not self._may_stay(name):
             return ()
         newer = [each.version for each in self._newer(name, self.locked[name]) if self._comes_in(name, each)]
@@ -181,7 +183,7 @@ class _Search:
         return release.lacks is None and self._in_range(name, release.version)
 
     def _may_stay(self, name: str) -> bool:
-        """Return whether it is locked, and in a version that the matrix still asks for."""
+        """Return whether the component is locked in a version that the matrix still accepts."""
         return name in self.locked and self._in_range(name, self.locked[name])
 
     def _bounds(self, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Why a set of versions is not taken, in one line: the rule with its source, or what uv says, shortened."""
+"""The reason for a rejected set of versions, in one line: the rule with its source, or uv's message, shortened."""
 
 from __future__ import annotations
 

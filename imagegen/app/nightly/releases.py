@@ -26,9 +26,10 @@ _THREADS = 8  # pages at once
 
 @dataclass(frozen=True)
 class Release:
-    """`version` is public. `lacks` is what keeps it out of the cell whatever else moves, None: nothing.
+    """A release of a component. `version` is public; `lacks` is what excludes it from the cell whatever else changes,
+    or None.
 
-    Indexes tell the day of an upload: whether what came `today` came before the time, the resolver alone can see.
+    Indexes state the day of an upload: only the resolver decides whether one from `today` came before the cutoff.
     """
 
     version: str
@@ -37,7 +38,7 @@ class Release:
 
 
 class ReleaseIndex:
-    """The releases of components, newest first, as they were at a time; asks each index once."""
+    """The releases of components, newest first, as of a cutoff; each index is read once."""
 
     def __init__(self, as_of: str, settings: Settings, chooser: WheelSelector, progress: Progress) -> None:
         self._until = dt.date.fromisoformat(as_of[:10])

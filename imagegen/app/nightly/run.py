@@ -135,5 +135,7 @@ def _move(
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:
-    """The lock that was there before, now with its record: nothing that changes would tell."""
+    """Return the proposal with the recorded lock as `before` and `after`: a record alone is not
+    reported as a change.
+    """
     return replace(proposal, before=made, after=made)

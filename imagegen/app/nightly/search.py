@@ -1,6 +1,7 @@
-"""The largest set of moves that is accepted, where not all together are.
+"""Find the largest accepted set of updates, if not all are accepted together.
 
-A unit is something that can move by itself, one version or more; whether a set of moves is accepted, only trying tells.
+A unit is something that can be updated independently, by one version or more; whether a set is accepted is found by
+trying it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Refusal:
-    """`names` are those that the reason speaks of: perhaps it would be accepted if they moved too."""
+    """A rejection. `names` are the components in its reason: the set might be accepted if they were updated too."""
 
     reason: str
     names: frozenset[str] = frozenset()
@@ -45,10 +46,10 @@ class SearchResult(Generic[T]):
 
 
 def largest(units: Iterable[Unit], attempt: Attempt[T]) -> SearchResult[T]:
-    """All of them, where that is accepted; else one unit after the other, by rank and name.
+    """Return all units if that is accepted; else add one unit after the other, by rank and name.
 
-    What a refusal names is tried along with it. So none is held that could have moved with what stands before it, and
-    none that could move with the result. The order in which `units` come does not matter.
+    Components that a rejection names are tried together with the unit. So no rejected unit could be updated together
+    with the units before it, or with the result. The order of `units` does not matter.
     """
     return _Search(sorted(units, key=lambda unit: (unit.rank, unit.name)), attempt).run()
 
@@ -107,7 +108,9 @@ class _Search(Generic[T]):
         return True
 
     def _move(self, name: str) -> bool:
-        """Let one more move, as far as it goes; whether it could. Why not as far as it might is remembered."""
+        """Update one more unit as far as possible and return whether it changed; the reason for a rejection is
+        recorded.
+        """
         for move in self.units[name].moves:
             wanted = {**self.taken, name: move}
             while isinstance(found := self.attempt(wanted), Refusal):

@@ -44,10 +44,10 @@ class History:
 def history_of(
     path: Path, now: Lock, sentences: Sentences, sections: Sequence[Section], env: Mapping[str, str]
 ) -> History:
-    """The history of the lock file at `path`, which holds `now`; `sections` are those of locks/CHANGES.md about it.
+    """Return the history of the lock file at `path`, whose content is `now`.
 
-    What they say is taken for the lock that they lead to; without a repository they are all that is known. Raises
-    FetchError where git cannot run.
+    `sections` are the sections of locks/CHANGES.md about it; each describes the lock that it leads to, and without a
+    repository they are the whole history. Raises FetchError where git cannot run.
     """
     commits = revision.commits(path.parent, path.name, LONGEST + 2, env)
     if not commits:

@@ -1,7 +1,7 @@
-"""A report -> files: pages that stand alone. The same report, the same bytes.
+"""Render a report as self-contained files; the same report gives the same bytes.
 
-What a matrix, a lock or a repository says is text on a page and nothing else: the templates escape all of it, and
-characters that would not be seen for what they are stand as Python writes them. Pages allow no script but their own.
+Text from a matrix, a lock or a repository is only ever text on a page: the templates escape it, and invisible
+characters are shown as Python escapes. Pages allow no script but their own.
 """
 
 from __future__ import annotations

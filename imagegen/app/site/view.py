@@ -1,4 +1,4 @@
-"""A report as its pages show it: every number counted, every word chosen. Pure."""
+"""The view model of a report: every number and text that its pages show. Pure."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _commands(sheet: Sheet) -> tuple[tuple[str, str], ...]:
 
 
 def _layers(sheet: Sheet, others: Sequence[Lock]) -> tuple[LayerView, ...]:
-    """With how many other images have each, by what the locks record."""
+    """Return the layers' views, each with the number of other images that have it, by the locks' records."""
     recorded = {layer.name: layer.digest for layer in sheet.lock.record.layers} if sheet.lock.record else {}
     theirs = Counter(digest for other in others if other.record for digest in {x.digest for x in other.record.layers})
     return tuple(
