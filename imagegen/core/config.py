@@ -140,6 +140,8 @@ def _first(env: Mapping[str, str], *names: str) -> str | None:
 
 
 def _words(env: Mapping[str, str], pip: Mapping[str, str], key: str, *names: str) -> tuple[str, ...]:
-    """Every word of the named variables and of pip's key, in that order, each once (uv separates with commas too)."""
+    """Return every word of the named variables and of pip's key, in that order, each once (uv separates with commas
+    too).
+    """
     text = " ".join([*(env.get(name, "") for name in names), pip.get(key, "")])
     return tuple(dict.fromkeys(text.replace(",", " ").split()))

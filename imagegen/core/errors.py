@@ -128,7 +128,7 @@ class ErrorGroup(ImagegenError):
 
 
 class UsageError(ImagegenError):
-    """The command line asks for something that does not exist."""
+    """The command line names something that does not exist, or is not valid."""
 
     exit_code = 64
     code = "usage"
@@ -160,7 +160,7 @@ class LockError(ImagegenError):
 
 
 class FetchError(ImagegenError):
-    """A file named by a lock cannot be had, or is not what the lock says it is."""
+    """A file named by a lock cannot be fetched, or differs from the lock."""
 
     exit_code = 68
     code = "fetch"
@@ -274,7 +274,7 @@ class PublishError(ImagegenError):
 
 
 class TrustError(ImagegenError):
-    """Something is not what its lock says, was tampered with, or has no signature that the project trusts."""
+    """An image or document differs from its lock, was tampered with, or has no trusted signature."""
 
     exit_code = 80
     code = "trust"

@@ -36,14 +36,14 @@ class Counter(Protocol):
     def __enter__(self) -> Counter: ...
     def __exit__(self, *exc: object) -> None: ...
     def reach(self, done: int, total: int, note: str) -> None:
-        """`done` of `total` are done by now; `note` says what else there is to say: "3.1 GB"."""
+        """Report that `done` of `total` are done; `note` is a further remark: "3.1 GB"."""
 
 
 class Progress(Protocol):
     """Thread-safe."""
 
     def say(self, text: str) -> None:
-        """One line, now."""
+        """Print one line immediately."""
 
     def meter(self, label: str, total: int) -> Meter:
         """A context manager that counts bytes towards `total`."""
@@ -53,7 +53,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Says nothing: for tests and for callers that print their own."""
+    """Prints nothing: for tests and for callers that print their own messages."""
 
     def say(self, text: str) -> None:
         pass
@@ -132,7 +132,7 @@ class Terminal:
             return self._display, self._display.add_task(label, total=total, **fields)
 
     def remove(self, task: TaskID) -> None:
-        """Take the bar away; the display goes with the last one."""
+        """Remove the bar; the display ends with the last one."""
         with self._lock:
             if self._display is None:
                 return
@@ -225,7 +225,7 @@ class _Lines:
 
 @contextmanager
 def timed(progress: Progress, text: str) -> Iterator[None]:
-    """Say `text` when the work starts and how long it took when it is done."""
+    """Log `text` when the work starts, and its duration at the end."""
     start = time.monotonic()
     progress.say(f"{text} ...")
     yield

@@ -63,15 +63,15 @@ def shown(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A sentence that offers the nearest known word, if one is near."""
+    """Return a sentence that offers the nearest known word, if one is near."""
     near = nearest(word, known)
     return f'did you mean "{near}"?' if near else None
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the shortest of the known words that begin with `word`, else one that is spelled much like it.
+    """Return the shortest of the known words that begin with `word`, else one that is spelled similarly.
 
-    `likeness` is the least ratio of difflib's that counts as that, from 0 to 1.
+    `likeness` is the minimum of difflib's ratio, from 0 to 1.
     """
     words = sorted(known)
     begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)

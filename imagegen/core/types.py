@@ -1,7 +1,7 @@
 """Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
 
-Each type admits one narrow form: what a file holds may reach a Dockerfile, an image config, a path or a command line.
-Where two types differ in one point, the comment says why. Messages use `meaning`, else they show the pattern.
+Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
+Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
 """
 
 from __future__ import annotations

@@ -167,7 +167,9 @@ def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> N
 
 
 def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, store: Store) -> Archive:
-    """A tar of the entries, each read as it says, below one folder. Raises FetchError for links that lead out."""
+    """Return a tar of the entries below one folder; each entry's function reads it. Raises FetchError for links that
+    lead out.
+    """
     submodules, pointers = [], []
     with store.writer() as blob:
         for path in sorted(found, key=str.encode):

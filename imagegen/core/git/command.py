@@ -41,7 +41,9 @@ class FailedError(Exception):
 
 
 def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
-    """Return what git prints. Raises FailedError with what it says, FetchError: too old, cannot run, does not end."""
+    """Run git and return its stdout. Raises FailedError with its stderr; FetchError if it is too old, cannot run, or
+    does not end.
+    """
     _require_minimum(env.get("PATH", os.defpath))
     # It ends with imagegen, however that ends, and fills no disk.
     bounds = ["setpriv", "--pdeathsig", "KILL", "prlimit", f"--fsize={_LONGEST_FILE}", "--core=0", "--"]
@@ -84,7 +86,7 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
 
 @cache
 def _require_minimum(path: str) -> None:
-    """Raise FetchError for a git that does not know the variables by which `environment` goes before a repository."""
+    """Raise FetchError for a git that does not know the variables with which `environment` overrides a repository."""
     try:
         done = subprocess.run(
             ["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True, check=False
@@ -123,9 +125,9 @@ def environment(
     configuration: Mapping[str, str] = MappingProxyType({}),
     protocols: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Return an environment in which git starts no program that a repository names, and looks for no repository.
+    """Return an environment in which git starts no program that a repository names, and searches for no repository.
 
-    Of `env` it has PATH alone. `configuration` goes before a repository's own. git uses `protocols` ("https", "file")
+    It has only PATH of `env`. `configuration` overrides a repository's own. git may use `protocols` ("https", "file")
     and no others: by default none, so that a repository that lacks an object does not fetch it.
     """
     settings = {**_CONFIGURATION, **configuration}

@@ -1,7 +1,8 @@
 """The addresses of a repository: its own, or the mirrors that the user configures.
 
-A copy may be behind, or hostile: commit and tree decide what is built, wherever they come from. So what the user names
-may be a directory or speak plain http, which an address of the matrix may not.
+A mirror may be outdated or hostile: commit and tree decide what is built, whatever their source. So a mirror may be a
+directory or use plain http, which an address of the matrix may not.
+
 Sources: git-config(1), url.<base>.insteadOf, and git(1), GIT_CONFIG_*, git 2.39; how mirrors lay repositories out:
 git-cache-http-server and ghq by host and path, Gitea and GitLab as organisation and name.
 """

@@ -128,7 +128,9 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:
-    """Raise FetchError unless the tag or branch leads to the commit, now; a tag goes before a branch of its name."""
+    """Raise FetchError unless the tag or branch leads to the commit now; a tag takes precedence over a branch of its
+    name.
+    """
     full = ref.startswith("refs/")
     names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
 

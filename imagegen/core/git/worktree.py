@@ -1,8 +1,9 @@
-"""The repository around a directory, found and read so that nothing that it names is run.
+"""Find and read the repository around a directory without running anything that it names.
 
-Its files may be another person's. So git looks for no repository: it is given the `.git` that is found here, and never
-a directory that only looks like a bare repository. As in git, the owners decide whether it is read at all; unlike git,
-root is trusted as well as the user.
+Its files may be another user's. So git does not search for a repository: it is given the `.git` that is found here, and
+never a directory that only resembles a bare repository. As in git, the owners decide whether it is read at all; unlike
+git, root is trusted as well as the user.
+
 Sources: gitrepository-layout(5); git(1), GIT_DIR and GIT_WORK_TREE; git-config(1), safe.directory, git 2.39.
 """
 

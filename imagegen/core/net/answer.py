@@ -32,10 +32,11 @@ class NotFoundError(FetchError):
 
 
 class DeniedError(UnavailableError):
-    """The source answered, and asks for credentials or refuses those it got.
+    """The server requires credentials or refuses those it got.
 
-    `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1), `url` who sent it: perhaps not whom we asked first.
-    `ahead` is how many seconds this machine's clock is ahead of theirs, as far as they say; negative: behind.
+    `challenge` is its WWW-Authenticate header (RFC 9110, 11.6.1); `url` is the address of the refusing server, which a
+    redirect may have changed. `ahead` is how many seconds this machine's clock is ahead of the server's; negative:
+    behind; 0 if not stated.
     """
 
     code = "fetch-denied"
@@ -50,7 +51,9 @@ class DeniedError(UnavailableError):
 
 
 class TryAgainError(Exception):
-    """A fault that may pass; `wait` is how many seconds the server asks for, `local` if only this file has it."""
+    """A transient fault. `wait` is the server's Retry-After in seconds; `local` means that only this
+    file is affected.
+    """
 
     def __init__(self, why: str, wait: float | None = None, *, local: bool = False) -> None:
         super().__init__(why)
@@ -86,7 +89,7 @@ def check_status(response: requests.Response, address: Address) -> None:
 
 
 def check_willing(response: requests.Response, address: Address) -> None:
-    """Raises TryAgainError for a server that is busy or broken, DeniedError for one that wants other credentials."""
+    """Raise TryAgainError for a server that is busy or broken, DeniedError for one that requires other credentials."""
     status = response.status_code
     if status in _RETRIED:
         asked = _retry_after(response.headers.get("Retry-After", ""))
@@ -114,7 +117,7 @@ def _until(date: str) -> float | None:
 
 
 def whole_size(response: requests.Response) -> int | None:
-    """Bytes of the whole file as far as the answer tells: Content-Length, or the end of Content-Range."""
+    """Return the size in bytes of the whole file by Content-Length, or the end of Content-Range; None without them."""
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:
         size = response.headers.get("Content-Range", "").rpartition("/")[2]
     else:
@@ -128,6 +131,6 @@ def size_of(header: str) -> int | None:
 
 
 def continues(response: requests.Response, start: int) -> bool:
-    """Return whether the answer goes on at byte `start` (RFC 9110, 14.4), rather than beginning anew or failing."""
+    """Return whether the answer continues at byte `start` (RFC 9110, 14.4), rather than starting again or failing."""
     content_range = response.headers.get("Content-Range", "")
     return response.status_code == HTTPStatus.PARTIAL_CONTENT and content_range.startswith(f"bytes {start}-")

@@ -157,11 +157,11 @@ class Client:
         anew: bool = False,
         authorization: str | None = None,
     ) -> str:
-        """Bring the file at `url` into the store and return its digest; resumes what an earlier run left.
+        """Download the file at `url` into the store and return its digest; resumes an earlier run's download.
 
-        `size` is in bytes, `authorization` as for `page`. With `anew`, the source itself must give every byte, whatever
-        the store has. Raises FetchError when the file cannot be had or is not the one with this hash and size,
-        StoreError when the store cannot take it.
+        `size` is in bytes, `authorization` as for `page`. With `anew`, every byte must come from the source, whatever
+        the store has. Raises FetchError when the file cannot be fetched or does not have this hash and size, StoreError
+        when the store cannot write it.
         """
         digest = f"sha256:{sha256}"
         if anew or not store.has(digest, size):
@@ -175,7 +175,7 @@ class Client:
         return digest
 
     def stream(self, url: str, into: ByteSink, *, size: int, authorization: str | None = None) -> None:
-        """Write to `into` what it lacks of the file of `size` bytes at `url`; goes on where an answer broke off.
+        """Write to `into` what it lacks of the file of `size` bytes at `url`; resumes after interruptions.
 
         Nothing is verified. Raises FetchError, also for more bytes, and what `into` raises.
         """

@@ -43,7 +43,7 @@ class UnreachableError(UnavailableError):
 
 @dataclass(frozen=True)
 class Answer:
-    """`origin` is whom we asked; `url` who answered after redirects, without credentials."""
+    """A response. `origin` is the requested origin; `url` is the address after redirects, without credentials."""
 
     origin: Origin
     url: str
@@ -138,10 +138,10 @@ class Exchange:
         silence: float | None = None,
         follow: bool = True,
     ) -> Iterator[Answer]:
-        """The final answer to a request, redirects followed; `check` raises for one that is no use.
+        """Yield the final answer to a request, redirects followed; `check` raises for an unusable one.
 
-        Without `follow`, a redirect is an answer like others.
-        `silence` is for how many seconds the server may say nothing, where that is not the client's own.
+        Without `follow`, a redirect is an answer like others. `silence` is the number of seconds without data after
+        which the request is aborted, if it differs from the client's.
         """
         patience = self._patience if silence is None else silence
         with StallWatchdog(patience) as line:
@@ -227,7 +227,7 @@ class Exchange:
         )
 
     def _session(self) -> requests.Session:
-        """One per thread: requests does not promise that a session may be shared."""
+        """Return this thread's session: requests does not promise that a session may be shared."""
         session: requests.Session | None = getattr(self._local, "session", None)
         if session is None:
             session = requests.Session()

@@ -14,7 +14,7 @@ from imagegen.core.text import counted
 class Missing:
     """A file that a lock names and the store lacks.
 
-    `tried` says for each source that was asked why it did not give the file; `fix` what helps for files of this kind.
+    `tried` has for each source why it did not give the file; `fix` is the remedy for files of this kind.
     """
 
     filename: str
@@ -49,6 +49,6 @@ class MissingFiles(FetchError):
         )
 
     def also(self, other: Iterable[Missing]) -> MissingFiles:
-        """With what is missing besides; what is known here already keeps its reasons."""
+        """Return this error with further missing files; a file that is listed already keeps its reasons."""
         known = {file.sha256 for file in self.files}
         return MissingFiles([*self.files, *(file for file in other if file.sha256 not in known)], self.store)

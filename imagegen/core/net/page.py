@@ -22,7 +22,7 @@ class Page:
 
 
 class DamagedError(Exception):
-    """The body is not what its headers say."""
+    """The body does not match its headers."""
 
 
 def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX_PAGE) -> Page:

@@ -1,8 +1,8 @@
-"""A download on its way into the store, under the sha256 that it is meant to have.
+"""A download in progress, under its expected sha256.
 
-It lives in the store's `tmp/` as `part-<sha256>`, so that a later run goes on where a killed one stopped, and it gets
-its blob's name only when all of its bytes have that sha256. The file is locked while it is written: of two processes
-that want the same download, one fetches and the other waits and finds the blob.
+It is in the store's `tmp/` as `part-<sha256>`, so that a later run resumes where a killed one stopped, and it gets its
+blob's name only when its bytes have that sha256. The file is locked while it is written: if two processes need the same
+download, one fetches it, and the other waits and finds the blob.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Partial:
 
 @contextmanager
 def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
-    """Yield what exists of the download, locked; a part longer than `limit` bytes is begun anew.
+    """Yield the existing part of the download, locked; a part longer than `limit` bytes is emptied.
 
     Raises StoreError when the disk is full or read-only.
     """

@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reply:
-    """Whatever a server answered, 404 and 405 as well as 201; `url` is who did, without credentials."""
+    """A server's answer with any status, 404 and 405 as well as 201; `url` is the answering address, without
+    credentials.
+    """
 
     url: str
     status: int
@@ -37,7 +39,7 @@ def small(data: bytes) -> Body:
 
 
 class Sender:
-    """Thread-safe. `silence` is for how many seconds a server may say nothing after what was sent."""
+    """Sends requests; thread-safe. `silence` is how many seconds a server may take to answer after a body was sent."""
 
     def __init__(self, client: Client, *, silence: float = _SILENCE) -> None:
         self._exchange, self._silence = client.exchange, silence

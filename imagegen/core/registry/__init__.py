@@ -1,4 +1,4 @@
-"""Container registries: what an image's name stands for, its blobs by digest, and both on their way there.
+"""Container registries: resolve an image's name, pull and push its blobs by digest.
 
 Sources: OCI distribution-spec v1.1 and image-spec v1.1; Docker Registry v2 token authentication; Docker image manifest
 version 2, schema 2.

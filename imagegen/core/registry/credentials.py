@@ -1,4 +1,4 @@
-"""A user's credentials for a registry, as `docker login` keeps them; and what a registry asks for, in its own words.
+"""A user's credentials for a registry, as `docker login` stores them, and a registry's authentication challenges.
 
 Sources: Docker's documentation of config.json (auths, credHelpers, credsStore) and the docker-credential-helpers
 protocol; RFC 9110, 11.6.1, for challenges. Nothing read here may reach a message.
@@ -143,9 +143,9 @@ def _unusable(host: str, why: str) -> FetchError:
 
 
 def parse_challenges(header: str) -> dict[str, dict[str, str]]:
-    """WWW-Authenticate as scheme -> parameters, names in lower case; of a scheme that comes twice, the first.
+    """Parse WWW-Authenticate into scheme -> parameters, names in lower case; the first of a repeated scheme counts.
 
-    What cannot be read is left out: a server that speaks so gets no credentials.
+    Malformed parts are left out: such a server gets no credentials.
     """
     found: dict[str, dict[str, str]] = {}
     rest = header[:_MAX_CHALLENGE].strip()

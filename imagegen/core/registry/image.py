@@ -87,7 +87,7 @@ class Layer:
 
     @property
     def oci_type(self) -> str:
-        """The media type of the same blob in an OCI manifest, whatever its own manifest calls it."""
+        """The media type of the same blob in an OCI manifest, whatever its own manifest uses."""
         return _OCI_LAYER + (f"+{self.compression}" if self.compression else "")
 
 
@@ -125,7 +125,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A manifest that is no image's: its type, what it says of itself, and its blobs with their titles.
+    """A manifest that is not an image's: its type, its annotations, and its blobs with their titles.
 
     `subject` is the digest of the manifest that it refers to.
     """
@@ -137,7 +137,7 @@ class Artifact:
 
 
 class _Malformed(Exception):
-    """A document says something that no image says."""
+    """A document with a value that is not valid in an image."""
 
 
 def read_document(data: bytes, media_type: str, platform: Platform, where: str) -> Descriptor | Manifest:
@@ -218,7 +218,7 @@ def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
 
 
 def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str) -> tuple[Config, tuple[Layer, ...]]:
-    """The config, held to its manifest and the platform, and the layers that both speak of. Raises FetchError."""
+    """Return the config, checked against its manifest and the platform, and the layers of both. Raises FetchError."""
     document = _json(data, where)
 
     def read() -> tuple[Config, tuple[Layer, ...]]:
@@ -253,7 +253,7 @@ def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str)
 
 
 def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
-    """The platform's manifest: the first that asks for no variant of the processor, else the first at all."""
+    """Return the platform's manifest: the first without a processor variant, else the first."""
     fitting: list[tuple[bool, int, dict[str, Any]]] = []
     offered: list[str] = []
     for entry in (_table(each, "an entry of its index") for each in _list(entries, "manifests")):

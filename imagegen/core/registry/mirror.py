@@ -29,7 +29,7 @@ _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def place(text: str, said: str) -> Path | Reference:
-    """A directory (anything that begins as paths do: /, ./, ../ or ~), or a repository. Raises UsageError.
+    """Parse a directory (anything that begins with /, ./, ../ or ~) or a repository. Raises UsageError.
 
     `said` is where the text was written, for the error.
     """
@@ -120,7 +120,7 @@ class Mirror:
         return read_artifact(manifest, kind, f"{self}: {name}")
 
     def _reach(self, repository: Repository) -> None:
-        """Once: else every file would wait for a host that does not answer."""
+        """Check the repository's host once: else every file would wait for a host that does not respond."""
         with self._lock:
             if self._reached is False:
                 try:

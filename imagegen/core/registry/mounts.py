@@ -19,9 +19,9 @@ class Mounts:
         self._lock = threading.Lock()
 
     def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
-        """The first repository that `has` the blob, or may have it (None), and whether it is sure.
+        """Return the first repository that `has` the blob, or may have it (None), and whether that is certain.
 
-        Who had the last one is asked first.
+        The repository that had the last blob is checked first.
         """
         with self._lock:
             asked = tuple(self._repositories)

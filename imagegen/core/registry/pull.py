@@ -154,9 +154,9 @@ class Repository:
         return body
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
-        """The artifacts that refer to the manifest with this digest, of one type or of all; the registry's word alone.
+        """Return the artifacts that refer to the manifest with this digest, of one type or of all, unverified.
 
-        A registry that keeps no such lists is asked for the one that clients keep. Raises FetchError.
+        If the registry has no referrers API, the list that clients maintain is read. Raises FetchError.
         """
         query = f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else ""
         url = f"{self._endpoint.base}/referrers/{digest}{query}"
@@ -170,7 +170,7 @@ class Repository:
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
     def artifact(self, referrer: Referrer) -> Artifact:
-        """The artifact's manifest, verified by digest, and seen to refer to whom the list says. Raises FetchError."""
+        """Return the artifact's manifest, verified by digest and by its subject. Raises FetchError."""
         where = f"{self._reference.name}@{referrer.digest}"
         _, data, kind = self.manifest(referrer.digest, referrer.size)
         artifact = read_artifact(data, kind, where)
@@ -197,7 +197,9 @@ class Repository:
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
 
     def tags(self) -> tuple[str, ...]:
-        """All tags, as the registry orders them; a repository that does not exist has none. Raises FetchError."""
+        """Return all tags, as the registry orders them; a repository that does not exist has none.
+        Raises FetchError.
+        """
         found: dict[str, None] = {}
         for page in self._pages(f"{self._endpoint.base}/tags/list?n=1000", "application/json"):
             if page.status == HTTPStatus.NOT_FOUND:

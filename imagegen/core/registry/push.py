@@ -1,8 +1,8 @@
-"""A repository of a registry as what is written to: blobs from the store, and last the manifest that names them.
+"""Push to a repository of a registry: blobs from the store, and last the manifest that names them.
 
 Source: OCI distribution-spec v1.1 (the push half; checking and resuming an upload too). Registries differ in what they
-keep of an upload that broke off: some all that came, some what they had acknowledged, distribution 2.8 nothing. So an
-upload goes on where the registry says, and begins anew where it has forgotten it.
+keep of an interrupted upload: some all that arrived, some what they had acknowledged, distribution 2.8 nothing. So an
+upload resumes at the offset that the registry states, and starts again where the registry has lost it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Target:
         self._cancel(reply)
 
     def has(self, digest: str, size: int) -> bool:
-        """Return whether the repository has the blob, as far as it says so. Raises PublishError."""
+        """Return whether the repository has the blob; False if the registry does not tell. Raises PublishError."""
         with self._explained():
             return self._has(self._base, digest, size) is True
 
@@ -167,7 +167,7 @@ class Target:
         return Moved(amount("there"), amount("mounted"), amount("sent"))
 
     def manifest(self, asked: str) -> str | None:
-        """The digest of the manifest under a tag or digest, as far as the registry tells; None where it has none."""
+        """Return the digest of the manifest under a tag or digest, as the registry states it; None without one."""
         with self._explained():
             reply = self._ask("HEAD", f"{self._base}/manifests/{asked}", {"Accept": ACCEPT})
         if reply.status == HTTPStatus.NOT_FOUND:

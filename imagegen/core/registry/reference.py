@@ -131,7 +131,9 @@ def endpoint(reference: Reference, settings: Settings) -> Endpoint:
 
 
 def engine_name(reference: Reference, settings: Settings) -> str:
-    """The repository as an engine is to call it, so that it asks whom `endpoint` names. Raises FetchError."""
+    """Return the repository's name for an engine, so that it connects to the host that `endpoint` names. Raises
+    FetchError.
+    """
     if reference.registry == HUB and mirror_name(HUB) not in settings.registry_mirrors:
         return reference.name
     host, _, path = endpoint(reference, settings).base.partition("://")[2].rpartition("@")[2].partition("/v2/")
@@ -139,7 +141,7 @@ def engine_name(reference: Reference, settings: Settings) -> str:
 
 
 def secure(address: Address, what: str) -> None:
-    """Raise FetchError for plain HTTP to another machine: anybody on the way could read tokens and passwords."""
+    """Raise FetchError for plain HTTP to another machine, where tokens and passwords could be read in transit."""
     if address.scheme == "http" and not is_loopback(address.host):
         raise FetchError(
             f"{what} is spoken to in plain http", code="fetch-plain-http", why=f"at {address.url}", fix="use https"

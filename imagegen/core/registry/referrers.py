@@ -23,7 +23,7 @@ INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
 @dataclass(frozen=True)
 class Referrer:
-    """An artifact as a list of referrers tells of it: nothing of it is verified before `Repository.content`.
+    """An entry of a list of referrers, not verified before `Repository.content`.
 
     `digest` and `size` (bytes) are of its manifest, `subject` is the digest of the manifest that it refers to.
     """

@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 
 class Session:
-    """Thread-safe. `actions` is what is wanted of the repository at `endpoint`: "pull" or "pull,push".
+    """An authenticated session; thread-safe. `actions` are those needed in the repository at `endpoint`: "pull" or
+    "pull,push".
 
-    `also` are repositories of the same registry that are read besides, as the registry calls them.
+    `also` are further repositories of the same registry that are read, by their names there.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Session:
             return ask(self._authorize(error, known))
 
     def _authorize(self, denied: DeniedError, refused: str | None) -> str:
-        """A new header for the registry. One thread asks for it, the others take what it got."""
+        """Return a new header for the registry. One thread requests it, the others reuse it."""
         with self._lock:
             if self._authorization in (None, refused):
                 self._authorization = self._answer_to(denied)

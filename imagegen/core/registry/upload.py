@@ -36,7 +36,7 @@ _UNCHUNKED = (*_LOST, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.LENGTH_REQUIRED,
 
 
 class Upload:
-    """For one thread. `advance` until `done`; `mounted` says that nothing had to be sent.
+    """One upload, for one thread: call `advance` until `done`; `mounted` means that nothing had to be sent.
 
     `source` is the store that has the blob, or its bytes. `blobs` is the address under which the repository has its
     blobs, `mount` a repository that may have this one.
@@ -64,9 +64,9 @@ class Upload:
         self._hash, self._hashed = hashlib.sha256(), 0
 
     def advance(self, authorization: str | None) -> Reply | None:
-        """One request more, tried again where that may help; an answer is a refusal for good.
+        """Send the next request, with retries; return the answer if the registry refuses for good.
 
-        Raises FetchError (DeniedError where other credentials may help: then it can be called again), StoreError.
+        Raises FetchError (DeniedError where other credentials may help: then call it again), StoreError.
         """
         once = partial(self._once, authorization)
         return self._sender.retry(self._place or self._blobs, once, headway=lambda: self._offset)
@@ -110,7 +110,7 @@ class Upload:
         return None
 
     def _look(self, authorization: str | None) -> None:
-        """Ask how much has arrived; where the registry knows nothing of it, whether all of it has."""
+        """Ask how much has arrived; where the registry does not know the upload, whether the blob is complete."""
         reply = self._request("GET", authorization)
         came = arrived(reply.headers.get("Range", ""))
         if 200 <= reply.status < 300 and came is not None and came <= max(self._hashed, self._offset):
@@ -198,7 +198,7 @@ class Upload:
         return self._source.path(self._blob.digest).open("rb")
 
     def _damaged(self) -> StoreError:
-        """Raises it itself where the store can say more."""
+        """Return the error for a rejected digest; raise the store's own error if its blob is damaged."""
         if isinstance(self._source, bytes):
             return StoreError(
                 f"{len(self._source)} bytes are not blob {self._blob.digest}", code="store-digest-mismatch"
@@ -214,7 +214,7 @@ class Upload:
         return f"sha256:{self._hash.hexdigest()}" == self._blob.digest
 
     def _follow(self, reply: Reply, *, required: bool = False) -> None:
-        """The next request goes where this answer says."""
+        """Set the address of the next request from this answer."""
         location = reply.headers.get("Location")
         if location is None:
             if required:

@@ -1,7 +1,8 @@
-"""An apt of our own, beside the host's: it reads signed archives and changes nothing on the machine.
+"""A separate apt beside the host's: it reads signed archives and changes nothing on the machine.
 
-Nothing of the host's apt takes part: not its configuration, hooks, preferences, lists or packages. But whether
-an old archive is to be trusted, and the way to the network, are for the machine's administrator to say.
+It ignores the host's configuration, hooks, preferences, lists and packages, except for the administrator's settings for
+trusting expired archives and for network access.
+
 Sources of the formats: apt.conf(5), apt_auth.conf(5), sources.list(5), and wiki.debian.org/DebianRepository/Format.
 """
 
@@ -215,9 +216,9 @@ def _credentials(root: str, settings: Settings) -> tuple[str, str]:
 
 
 def _of_host(settings: Settings) -> list[str]:
-    """The options of the host's apt that decide whether and how an archive is reached, not what is in it.
+    """Return the options of the host's apt that decide whether and how an archive is reached, not its content.
 
-    The administrator of a frozen mirror says so there; the dates in the lock show what was read.
+    The administrator of a frozen mirror sets them; the dates in the lock show what was read.
     """
     try:
         done = subprocess.run(

@@ -220,7 +220,7 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
 
 
 def failed(stderr: str, mode: str) -> BaseError:
-    """The error for what mmdebstrap said before it gave up."""
+    """Return the error for mmdebstrap's stderr."""
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("I: ")]
     fix = None
     if mode == "unshare":

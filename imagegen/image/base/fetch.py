@@ -124,7 +124,9 @@ def missing(deb: Deb, *tried: str) -> Missing:
 
 
 def _reason(error: FetchError, root: str) -> str:
-    """Without the package's address where the mirror is at fault, so that many packages give one reason."""
+    """Return the reason; without the package's address if the mirror is at fault, so that many packages give one
+    reason.
+    """
     if isinstance(error, UnreachableError):
         return f"{redact(root)}: {error.why}"
     return f"{error.what}: {error.why}"

@@ -37,9 +37,9 @@ def resolve(base: Base, settings: Settings, progress: Progress, *, architecture:
 def require_published(locked: LockedBase, platform: str, store: Store, settings: Settings, progress: Progress) -> None:
     """Raise BaseError where the lock and the registry differ about a base: its layers, environment or entry point.
 
-    `platform` is the cell's, "linux/amd64". Layers are fetched by digest; only manifest and config tell that they, and
-    all that containers start with, are of the image with the locked digest. The store remembers what was verified.
-    Where the registry cannot be reached, and the user has a mirror of their own, nothing is verified.
+    `platform` is the cell's, "linux/amd64". Layers are fetched by digest; only manifest and config show that they, and
+    the container's start-up settings, belong to the image with the locked digest. The store records what was verified.
+    If the registry cannot be reached and the user has a mirror, nothing is verified.
 
     Raises FetchError.
     """
@@ -73,9 +73,9 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
 
 
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
-    """Every layer is in the store by its digest afterwards. Raises MissingFiles that names all that could not be had.
+    """Fetch every layer into the store. Raises MissingFiles that names all layers that could not be fetched.
 
-    Raises BaseError for a layer that unpacks to something else than its image says. What was fetched before stays in
+    Raises BaseError for a layer that unpacks to something else than its image states. What was fetched before stays in
     the store.
     """
     _download(locked, store, settings, progress)

@@ -54,7 +54,7 @@ def variable(uri: str) -> str:
 
 
 def served(uri: str, settings: Settings) -> str:
-    """Return where an archive that has no name is served here: at its own address, or below its host's mirror."""
+    """Return the address of an unnamed archive on this machine: its own, or the path below its host's mirror."""
     mirror = settings.apt_mirrors.get(mirror_name(urlsplit(uri).netloc))
     return f"{mirror.rstrip('/')}{urlsplit(uri).path}" if mirror else uri
 

@@ -83,7 +83,7 @@ def _source(entry: Entry, served: Mapping[str, str], tree: Path) -> Source:
 def _archives(
     entries: list[Entry], debs: tuple[Deb, ...], addresses: Mapping[str, str], dates: Mapping[tuple[str, str], str]
 ) -> tuple[LockedArchive, ...]:
-    """Every suite of the archives that debs come from: any of them may have given the package."""
+    """Return every suite of the archives that debs come from: any of them may have given the package."""
     used = {deb.archive for deb in debs}
     found = {
         LockedArchive(

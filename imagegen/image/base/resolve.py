@@ -30,9 +30,9 @@ _URI_LINE = re.compile(
 def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
     """Return the exact packages of `base` in the archive as it is now: essential ones, apt, its own, dependencies.
 
-    Recommended packages stay out. Of kind registry: the image that its name stands for now. Raises FetchError for that;
-    BaseError: no apt or keyring on this machine, no mirror known, the archive unreachable or expired or not signed by
-    Debian, a package that does not exist.
+    Recommended packages stay out. For kind registry, return the image that its name resolves to now, or raise
+    FetchError. Raises BaseError: no apt or keyring on this machine, no mirror known, the archive unreachable or expired
+    or not signed by Debian, a package that does not exist.
     """
     if base.kind == "registry":
         return image.resolve(base, settings, progress, architecture=ARCHITECTURE)

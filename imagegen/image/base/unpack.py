@@ -38,11 +38,11 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = False) -> None:
-    """Put the layers, all in the store, into the empty directory `root`, from the bottom up.
+    """Unpack the layers, all in the store, into the empty directory `root`, from the bottom up.
 
     Files belong to the caller, and none is set-user-id; with `owners`, which takes root's capabilities, they have the
-    owners and modes of the layers. Devices are left out. Raises BaseError for what no layer should
-    hold, and for a layer that is not what the image's config says; StoreError.
+    owners and modes of the layers. Devices are left out. Raises BaseError for invalid members, and for a layer that
+    does not match the image's config; StoreError.
     """
     tree = Tree(root, owners=owners)
     for layer in layers:
@@ -63,14 +63,14 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = 
 
 
 def verify(layer: Layer, store: Store) -> None:
-    """Raise BaseError unless the layer, in the store, unpacks to what its image's config says."""
+    """Raise BaseError unless the layer, in the store, unpacks to the diff_id in its image's config."""
     if not verified(layer, store):
         with _unpacking(layer, store):
             pass
 
 
 def verified(layer: Layer, store: Store) -> bool:
-    """Return whether this store has once seen that the layer unpacks to what its image's config says."""
+    """Return whether this store has verified before that the layer unpacks to the diff_id in its image's config."""
     return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
 
 
@@ -84,7 +84,7 @@ def inside(root: Path, path: str) -> Path:
 
 @contextmanager
 def _unpacking(layer: Layer, store: Store) -> Iterator[_Hashed]:
-    """The layer's tar; at the end it is found to be what both of its digests say, and that is remembered."""
+    """Yield the layer's tar; at the end verify both of its digests and record that."""
     try:
         with store.open(layer.digest) as blob:
             stream = _Hashed(_decompressed(cast("BinaryIO", blob), layer.compression), most_unpacked(layer.size))

@@ -20,7 +20,7 @@ _CA = "SSL_CERT_FILE"
 
 
 def bake(targets: Mapping[str, Rendered]) -> dict[str, Any]:
-    """The bake file for folders below its own; `targets` is by folder. The group `default` is all of them."""
+    """Return the bake file for folders below its own; `targets` is by folder. The group `default` is all of them."""
     return {
         "variable": {_CA: {"default": "/dev/null"}},
         "group": {"default": {"targets": sorted(map(_name, targets))}},

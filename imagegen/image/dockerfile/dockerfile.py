@@ -106,7 +106,7 @@ def _check_lines(text: str) -> None:
 
 
 def _reasons(lock: Lock) -> list[tuple[str, list[EnvVar]]]:
-    """Each reason with its variables; what every image sets shares one."""
+    """Return each reason with its variables; those that every image sets share one."""
     why = dict.fromkeys(base_environment(lock).keys() - {"PATH", "LANG"}, _OF_BASE)
     why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
     variables = [EnvVar(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
@@ -114,7 +114,7 @@ def _reasons(lock: Lock) -> list[tuple[str, list[EnvVar]]]:
 
 
 def reason(pin: LockedWheel | LockedBuild) -> str:
-    """One line: why this pin is here."""
+    """Return why this pin is in the lock, on one line."""
     if pin.because:
         return pin.because
     return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"
@@ -146,6 +146,6 @@ def _finalize(value: object) -> object:
 
 
 def _quoted(value: str) -> str:
-    """A double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
+    """Return a double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'

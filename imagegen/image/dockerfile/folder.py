@@ -103,7 +103,7 @@ def _write_patched(build: LockedBuild, directory: Path, store: Store, settings: 
 
 
 def _place(store: Store, digest: str, target: Path) -> None:
-    """A blob of the store under a name of its own, linked where the disk allows."""
+    """Put a blob of the store at `target`, as a hard link where the disk allows."""
     store.verify(digest)
     try:
         os.link(store.path(digest), target)

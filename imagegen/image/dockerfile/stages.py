@@ -39,7 +39,9 @@ def cache_of(build: LockedBuild) -> str:
 
 
 def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
-    """Return the worker's input: all that decides the wheel, and how to tell the build its jobs, which do not."""
+    """Return the worker's input: everything that decides the wheel, and how to pass the number of
+    jobs, which does not.
+    """
     return {
         "format": _SPEC_FORMAT,
         "name": build.name,

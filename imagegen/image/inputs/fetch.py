@@ -41,10 +41,11 @@ def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progre
 def fetch_each(
     lock: Lock, store: Store, settings: Settings, progress: Progress, rootfs: Callable[[], Path] | None = None
 ) -> Generator[LockedWheel]:
-    """Each wheel of the lock as soon as it is in the store: what is there first, then the others in the lock's order.
+    """Yield each wheel of the lock as soon as it is in the store: present ones first, then the others in the lock's
+    order.
 
-    `rootfs` gives the tree under the venv, where the caller has it made anyway. Raises MissingFiles at the end, naming
-    all files that could not be had and every source that was tried for each.
+    `rootfs` returns the tree under the venv, where the caller builds it anyway. Raises MissingFiles at the end, naming
+    all files that could not be fetched and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
@@ -92,7 +93,7 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
-    """All files that this wheel begins with. Raises MissingFiles with all that could not be had."""
+    """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched."""
     lacking: MissingFiles | None = None
     if wheel.sdist and wheel.sdist.git:
         try:

@@ -1,8 +1,8 @@
-"""An image in an archive, as `docker save` writes it and as OCI layouts have it: its config and what its layers say.
+"""An image in an archive, as `docker save` writes it and as OCI layouts have it: its config and its layers' entries.
 
-An archive is read once, from its first byte to its last: layers come before the documents that say which layer lies on
-which. Sources: OCI image-spec v1.1, image-layout.md; Docker image specification v1.2 (manifest.json), for engines that
-do not write an OCI layout yet.
+An archive is read once, from its first byte to its last: layers come before the documents that give their order.
+Sources: OCI image-spec v1.1, image-layout.md; Docker image specification v1.2 (manifest.json), for engines that do not
+write an OCI layout yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Facts: what a store knows of a cell's wheels and base, in bytes, by keys that another store takes it under.
+"""Export and import of scans: a store's scans of a cell's wheels and base as bytes, by the keys under which another
+store keeps them.
 
-An audit then needs no wheel, and the check that no two packages own one file neither.
+With them, neither an audit nor the check for file conflicts needs the wheels.
 """
 
 from __future__ import annotations

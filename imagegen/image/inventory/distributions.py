@@ -1,7 +1,7 @@
-"""The distributions of an environment and their files, as their records say; and what no record names.
+"""The distributions of an environment and their recorded files, and the files that no record names.
 
 Sources: "Recording installed projects" and "Core metadata" of packaging.python.org; setuptools' documentation of
-.egg-info. What is installed was written by others: names and paths are taken for what they are, and lead nowhere.
+.egg-info. Installed metadata is untrusted: names and paths are escaped and never followed outside the tree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _ABOVE = 3  # directories from site-packages to the environment's prefix: files 
 
 @dataclass(frozen=True)
 class Installed:
-    """`editable` maps the name of each distribution whose files lie elsewhere to where they are, as it says."""
+    """The packages; `editable` maps the name of each distribution whose files lie elsewhere to their
+    stated location.
+    """
 
     packages: tuple[Package, ...]
     editable: Mapping[str, str]
@@ -57,7 +59,7 @@ class _Distribution:
 
 
 def installed(tree: Tree, environment: Environment) -> Installed:
-    """Every distribution of the environment, by name; of one that is there twice, the one that is imported.
+    """Return every distribution of the environment, by name; of a duplicate, the one that is imported.
 
     Files in a directory of modules that belong to none are packages called "(unowned) NAME" by their first directory.
     """
@@ -80,10 +82,10 @@ def installed(tree: Tree, environment: Environment) -> Installed:
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
-    """The Python that packages are installed for, where no path says it; None where two are as likely.
+    """Return the Python that packages are installed for, where no path states it; None where two are as likely.
 
-    It is the one of most wheels that are for a single Python, since pip installs no others than fit. Where there are no
-    such wheels, most packages have extension modules for it: some bring modules for several, or for another one alone.
+    It is the one that most single-Python wheels are for, since pip installs only fitting ones. Without such wheels, it
+    is the one for which most packages have extension modules: some have modules for several, or for another one alone.
     """
     there = list(packages)
     votes = Counter(found for package in there if (found := one_python(package.tags)))

@@ -71,7 +71,7 @@ def _text(tree: Tree, path: str, limit: int) -> str | None:
 
 
 def _paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Each paragraph's fields: name in lower case -> the first line."""
+    """Yield each paragraph's fields: name in lower case -> the first line."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip():

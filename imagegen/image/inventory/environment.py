@@ -78,7 +78,7 @@ def of_site(tree: Tree, site: str) -> Environment:
 
 
 def all_sites(tree: Tree) -> list[str]:
-    """Every directory of modules with distributions in it, each once: links are not followed."""
+    """Return every directory of modules with distributions in it, each once: links are not followed."""
     found: dict[str, None] = {}
     for path, _ in walk(tree, "/"):
         site, _, rest = path.rpartition("-packages/")

@@ -1,7 +1,7 @@
 """The layers of an image as one file tree. Nothing is unpacked: a layer is read once, from its first byte to its last.
 
-What is kept of a file is what an audit wants to know of it, and the text of those few that say how others are found.
-Layers are hostile: what they make of this process is bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
+Kept are the scans of files for an audit, and the text of the few files that affect how others are found. Layers are
+untrusted input: time and memory are bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
 """
 
 from __future__ import annotations

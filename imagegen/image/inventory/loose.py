@@ -73,7 +73,9 @@ def _package(path: Path, scratch: Path) -> Package:
 
 
 def _python(path: Path) -> str:
-    """The one Python that a wheel's file name says it is for; a name that is none is the wheel's error."""
+    """Return the one Python that a wheel's file name is for, else the default; an invalid name is reported when the
+    wheel is read.
+    """
     try:
         tags = parse_wheel_filename(path.name)[3]
     except ValueError:

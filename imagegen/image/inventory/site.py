@@ -46,13 +46,13 @@ def subject(
 
 
 def describe(editable: Mapping[str, str], progress: Progress) -> None:
-    """Say what an audit of these packages does not see."""
+    """Log what an audit of these packages does not cover."""
     for name, url in sorted(editable.items()):
         progress.say(f"note: {name} is an editable install of {url}: its modules are not audited")
 
 
 def _root(path: Path) -> Path:
-    """The nearest directory above that looks like a root: it says which system it is."""
+    """Return the nearest directory above that looks like a root file tree, which identifies the system."""
     return next((each for each in path.parents if os.path.lexists(each / "etc/os-release")), Path(path.anchor))
 
 

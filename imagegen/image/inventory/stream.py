@@ -162,7 +162,7 @@ class ChunkReader(io.RawIOBase):
 
 
 class Pipe:
-    """Bytes on their way from the thread that writes them to the one that reads them. `size` is what was written."""
+    """A bounded buffer from a writing thread to a reading one. `size` is the number of bytes written."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -205,7 +205,7 @@ class Pipe:
 
 @contextmanager
 def piped(fill: Callable[[Pipe], None], stop: Callable[[], None]) -> Iterator[Pipe]:
-    """Yield what `fill` writes in a thread of its own; `stop` makes it give up when the block fails."""
+    """Yield what `fill` writes in a thread of its own; `stop` cancels it when the block fails."""
     pipe = Pipe()
 
     def run() -> None:

@@ -65,7 +65,9 @@ def entrypoint(lock: Lock) -> list[str]:
 
 
 def labels(lock: Lock) -> dict[str, str]:
-    """Nothing here may come from the clock, the host or the record; the inputs hash identifies the lock."""
+    """Return the image's labels, independent of the clock, the host and the record; the inputs hash identifies the
+    lock.
+    """
     found = {
         "org.opencontainers.image.title": lock.image,
         "org.opencontainers.image.created": lock.as_of,

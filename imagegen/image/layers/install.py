@@ -81,7 +81,9 @@ def compiles(file: Installed, python: str) -> bool:
 
 
 def installation(wheel: Wheel, python: str) -> list[Installed]:
-    """Every file that installing this wheel creates, sorted by path. WheelError where two of them have one path."""
+    """Return every file that installing this wheel creates, sorted by path. Raises WheelError where
+    two have one path.
+    """
     site = site_packages(python)
     files = [*_members(wheel, site, python), *_console_scripts(wheel, python)]
     sources = {pyc_path(file.path, python) for file in files if file.path.endswith(".py")}
@@ -187,7 +189,9 @@ def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
 
 
 def _script(wheel: Wheel, member: Member, target: str) -> Installed:
-    """A script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 asks. Programs stay."""
+    """Return a script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 requires. Programs
+    stay.
+    """
     head = next(wheel.chunks(member.name), b"")
     if not head.startswith(b"#!python"):
         return Installed(target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name))

@@ -89,9 +89,9 @@ def _identity(file: Installed | File) -> str:
 
 
 def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:
-    """One error for each pair of distributions that do not go together, with the first path as its place.
+    """Return one error for each pair of distributions with a file conflict, with the first path as its place.
 
-    Byte-code of its own sources a wheel never brings, so that what lies in its place is another's.
+    A wheel never contains byte-code of its own sources: a file in its place belongs to another distribution.
     """
     return [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes(contents, _byte_code).items())]
 

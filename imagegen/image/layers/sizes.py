@@ -16,7 +16,7 @@ from imagegen.plan.lock.model import Lock, LockedWheel
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes, compressed and on a disk; None where this store does not hold what would tell."""
+    """The size of a layer in bytes, compressed and on a disk; None where this store cannot tell."""
 
     name: str
     packed: int | None
@@ -24,9 +24,10 @@ class Size:
 
 
 def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, ...]:
-    """The image's layers from the bottom up: what the store has made, else what the lock records.
+    """Return the sizes of the image's layers from the bottom up: as this store has built them, else as the lock records
+    them.
 
-    Not `whole`: compiled wheels are not there, and only a record knows the layers that they are in.
+    Not `whole`: compiled wheels are not there, and only a record has the layers that they are in.
     """
     if lock.record and not whole:
         return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)

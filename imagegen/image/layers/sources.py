@@ -98,9 +98,10 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
 
 
 def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
-    """Return by key the layers that this store once built with the codec in use, whether their blobs are there or not.
+    """Return by key the layers that this store once built with the codec in use, whether it still has their blobs or
+    not.
 
-    Of a registry's image, those that were once verified to unpack to what the image says.
+    For a registry's image: the layers that were verified to unpack to their diff_ids.
     """
     own, content = base_layers.from_image(lock), lock.base.content
     keys = {layer.key for layer in own}

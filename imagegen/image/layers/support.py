@@ -52,7 +52,7 @@ class SupportFile:
 
 
 def files(lock: Lock) -> tuple[SupportFile, ...]:
-    """All files of the layer but byte-code, sorted by path."""
+    """Return all files of the layer but byte-code, sorted by path."""
     found = [SupportFile(f"{ROOT}/{path}", source) for path, source in preflight.modules().items()]
     found += [
         SupportFile(f"{ROOT}/{name}", program, executable=True)

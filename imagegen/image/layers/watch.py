@@ -1,7 +1,7 @@
 """Wheel scans: what an audit needs of a wheel's files, read while its layer is made, cached by the wheel's hash.
 
-Facts depend on the wheel and on where its files go, not on what else is in the stack: rules of the matrix that leave
-files out, for one, are applied by those who read the facts.
+A scan depends on the wheel and on where its files go, not on the other wheels of the stack: file-conflict overrides of
+the matrix, for one, are applied by the readers of scans.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
 
 
 def key(locked: LockedWheel, python: str) -> str:
-    """A digest of all that decides the wheel's facts.
+    """Return the digest of all that decides the wheel's scan.
 
-    Only a file's name may say whose build it is, so that 1.0 and 1.0+cu130 can be the same bytes.
+    The version is part of it, because 1.0 and 1.0+cu130 can be the same bytes under two file names.
     """
     return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])
