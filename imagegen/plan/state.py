@@ -1,4 +1,4 @@
-"""The state of a cell, in one word and a reason: the same wherever a cell is shown."""
+"""The state of a cell, in one word and a reason: the same in all outputs."""
 
 from __future__ import annotations
 

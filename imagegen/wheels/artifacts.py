@@ -72,7 +72,7 @@ def tag(key: str) -> str:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A wheel as its manifest tells of it; `wheel.record` is empty, as the record lies in `record`."""
+    """A wheel as its manifest describes it; `wheel.record` is empty, and `record` is the blob with the record."""
 
     wheel: BuiltWheel
     record: Descriptor
@@ -96,9 +96,9 @@ class RemoteWheelhouse:
         self._target.reach()
 
     def lookup(self, key: str) -> BuiltWheel | None:
-        """The wheel with this key, its record left out, by one small document; None where there is none.
+        """Return the wheel with this key without its record, from one small document; None if there is none.
 
-        A repository that does not exist has none. Raises FetchError, also for a manifest that says something else.
+        A repository that does not exist has none. Raises FetchError, also for a manifest of another wheel.
         """
         found = self._entry(key)
         return found.wheel if found else None
@@ -106,10 +106,10 @@ class RemoteWheelhouse:
     def fetch(
         self, key: str, store: Store, progress: Progress, *, wanted: tuple[str, str] | None = None
     ) -> BuiltWheel | None:
-        """Bring the wheel with this key into the store's wheelhouse; None where there is none.
+        """Fetch the wheel with this key into the store's wheelhouse; None if there is none.
 
         `wanted` is the name (normalised) and the version that it must have. Raises FetchError for a file, a record or a
-        name that is not what was asked for, StoreError.
+        name of another wheel, StoreError.
         """
         found = self._entry(key)
         if found is None:
@@ -126,7 +126,7 @@ class RemoteWheelhouse:
         return wheel
 
     def has(self, key: str) -> bool:
-        """Return whether something is under this key, as who may write there sees it. Raises PublishError."""
+        """Return whether something is under this key, with write access. Raises PublishError."""
         return self._target.manifest(tag(key)) is not None
 
     def push(self, wheel: BuiltWheel, store: Store, progress: Progress) -> None:
@@ -174,7 +174,7 @@ class RemoteWheelhouse:
         return _Entry(wheel, parts[_RECORD][1], parts[_LOG][1] if _LOG in parts else None)
 
     def _complete(self, entry: _Entry) -> BuiltWheel:
-        """The wheel with its record, which must tell of the very same wheel."""
+        """Return the wheel with its record, which must describe the same wheel."""
         data = self._repository.document(entry.record)
         try:
             content = json.loads(data)

@@ -63,7 +63,7 @@ class Catalogue:
     files: tuple[KnownFile, ...] = ()
 
     def versions(self, package: str) -> tuple[str, ...]:
-        """The versions of which it knows wheels, oldest first."""
+        """Return the versions that the catalogue has wheels of, oldest first."""
         known = {each.version for each in self.releases if each.package == package}
         known |= {each.version for each in self.files if each.package == package}
         return tuple(sorted(known, key=Version))

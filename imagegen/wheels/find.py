@@ -63,9 +63,9 @@ class Places:
 
 
 def find(need: WheelRequirement, places: Places, examine: Examine | None) -> tuple[Candidate, ...]:
-    """All candidates, in the order in which they are asked; of one place, those first whose names fit.
+    """Return all candidates, in the order of the places; within one place, those with a fitting name first.
 
-    Without `examine` a name that fits is enough. Raises StoreError where the store cannot take a file.
+    Without `examine` a name that fits is enough. Raises StoreError where the store cannot store a file.
     """
     search = _Search(need, places, examine)
     for candidate in search.candidates():
@@ -224,7 +224,7 @@ def _disqualifies(finding: Finding) -> bool:
 
 
 class _Counting:
-    """Bytes on their way into the store, counted on a meter."""
+    """A stream into the store that counts its bytes on a meter."""
 
     def __init__(self, write: Callable[[bytes], int], meter: Meter) -> None:
         self._write, self._meter = write, meter

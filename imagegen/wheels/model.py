@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Place(StrEnum):
-    """The source of a candidate; the finder asks them in this order."""
+    """The source of a candidate, in the finder's order."""
 
     WHEELHOUSE = "wheelhouse"  # built or pulled here, under its complete key
     TEAM = "team wheelhouse"  # a registry's, under the same key
@@ -32,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Offer:
-    """A file that a place has, as far as the place tells it."""
+    """A file that a place offers, with the attributes that the place states."""
 
     filename: str
     url: str

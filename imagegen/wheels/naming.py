@@ -1,9 +1,9 @@
 """Parse a wheel's file name for what it was built for, and match that with a cell.
 
-Projects that publish wheels for several torches say which in the local version label, each in its own way:
+Projects that publish wheels for several torches name theirs in the local version label, each in its own way:
 "+cu12torch2.8cxx11abiTRUE" (flash-attn, causal-conv1d, mamba-ssm), "+cu130torch2.11" (flash-attention-prebuild-wheels),
 "+cu13torch2.11.0+cu130cxx11abiTRUE" (TransformerEngine, whose second plus is no version of PEP 440), "+pt28cu128"
-(xformers). A name that says nothing is asked nothing: its file decides.
+(xformers). A name without these is decided by its file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WheelRequirement:
 
 @dataclass(frozen=True)
 class ParsedWheelName:
-    """A wheel's name, read. What it does not say is None."""
+    """A parsed wheel name. Attributes that it does not state are None."""
 
     filename: str  # one that PEP 427 takes
     package: str  # normalised (PEP 503)

@@ -84,7 +84,7 @@ class Plan:
 
 
 def machine(probe: Mapping[str, Any]) -> Machine:
-    """From what the worker's `probe` says."""
+    """Parse the output of the worker's `probe`."""
     limit = probe.get("limit")
     return Machine(probe["cores"], probe["memory"], probe["available"], limit is not None and limit <= probe["memory"])
 
@@ -117,10 +117,10 @@ def plan(work: BuildJob, machine: Machine, reserved: int = 0) -> Plan:
 
 
 def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) -> dict[str, Plan]:
-    """Plans for builds that do not wait for each other, within one budget. Those without a plan have to wait.
+    """Return plans for builds that can run at once, within one budget. Those without a plan have to wait.
 
-    The longest is planned first and is planned always, with a warning where it does not fit; every further job goes to
-    the build that would last longest without it.
+    The longest is planned first and always, with a warning where it does not fit; every further job goes to the build
+    that would last longest without it.
     """
     capacity = _Capacity(machine, reserved)
     order = sorted(works, key=lambda name: (-works[name].seconds, name))
@@ -165,7 +165,7 @@ def learned(record: Mapping[str, Any], architectures: int, source: str) -> Cost:
 
 
 def duration(seconds: float) -> str:
-    """For people, as exact as an estimate deserves: 40 s, 19 min, 2 h 15 min."""
+    """Format a duration with the precision of an estimate: 40 s, 19 min, 2 h 15 min."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

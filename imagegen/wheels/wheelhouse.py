@@ -33,9 +33,9 @@ def keep(store: Store, wheel: BuiltWheel) -> None:
 
 
 def every(store: Store) -> Iterator[BuiltWheel]:
-    """All wheels that are kept, by name, version and key; what has lost its file is not among them.
+    """Return all wheels that are kept, by name, version and key, without those that have lost their file.
 
-    To be looked at is no use of a wheel: see `unused`.
+    Listing does not count as a use of a wheel: see `unused`.
     """
     found = [wheel for key in store.keys(KIND) if (wheel := _recall(store, key)) and _whole(store, wheel)]
     yield from sorted(found, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
@@ -58,7 +58,7 @@ def log_of(wheel: BuiltWheel) -> str | None:
 
 
 def forget(store: Store, key: str) -> None:
-    """Let go of a wheel; its file goes with the next collection of the store."""
+    """Remove a wheel's entry; the next collection of the store removes its file."""
     store.forget(KIND, key)
 
 
@@ -79,7 +79,7 @@ def removable(store: Store, wheels: Collection[BuiltWheel]) -> int:
 
 
 def remove(store: Store, wheel: BuiltWheel) -> int:
-    """Let go of a wheel, its file and its log; returns the bytes that were freed. Another key may share a file."""
+    """Remove a wheel, its file and its log; returns the number of bytes freed. Another key may share a file."""
     forget(store, wheel.key)
     needed = {digest for other in every(store) for digest in _files(other)}
     with store.explained(), store.gate(fcntl.LOCK_EX):

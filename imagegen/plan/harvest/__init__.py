@@ -1,7 +1,7 @@
-"""Package metadata from an index into data: what `why` and `matrix` know without a network.
+"""Harvest package metadata from an index into data files, which `why` and `matrix` use without network.
 
 No package's code runs, and no wheel is fetched whole: the index's page names the files, and the metadata of one wheel
-per release says what it needs. What only an sdist could say is not known.
+per release has its requirements. Requirements that only an sdist could give stay unknown.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class HarvestErrors(ErrorGroup, FetchError):
 
 
 def harvest(asked: Sequence[Package], settings: Settings, today: str) -> Iterator[Package]:
-    """Each package with its releases of today, as they come.
+    """Yield each package with its releases of today, in the order of completion.
 
-    All are tried; what went wrong is raised at the end, as HarvestErrors. `today` is a date, "2026-11-21".
+    All are tried; failures are raised at the end, as HarvestErrors. `today` is a date, "2026-11-21".
     """
     errors: list[ImagegenError] = []
     with Client(settings) as client:

@@ -95,7 +95,7 @@ def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
 
 
 def _versions(asked: Package, found: dict[Version, _Found]) -> dict[Version, _Found]:
-    """From `since` on; pre-releases only where there is nothing else."""
+    """Return the versions from `since` on; pre-releases only if there is nothing else."""
     kept = {each: files for each, files in found.items() if asked.since is None or each >= Version(asked.since)}
     return {each: files for each, files in kept.items() if not each.is_prerelease} or kept
 

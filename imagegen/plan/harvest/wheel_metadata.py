@@ -120,7 +120,7 @@ def _is_metadata(name: str) -> bool:
 
 
 class _Remote(io.RawIOBase):
-    """A file on a server, as far as it is read. One piece is kept: what zipfile wants lies at the end, together."""
+    """A file on a server, read by ranges. One piece is kept: zipfile reads the end of the file, which is contiguous."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, self._url = client, url

@@ -120,5 +120,5 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
 
 
 def misbuilt(lock: Lock) -> tuple[str, ...]:
-    """Builds whose key is not that of what the lock says of them: only an edit can have done that."""
+    """Return the builds whose key does not match the lock's description of them, which only an edit can cause."""
     return tuple(build.name for build in lock.builds if build.key != key_of(build, lock))

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BuiltWheel:
-    """A wheel of the wheelhouse. `record` tells how it was made (sources, flags, toolchain, peak memory, duration)."""
+    """A wheel of the wheelhouse. `record` describes its build (sources, flags, toolchain, peak memory, duration)."""
 
     key: str  # "sha256:...": of everything that decides it
     name: str

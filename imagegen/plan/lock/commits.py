@@ -1,4 +1,4 @@
-"""Files of a commit's archive, and whether a matrix's metadata of a commit is what its pyproject.toml says."""
+"""Files of a commit's archive, and the check of a matrix's metadata of a commit against its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def pyproject(store: Store, archive: git.Archive, folder: str, subdirectory: str
 
 
 def require_metadata(requirement: Requirement, archive: git.Archive, store: Store) -> None:
-    """Raise LockError unless a commit's static metadata in the matrix is what its pyproject.toml says (PEP 621).
+    """Raise LockError unless a commit's static metadata in the matrix equals that of its pyproject.toml (PEP 621).
 
-    What pyproject.toml leaves to the build backend is not compared; nor are requirements by address, which no matrix
-    can hold.
+    Fields that pyproject.toml leaves to the build backend are not compared; nor are requirements by address, which no
+    matrix can hold.
     """
     source = requirement.git
     assert source  # noqa: S101 - asked for such alone

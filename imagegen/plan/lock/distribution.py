@@ -66,7 +66,7 @@ class File(Table):
 
 @dataclass(frozen=True)
 class LockedGit(Table):
-    """A commit and its tree, which tell two sources of one version apart."""
+    """A commit and its tree, which distinguish two sources of one version."""
 
     ref: t.GitRef  # its name in the matrix
     url: t.GitUrl
@@ -118,7 +118,7 @@ class LockedWheel(Table):
 
     @property
     def release(self) -> str:
-        """The version; of a commit with a label that says so, since others may share the version."""
+        """The version; for a commit with a label of its hash, since other commits may share the version."""
         return _release(self.version, self.sdist.git if self.sdist else None)
 
     def finish(self, table: dict[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,9 @@ def _source(wheel: LockedWheel) -> LockedGit | None:
 
 
 def _is_ordinary(wheel: LockedWheel) -> bool:
-    """Return whether the wheel comes from the default index, as all do that no cell asks for by name."""
+    """Return whether the wheel comes from the default index, as every wheel does that the cell does not require by
+    name.
+    """
     return wheel.file.index == DEFAULT and wheel.choice is None
 
 
@@ -159,7 +161,7 @@ def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
 
 
 def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
-    """Return whether the build is what the recipe says, for a release that will do."""
+    """Return whether the build matches the recipe, for a release that satisfies the requirement."""
     recipe = cell.recipes.get(build.name)
     release = recipe.releases.get(build.version) if recipe else None
     if recipe is None or release is None:

@@ -1,9 +1,9 @@
-"""The interpreter that uv is given: it says what it is, and refuses to run anything.
+"""The interpreter for uv: it answers queries about itself, and refuses to run anything else.
 
-uv asks its interpreter for markers and paths, then would let it run the build backend of a package that has no static
-metadata. This program passes on the answer to the question, with its own path in place of the real interpreter's, so
-that uv has nothing else to run; whatever else it is asked to do, it refuses. Run with `-I`; the first argument is the
-path that uv knows it by. It imports nothing of imagegen.
+uv queries its interpreter for markers and paths, then would let it run the build backend of a package that has no
+static metadata. This program answers the query with its own path in place of the real interpreter's, so that uv has
+nothing else to run; it refuses every other request. Run with `-I`; the first argument is the path under which uv knows
+it. It imports nothing of imagegen.
 """
 
 import json

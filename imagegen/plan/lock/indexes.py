@@ -39,7 +39,7 @@ _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^
 
 @dataclass(frozen=True)
 class Link:
-    """A file that a page or a directory offers, and what a page may say about it (PEP 503, 592, 658, 700)."""
+    """A file on a page or in a directory, and its attributes on the page (PEP 503, 592, 658, 700)."""
 
     filename: str
     url: str

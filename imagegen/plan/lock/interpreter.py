@@ -66,7 +66,7 @@ class LockedInterpreter(Table):
         return self
 
     def __str__(self) -> str:
-        """For people: "Python 3.12.14 of python-build-standalone 20260814"."""
+        """Return the name for messages: "Python 3.12.14 of python-build-standalone 20260814"."""
         return f"Python {self.version}" + (f" of python-build-standalone {self.release}" if self.file else "")
 
 

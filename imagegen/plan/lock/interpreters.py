@@ -1,4 +1,4 @@
-"""Fetch a standalone interpreter's archive by hash: from mirrors, find-links places, its own address."""
+"""Fetch a standalone interpreter's archive by hash: from mirrors, find-links places, or its original address."""
 
 from __future__ import annotations
 

@@ -217,10 +217,11 @@ class _SiteMaker:
         return self._page(GIT, lines)
 
     def recipes(self, compiled: Iterable[Compiled]) -> Site:
-        """A page that offers one sdist for each component that a recipe compiles: uv has its metadata, as for commits.
+        """Write a page that offers one sdist for each component that a recipe compiles: uv gets its metadata, as for
+        commits.
 
-        Its hash is of what we say, not of a file: a wheel that fits may make the sources unnecessary. It differs, since
-        uv takes files of one hash for one release (measured with 0.13.8).
+        Its hash is of a description, not of a file: a wheel that fits may make the sources unnecessary. Hashes differ,
+        since uv takes files of one hash for one release (measured with 0.13.8).
         """
         lines = []
         for each in compiled:

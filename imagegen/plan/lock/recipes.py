@@ -193,7 +193,9 @@ def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterab
 
 
 def _toolkit(base: LockedBase, versions: Mapping[str, str]) -> str | None:
-    """Major and minor version, "13.0": of nvcc's wheel, else as the base's image says it; None: nothing says."""
+    """Return the toolkit's major and minor version, "13.0": of nvcc's wheel, else as the base's image states it; None
+    if neither does.
+    """
     if nvcc := versions.get("nvidia-cuda-nvcc"):
         return _minor(nvcc)
     env = dict(each.partition("=")[::2] for each in base.content.config.env) if base.content else {}

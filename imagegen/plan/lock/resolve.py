@@ -87,7 +87,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file as an index offers it; `size` in bytes where the index tells it."""
+    """A file as an index offers it; `size` in bytes if the index states it."""
 
     filename: str
     url: str
@@ -219,7 +219,7 @@ def _uv(work_dir: Path, settings: Settings, question: Question, arguments: Seque
 
 
 def _explained(stderr: str, question: Question) -> LockError | FetchError:
-    """An error of ours from uv's explanation, without what only makes sense to who typed the uv command."""
+    """Return a LockError with uv's explanation, without the parts that only concern the uv command line."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if guard.REFUSAL in text:
         found = re.search(r"`([^`=]+)==([^`]+)`", text)
@@ -259,7 +259,7 @@ def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:
 
 
 def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(package, who asks for it) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
+    """Yield (package, its dependent packages) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
     for line in text.splitlines():
         found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s+(.*))?$", line)
         if found:

@@ -1,7 +1,7 @@
-"""The tables of a lock file: dataclasses whose annotations pydantic checks where a file is read, and the way back.
+"""The tables of a lock file: dataclasses whose annotations pydantic validates on reading, and their serialization.
 
-A lock that a program makes is checked when it is written. Keys are names of fields with dashes. A field whose alias
-begins with a dot has no table of its own: its keys stand among those of its owner.
+A lock that a program makes is validated when it is written. Keys are names of fields with dashes. A field whose alias
+begins with a dot has no table of its own: its keys are in its owner's table.
 """
 
 from __future__ import annotations

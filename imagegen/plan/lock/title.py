@@ -1,4 +1,4 @@
-"""The main software of a lock: the versions by which an image is chosen, looked for and tagged."""
+"""The main software of a lock: the versions by which an image is chosen, searched and tagged."""
 
 from __future__ import annotations
 

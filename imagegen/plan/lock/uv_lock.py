@@ -91,7 +91,7 @@ class DistributionFile(_Table):
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """The file name."""
         return self.filename or unquote(urlsplit(self.url or self.path or "").path.rpartition("/")[2])
 
 

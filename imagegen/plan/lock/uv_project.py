@@ -1,4 +1,4 @@
-"""A cell that holds what a project's own uv.lock says: its distributions, their files, and the commits of its members.
+"""A cell with the content of a project's own uv.lock: its distributions, their files, and the commits of its members.
 
 Sources: gitmodules(5) for the submodules in which members may lie; uv's documentation of workspaces for members.
 """
@@ -126,7 +126,7 @@ class UvProject:
         )
 
     def _declared_version(self, package: Package) -> str:
-        """The version of a member that only its build backend knows: the matrix declares it as an exact specifier."""
+        """Return the version of a member with a dynamic version: the matrix declares it as an exact specifier."""
         requirement = self.requirements.get(package.name)
         exact = [each.version for each in SpecifierSet(requirement.specifier)] if requirement else []
         if len(exact) != 1 or not str(requirement and requirement.specifier).startswith("=="):

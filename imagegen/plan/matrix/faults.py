@@ -24,7 +24,7 @@ _SHAPES = {
 def explain(
     document: documents.Document, details: Iterable[ErrorDetails], schema: type[BaseModel]
 ) -> ErrorList[MatrixError]:
-    """Return what pydantic has against a document, in words and with lines, less what the parser has said before."""
+    """Return pydantic's errors for a document as messages with lines, without those that the parser has reported."""
     found: ErrorList[MatrixError] = ErrorList()
     for detail in details:
         if tuple(detail["loc"]) in document.broken:
@@ -79,7 +79,7 @@ def _describe(found: Any) -> str:
 
 
 def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """The keys that the schema knows where `path` ends."""
+    """Return the keys that the schema allows at `path`."""
     model: Any = schema
     parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
     for part in parts:

@@ -53,7 +53,7 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
 
 
 def concerns(rule: Rule, packages: frozenset[str]) -> bool:
-    """Return whether the rule speaks of one of the cell's packages, or of its surroundings alone."""
+    """Return whether the rule names one of the cell's packages, or only its surroundings."""
     return not rule.packages or not rule.packages.isdisjoint(packages)
 
 
@@ -89,9 +89,9 @@ def _essence(component: Component, cell: Cell) -> list[Any]:
 
 
 def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
-    """Return what of the recipe decides the wheels of this cell: releases that it may take, its own GPUs.
+    """Return the fields of the recipe that decide the wheels of this cell: releases that it may use, its own GPUs.
 
-    Reasons, costs and the variables for jobs decide nothing that is built.
+    Reasons, costs and the variables for jobs do not change the result.
     """
     allowed = SpecifierSet(requirement.specifier)
     releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]

@@ -38,7 +38,7 @@ class Interpreters:
     def choose(self, image: Found, name: str | None, system: str, axes: Mapping[str, str]) -> Interpreter | None:
         """Return the interpreter of a cell of `image` on a base of `system`; None after an error.
 
-        `name` is the one that the image or a variant asks for. Otherwise it is the system's own for the value of the
+        `name` is the one that the image or a variant requests. Otherwise it is the system's own for the value of the
         axis `python`, or the standalone build that is named after that value.
         """
         python = axes["python"]

@@ -90,7 +90,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A component as a cell asks for it."""
+    """A component as a cell requires it."""
 
     component: Component
     specifier: str  # PEP 440, may be empty: any version
@@ -227,7 +227,7 @@ class Cell:
 
     @property
     def from_uv_lock(self) -> Requirement | None:
-        """The requirement whose uv.lock says what the cell holds; None where the cell is resolved."""
+        """The requirement whose uv.lock has the content of the cell; None if the cell is resolved."""
         return next((each for each in self.requirements if each.uv_lock), None)
 
     @property

@@ -1,8 +1,8 @@
-"""Model types of Hugging Face checkpoints, each with the first releases that know it: matrices/models.json.
+"""Model types of Hugging Face checkpoints, each with the first releases that support it: matrices/models.json.
 
     {"read": DATE, "since": {PACKAGE: VERSION}, "source": {PACKAGE: TEXT}, "models": {TYPE: {PACKAGE: VERSION}}}
 
-A type that the oldest release which was read (`since`) knows has that version: an older release may know it too.
+A type that the oldest release read (`since`) supports has that version: an older release may support it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES = ("transformers", "vllm")
 
 @dataclass(frozen=True)
 class Models:
-    """`first` maps a model type to the first release of each package that knows it, where one does."""
+    """The table of models. `first` maps a model type to the first release of each package that supports it."""
 
     read: str  # date of the harvest
     since: Mapping[str, str] = field(default_factory=dict)  # package -> the oldest release that was read

@@ -66,7 +66,9 @@ class Architectures(Part):
 
 @dataclass(frozen=True)
 class Cost:
-    """The measured cost of compiling: per nvcc thread, for one architecture. `source` says where and when."""
+    """The measured cost of compiling: per nvcc thread, for one architecture. `source` has place and date of the
+    measurement.
+    """
 
     units: int  # files that ninja compiles
     seconds: float  # CPU seconds of a unit

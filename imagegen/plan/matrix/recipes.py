@@ -1,4 +1,4 @@
-"""Validated recipes -> Recipe: their patches are read here, and must be what the recipe says they are."""
+"""Validated recipes -> Recipe: their patches are read here, and must match the recipe's hashes."""
 
 from __future__ import annotations
 

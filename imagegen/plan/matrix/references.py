@@ -15,7 +15,7 @@ from imagegen.plan.matrix.document import Document
 
 @dataclass(frozen=True)
 class Found:
-    """An entry and the place where it stands; `entry` is None when it has an error of its own."""
+    """An entry and its place; `entry` is None when it has an error of its own."""
 
     name: str
     entry: Any
@@ -91,7 +91,9 @@ class _Known:
     def missing(
         self, found: Found, kind: str, name: Any, defined: Collection[str], *inside: str | int, fix: str | None = None
     ) -> Iterator[MatrixError]:
-        """An error if `name` is text that is not `defined`; anything but text has an error of its own already."""
+        """Return an error if `name` is text that is not `defined`; a value of another type already has
+        its own error.
+        """
         broken = (*found.path, *inside) in found.document.broken
         if isinstance(name, str) and name not in defined and not broken:
             if not self.errors.is_full:
@@ -156,7 +158,7 @@ def _gpus(found: Found, known: _Known, written: Any = None, *inside: str | int) 
 
 
 def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
-    """Components and variants of a stack or an image; what a variant says of itself."""
+    """Yield errors for unknown names in a stack, an image or a variant: components, their indexes, and more."""
     written = found.written if written is None else written
     for name, use in _mapping(written, "components").items():
         here = (*inside, "components", name)

@@ -35,7 +35,7 @@ class Rule:
 
     @property
     def reason(self) -> str:
-        """`because`, with the packages that it is about where it names none of them ("Its label says ...")."""
+        """`because`, preceded by the packages of the rule if it names none of them ("Its label says ...")."""
         text = self.because.casefold().replace("-", "")  # TransformerEngine is transformer-engine
         named = any(name.replace("-", "") in text for name in self.leaders)
         return self.because if named or not self.leaders else f"{', '.join(self.leaders)}: {self.because}"
@@ -47,7 +47,7 @@ class Rule:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every package and surrounding that the rule speaks of."""
+        """Every package and surrounding in the rule."""
         return frozenset({*self.when, *self.then, *self.conflict, *self.same})
 
     @cached_property  # every cell asks every rule

@@ -51,7 +51,7 @@ def _error(clash: Clash, places: Mapping[str, Location]) -> MatrixError:
 
 
 def clashes(rules: Iterable[Rule]) -> Iterator[Clash]:
-    """Each set of rules once, with the first thing that shows it."""
+    """Yield each set of contradictory rules once, with the first clause that shows it."""
     problem = Problem([rule for rule in rules if rule.binding], Facts({}, {}, {}, closed=False))
     clauses = [clause for clause in problem.clauses if clause.origin.startswith("rule ")]
     state = State.of(problem.domains, clauses)
@@ -72,7 +72,9 @@ def clashes(rules: Iterable[Rule]) -> Iterator[Clash]:
 
 
 def _lost(state: State, broken: Clause | None, given: str) -> Iterator[tuple[str, Clause | None]]:
-    """(what is lost, a clause that says it must not be); the clause is None where everything is contradictory."""
+    """Yield (package that can no longer be installed, clause that requires it); the clause is None where everything is
+    contradictory.
+    """
     if broken:
         yield next((name for name, _ in broken.literals if name != given), given), None
         return
@@ -82,8 +84,8 @@ def _lost(state: State, broken: Clause | None, given: str) -> Iterator[tuple[str
 
 
 def _prescribed(problem: Problem, name: str, blamed: Iterable[str]) -> bool:
-    """Return whether one of the rules says which versions go; if all only start from the package, it merely does not
-    fit.
+    """Return whether one of the rules prescribes versions; if all rules only start from the package, the package does
+    not fit.
     """
     rules = [problem.rules[each] for each in blamed]
     return any(name.rstrip("+") in {*rule.then, *rule.conflict, *rule.same} for rule in rules)

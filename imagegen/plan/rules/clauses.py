@@ -28,19 +28,19 @@ class Literal:
 
     @property
     def label(self) -> str | None:
-        """The local version label that it speaks of, or None."""
+        """The local version label of the literal, or None."""
         return self.text[1:] if self.text.startswith("+") and not self.name.startswith(ENV) else None
 
     @property
     def range(self) -> VersionRange | None:
-        """The versions that `text` admits; None when it speaks of a label, a value or a variable."""
+        """The versions that `text` admits; None for a label, a value or a variable."""
         if self.label is not None or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
             return None
         return versions_in(self.text)
 
     @property
     def specifier(self) -> str | None:
-        """The literal as a PEP 440 specifier, where one can say it."""
+        """The literal as a PEP 440 specifier, if one can express it."""
         if self.range is None:
             return None
         if not self.negated:

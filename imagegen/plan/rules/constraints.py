@@ -11,10 +11,10 @@ from imagegen.plan.rules.facts import facts_of_cell
 
 
 def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
-    """PEP 508 constraints, sorted, that follow in this cell from rules that can refuse a build.
+    """Return PEP 508 constraints, sorted, that follow in this cell from rules that can reject a build.
 
-    A constraint binds a package only if it is installed. A bound that no specifier can say (a gap between two ranges)
-    is left to the verdict on the lock.
+    A constraint binds a package only if it is installed. A bound that no specifier can express (a gap between two
+    ranges) is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
     said = forced(binding, facts_of_cell(cell))

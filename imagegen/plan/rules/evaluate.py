@@ -97,7 +97,9 @@ def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
 
 
 def refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
-    """Origins, as `refuted` gives them, where the rules together contradict what the facts say of their names."""
+    """Return the origins of a contradiction, as `refuted` does, between the rules together and the facts about their
+    names.
+    """
     made = [clause for rule in rules for clause in problem.of_rule(rule)]
     names = {name for clause in made for name, _ in clause.literals}
     facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]

@@ -72,14 +72,14 @@ def facts_of_cell(cell: Cell) -> Facts:
 
 
 def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
-    """Package -> its extras that the cell asks for, where it asks for some."""
+    """Return package -> its extras that the cell requires, if any."""
     return {each.component.package: frozenset(each.extras) for each in cell.requirements if each.extras}
 
 
 def _label(requirement: Requirement) -> str | None:
-    """The local version label that will come of the requirement, as far as it is known; PyPI takes no labels.
+    """Return the local version label that the requirement leads to, as far as it is known; PyPI has no labels.
 
-    A commit counts as one, since its version alone does not tell it from the release.
+    A commit counts as a label, since its version alone does not distinguish it from the release.
     """
     if requirement.git:
         return f"git.{requirement.git.name}".lower()

@@ -17,10 +17,10 @@ _BOUNDS = {">=", ">", "==", "~="}
 
 
 def floor(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
-    """The highest of the lower bounds that binding rules put on `name`, as the rule writes it; None: there is none.
+    """Return the highest lower bound that binding rules put on `name`, as the rule writes it; None without one.
 
-    A rule counts when the facts decide all else in it: then what it says of `name` must hold. Of several GPUs, the one
-    that asks for least decides: below that, the stack works on none.
+    A rule counts when the facts decide everything else in it: then its bound on `name` must hold. Of several GPUs, the
+    one with the lowest bound decides: below that, the stack works on none.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
     each = [_highest(forced(binding, one, lambda about: about == name)) for one in on_each(gpus, facts)]

@@ -1,7 +1,7 @@
-"""The whole matrix at once: every cell, and every choice of known versions of its main components.
+"""Judge the whole matrix at once: every cell, and every choice of known versions of its main components.
 
 A cell's combinations are the bits of one integer, and each clause is a few ANDs and ORs of such integers. Versions that
-no clause tells apart share a bit and are counted as many times as there are; so all known releases take part.
+no clause distinguishes share a bit and are counted with their number, so that all known releases take part.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Row:
 
 
 def survey(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> tuple[Row, ...]:
-    """Every cell with its answer, in the given order."""
+    """Yield every cell with its answer, in the given order."""
     worlds = _worlds(cells, rules, library)
     rows = {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell, world in worlds}
     return tuple(rows[cell.id] for cell in cells)
@@ -69,7 +69,7 @@ def standings(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) ->
 
 
 def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: Library) -> Iterator[tuple[Cell, World]]:
-    """Each of the cells with the world that it shares with cells alike."""
+    """Yield each cell with the world that it shares with similar cells."""
     rules = tuple(rules)
     alike: dict[object, list[Cell]] = {}
     for cell in cells:
@@ -80,9 +80,10 @@ def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: Library) -> I
 
 
 class World:
-    """All that is known about the names that some cells speak of; their own facts come later.
+    """The shared part of a problem: the names of some cells without the cells' own facts.
 
-    Either all of the cells have CUDA, or none, since then no rule of GPUs counts; and they ask for the same extras.
+    Either all of the cells have CUDA, or none, since rules about GPUs do not count without CUDA; and they require the
+    same extras.
     """
 
     def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> None:
@@ -215,7 +216,7 @@ class _Combinations:
         self._results: dict[tuple[object, ...], Fits] = {}
 
     def _classes(self, name: str) -> list[int]:
-        """Masks of versions that no ban tells apart, the oldest first."""
+        """Return masks of versions that no ban distinguishes, the oldest first."""
         speaking = [mask for ban in self.bans for other, mask in ban if other == name]
         found: dict[tuple[bool, ...], int] = {}
         for place in range(1, len(self.problem.releases[name].all) + 1):
@@ -286,7 +287,7 @@ def _count(good: int, weights: Sequence[Sequence[int]], memory: dict[tuple[int, 
 
 
 def _surroundings(facts: Facts) -> Facts:
-    """The facts without what they say of packages' versions; labels of builds stay."""
+    """Return the facts without the packages' versions; labels of builds stay."""
     labels = {name: Fact.within("", fact.local) for name, fact in facts.packages.items()}
     return Facts(labels, facts.versions, facts.names, facts.closed, facts.env)
 

@@ -23,7 +23,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def rules(models: Models, name: str) -> Iterator[Rule]:
-    """Yield what a model type asks of transformers and vLLM; nothing for a type that is not known."""
+    """Yield the rules of a model type on transformers and vLLM; none for a type that is not known."""
     for package in PACKAGES:
         version = models.first.get(name, {}).get(package)
         if version and version != models.since[package]:

@@ -42,9 +42,10 @@ class Scope:
 
 
 class Problem:
-    """`atoms` says what a name can be; `clauses` what must hold. Origins of clauses begin with "fact ", "rule ",
-    "stated ", "wheels " (as "stated ", but sources could help) or "known ", the last for the assumption that no release
-    but the known ones comes into question.
+    """Domains and clauses of a query. `atoms` are the values of a name; `clauses` must hold.
+
+    Origins of clauses begin with "fact ", "rule ", "stated ", "wheels " (as "stated ", but building from sources could
+    help) or "known ", the last for the assumption that only known releases are candidates.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Problem:
         return [*made, *(Clause(origin, each) for group in agreeing for each in group)]
 
     def _agreeing(self, rule: Rule, leader: str, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
-        """For each version of the leader, that the package is not installed or of that version too."""
+        """Return clauses: for each version of the leader, the package is not installed or has that version too."""
         unless = [self.mask(literal) for literal in literals(rule.when, negated=True)]
         for place, atom in enumerate(self.atoms[leader]):
             if atom.absent:
@@ -158,7 +159,7 @@ class Problem:
         yield Clause(origin, (*literals, (said.name, union)))
 
     def _except(self, package: str, releases: int) -> int:
-        """All atoms of a package but these releases, which follow the atom of its absence."""
+        """Return the mask of all atoms of a package but these releases, which follow the atom of its absence."""
         return self.domains[package] & ~(releases << 1)
 
     # --- atoms ----------------------------------------------------------------------------------------------------
@@ -316,7 +317,7 @@ class Problem:
         return {name: mask for name, mask in made.items() if mask is not None}
 
     def of_fact(self, name: str, facts: Facts) -> int | None:
-        """The mask of what the facts say of a name; None where they leave it open."""
+        """Return the mask of the facts about a name; None if they leave it open."""
         choices = self.atoms[name]
         if choices == (ABSENT,) and name in VERSIONED:  # no CUDA, so whatever GPU and driver there are do not matter
             return None
@@ -367,7 +368,7 @@ def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
 
 
 def _sorted(ranges: Iterable[VersionRange]) -> list[VersionRange]:
-    """In an order that does not depend on hashes."""
+    """Return the ranges in an order that does not depend on hashes."""
     return sorted(ranges, key=repr)
 
 

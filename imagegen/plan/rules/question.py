@@ -25,7 +25,7 @@ _PLATFORM = "linux/amd64"  # the default platform of a query
 
 @dataclass(frozen=True)
 class Question:
-    """`asked` is what was said, by package or surrounding, in the order in which it was said.
+    """A parsed query. `asked` maps a package or surrounding to the text about it, in the order of the query.
 
     `gpus` are those on each of which the combination must work; the facts name none.
     """
@@ -220,7 +220,7 @@ class _Asker:
         self.versions.setdefault("glibc", Fact.exactly(system.glibc))
 
     def about(self, cell: Cell | None) -> Question:
-        """Return the question; of a cell, with its facts as far as no word changes them, known or not."""
+        """Return the question; for a cell, with its facts unless a word of the query changes them."""
         unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
@@ -266,7 +266,7 @@ def _double(specifier: str) -> str:
 
 
 def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
-    """A version of CUDA, Python, glibc or the driver, each in its own spelling."""
+    """Return a version of CUDA, Python, glibc or the driver, each in its own spelling."""
     try:
         if value is not None:
             if name == "python" and (minor := python_of(value)):

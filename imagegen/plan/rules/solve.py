@@ -1,7 +1,7 @@
-"""A small, complete solver over masks, which can say what a contradiction follows from.
+"""Finite-domain constraint solver: unit propagation, backjumping search, minimal unsatisfiable subset.
 
-Propagation (where all literals of a clause but one are false, that one must hold) does nearly all of the work; what it
-leaves open is decided by search with backjumping. Nothing here knows what names mean.
+A domain is a bitset of atoms (a mask). Propagation (if all literals of a clause but one are false, that one must hold)
+does nearly all of the work; the rest is decided by search. The solver does not depend on the meaning of names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATIENCE = 2000  # contradictions in one search; what real questions need is be
 
 @dataclass(frozen=True, eq=False)
 class Clause:
-    """At least one literal (name, mask of what it admits) must hold. `origin` says who says so."""
+    """A disjunction: at least one literal (name, mask of admitted atoms) must hold. `origin` is the clause's source."""
 
     origin: str
     literals: tuple[tuple[str, int], ...]
@@ -137,7 +137,7 @@ class State:
 
 
 def solve(domains: Mapping[str, int], clauses: Sequence[Clause]) -> dict[str, int] | Contradiction:
-    """One atom for every name in the clauses such that all of them hold, or what cannot be obeyed together.
+    """Return one atom for every name in the clauses such that all of them hold, or a contradiction.
 
     Raises GaveUpError.
     """

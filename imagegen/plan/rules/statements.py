@@ -32,7 +32,8 @@ Said = tuple[str, tuple[str, ...], str, Marker | None, str]
 class Statement:
     """A statement of some releases (a mask, the oldest is bit 0): while `marker` holds, `name` fits one of `choices`.
 
-    `needs` says it to people: "requires torch==2.8.0". `name` must be installed for it unless it is a surrounding.
+    `needs` is its text for messages: "requires torch==2.8.0". `name` must be installed for it unless it is a
+    surrounding.
     """
 
     package: str
@@ -45,7 +46,7 @@ class Statement:
 
     @property
     def of_wheels(self) -> bool:
-        """Return whether it says what wheels there are: with others, built from sources, it would be otherwise."""
+        """True if the statement is about available wheels: a build from sources could change it."""
         return self.needs.startswith("has ")
 
     @property
@@ -131,7 +132,7 @@ class Library:
         self._known: dict[str, Releases | None] = {}
 
     def of(self, name: str) -> Releases | None:
-        """None where nothing is known of the package."""
+        """Return the package's statements; None if nothing is known of the package."""
         if name not in self._known:
             found = self._load(name)
             self._known[name] = Releases(found) if found and found.releases else None
@@ -173,7 +174,7 @@ def _wheels(compressed: Sequence[str], machine: str) -> tuple[tuple[str, ...], s
 
 
 def _listed(pythons: Iterable[str]) -> str:
-    """In words: ">=3.9" is "3.9 and newer", "==3.11.*" is "3.11"."""
+    """Return the Pythons in words: ">=3.9" is "3.9 and newer", "==3.11.*" is "3.11"."""
     words = [each[2:].removesuffix(".*") + (" and newer" if each.startswith(">=") else "") for each in pythons]
     return ", ".join(sorted(words, key=lambda word: Version(word.partition(" ")[0])))
 
@@ -198,6 +199,6 @@ def _glibc(platform: str, machine: str) -> str | None:
 
 
 def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:
-    """For each Python, whether the statement surely counts on Linux."""
+    """Return for each Python whether the statement certainly applies on Linux."""
     marker = statement.marker
     return [marker is None or holds(str(marker), str(python), machine, statement.extra) is True for python in pythons]

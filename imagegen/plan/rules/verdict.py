@@ -39,9 +39,9 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`incompatible`: no choice within the facts obeys the rules. `compatible`: every choice does.
+    """The verdict. `incompatible`: no choice within the facts satisfies the rules. `compatible`: every choice does.
 
-    `unknown`: it depends on versions that are not chosen yet, or only a remembered rule speaks against it.
+    `unknown`: it depends on versions that are not chosen yet, or only a remembered rule rejects it.
     """
 
     answer: Answer

@@ -59,7 +59,7 @@ class UnknownNameError(UsageError):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Each map goes from the plain form of what people type; `written` to how it is written."""
+    """Names that users may type. Each map is keyed by a normalised form; `written` maps it to the usual spelling."""
 
     packages: Mapping[str, str]
     gpus: Mapping[str, tuple[Gpu, ...]]
@@ -107,7 +107,7 @@ class Vocabulary:
         return self._find(self.systems, name, "base", known)
 
     def meaning(self, word: str) -> tuple[str, str] | None:
-        """(surrounding or package, specifier) of a word alone: "cu128", "py312", "H100"; None if unknown."""
+        """Return (surrounding or package, specifier) for a single word: "cu128", "py312", "H100"; None if unknown."""
         key = plain(word)
         if key in self.packages:
             return self.packages[key], ""
@@ -125,10 +125,10 @@ class Vocabulary:
         return "gpu", f"=={word}"
 
     def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
-        """Return the known name that is perhaps meant.
+        """Return the known name that the user probably meant.
 
-        That is a name with a typing error, not one that resembles it (deepspeed, deep-ep). A GPU is meant only where
-        the word is a part of its name: one digit makes another GPU (V100, H100).
+        That is a name with a typing error, not a similar name (deepspeed, deep-ep). A GPU is proposed only where the
+        word is a part of its name: one digit makes another GPU (V100, H100).
         """
         key = plain(word)
         known = self.written.keys() if among is None else set(among) & self.written.keys()
@@ -144,7 +144,7 @@ class Vocabulary:
 
 
 def _card(name: str, known: Iterable[str]) -> str:
-    """The plain form of a card's name without its maker and without what tells its models apart."""
+    """Return the normalised name of a card without its maker and its variant."""
     words = re.split(r"[\s_-]+", name.lower().strip())
     while words and words[0] in _MAKER:
         words.pop(0)

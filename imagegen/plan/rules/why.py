@@ -32,10 +32,10 @@ class Explanation:
 
 
 def explain(question: Question, rules: Iterable[Rule], library: Library) -> Explanation:
-    """Judge by rules and package metadata; what is not mentioned is free. It must work on each of the GPUs.
+    """Judge by rules and package metadata; names that are not mentioned are free. It must work on each of the GPUs.
 
-    "incompatible" is proven from facts that bind; "unknown": only what is remembered speaks against it, or it is about
-    something that is not known here.
+    "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
+    is not known here.
     """
     rules = sorted(rules, key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
@@ -81,7 +81,7 @@ class _Case:
         return [each for each in every if each.origin not in unwanted and (wheels or each.origin[:7] != "wheels ")]
 
     def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> list[Conflict]:
-        """Each of the rules that refuses alone, then what follows from the clauses together, the smallest first."""
+        """Yield each rule that rejects alone, then what follows from the clauses together, the smallest first."""
         alone = [rule for rule in rules if refuses(self.problem, [rule])]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
         shown = [conflict([rule], self.problem.facts) for rule in alone]

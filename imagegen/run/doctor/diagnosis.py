@@ -26,16 +26,16 @@ class Diagnosis:
 
     @property
     def well(self) -> bool:
-        """Return whether nothing stands in the way: warnings and notes do not."""
+        """True if no finding prevents a run: warnings and notes do not."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def text(self) -> str:
-        """For people: one row per check; in place of what is checked, what was found, with its fix below."""
+        """Return the report for a terminal: one row per check; a failed check shows its finding with its fix below."""
         subject = f"{self.where}, for {self.cell}" if self.cell and self.where == HOST else self.where
         return formatting.ascii_only(f"{subject}: {self.summary}\n") + formatting.table(self.rows, self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: {"where", "cell", "well", "checks", "findings", "machine"}."""
+        """Return the report for JSON: {"where", "cell", "well", "checks", "findings", "machine"}."""
         return {
             "where": self.where,
             "cell": self.cell,

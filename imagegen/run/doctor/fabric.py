@@ -105,7 +105,7 @@ def gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def links(topology: str) -> Iterator[Finding]:
-    """Say what NCCL takes by default over the worst path between two GPUs."""
+    """Yield a finding about NCCL's default transport over the worst path between two GPUs."""
     worst = worst_path(topology)
     if worst is None:
         text = "`nvidia-smi topo -m` does not say how the GPUs are connected"
@@ -135,7 +135,7 @@ def _distance(kind: str) -> tuple[int, int]:
 
 
 def rdma(host: Host, image: Image, lock: Lock | None) -> Iterator[Finding]:
-    """Say what between hosts is missing on this host or in the image."""
+    """Yield findings about what is missing between hosts, on this host or in the image."""
     if not host.rdma:
         yield Finding("rdma", "note", "this host has no RDMA device: between hosts NCCL takes sockets", "")
         return

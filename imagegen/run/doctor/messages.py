@@ -1,4 +1,4 @@
-"""Messages of the field that mean something else than they say, as data: a sign, what it means, what helps."""
+"""Error messages whose text hides their cause, as data: a pattern, its meaning, a fix."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Network:
         return str(list(ipaddress.ip_network(self.subnet).subnets())[1])
 
     def rules(self) -> tuple[tuple[str, ...], ...]:
-        """(table, chain, match and target...) of each rule; the comment says whose it is."""
+        """Return (table, chain, match and target...) of each rule; the comment identifies its engine."""
         comment = ("-m", "comment", "--comment", f"imagegen {self.bridge}")
         answers = ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
         return (

@@ -1,8 +1,8 @@
 """imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
 
-Everything lives in `engine/` of the cache directory and in one directory under /run; `state.json` says what was
-changed on the machine before it is changed, so that `down` can take it back after any accident. Engines of several
-cache directories change the same machine: one lock orders them, and each records how it was before the first of them.
+Its files are in `engine/` of the cache directory and in one directory under /run; `state.json` records each change of
+the machine before it is made, so that `down` can undo it after any accident. Engines of several cache directories
+change the same machine: one lock orders them, and each records the state before the first of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOCK = _RUN / "imagegen-engine.lock"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A private engine that runs: where it listens, the programs that fit it, and its own directory."""
+    """A running private engine: its socket, the programs that fit it, and its own directory."""
 
     docker_host: str
     client: Path
@@ -55,7 +55,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class _Places:
-    """The paths of the engine of one cache directory. `name` tells two such engines on a machine apart."""
+    """The paths of the engine of one cache directory. `name` distinguishes engines on one machine."""
 
     home: Path
 
@@ -77,7 +77,7 @@ class _Places:
 
     @property
     def run(self) -> Path:
-        """Not in the cache directory: a socket's path must fit in 107 bytes."""
+        """The directory under /run. Not in the cache directory: a socket's path must fit in 107 bytes."""
         return _RUN / f"imagegen-{self.name}"
 
     @property
@@ -184,7 +184,9 @@ def _places(settings: Settings) -> _Places:
 
 @contextmanager
 def _lock(progress: Progress) -> Iterator[None]:
-    """A lock between all processes of this machine that take a private engine up or down. Its file goes with it."""
+    """Hold the lock between all processes of this machine that start or stop a private engine; its
+    file is removed too.
+    """
     while True:
         handle = os.open(_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

@@ -46,10 +46,10 @@ class Engine:
 
     @classmethod
     def connect(cls, settings: Settings, progress: Progress | None = None) -> Self:
-        """The engine to use: DOCKER_HOST if set, else the user's default if it will do, else imagegen's private one.
+        """Connect to DOCKER_HOST if set, else the user's default if it is supported, else imagegen's private engine.
 
-        Says which one it is and why. Raises EngineError when there is none, or when DOCKER_HOST or DOCKER_CONTEXT names
-        one that will not do: an explicit choice is never overruled.
+        Logs the choice and its reason. Raises EngineError when there is none, or when DOCKER_HOST or DOCKER_CONTEXT
+        names an unsupported one: an explicit choice is never overruled.
         """
         progress = progress or Quiet()
         endpoint = private.recorded_endpoint(settings)
@@ -113,7 +113,9 @@ class Engine:
         self.client.close()
 
     def describe(self) -> str:
-        """For people: "your Docker 28.5.2 (unix:///...)", "imagegen's private Docker 26.1.5 (unix:///...)"."""
+        """Return the engine's name for messages: "your Docker 28.5.2 (unix:///...)", "imagegen's private Docker 26.1.5
+        (unix:///...)".
+        """
         with explained("asking the engine for its version"):
             version = self.client.version()["Version"]
         if self.private:

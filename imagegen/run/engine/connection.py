@@ -62,9 +62,9 @@ def _knock(path: str) -> None:
 def while_alive(
     client: docker.DockerClient, ask: Callable[[], Iterable[Any]], silent: Callable[[], None] = lambda: None
 ) -> Iterator[Any]:
-    """The events that `ask()` gives, for as long as the engine answers a ping when it has been silent for a while.
+    """Yield the events of `ask()`, for as long as the engine answers a ping after each period of silence.
 
-    An engine says nothing for minutes while it unpacks, and the SDK waits for the events of a pull without any limit.
+    An engine sends no event for minutes while it unpacks, and the SDK waits for the events of a pull without any limit.
     `silent` is called after each such ping. Raises what the two raise, and the SDK's errors of the ping.
     """
     arrived: SimpleQueue[Any] = SimpleQueue()

@@ -199,7 +199,9 @@ def close_stream(stream: Any, reader: threading.Thread | None = None) -> None:
 
 @contextmanager
 def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
-    """For requests to end or remove a container: quick or given up; that it has ended already is no error."""
+    """Handle errors of requests to end or remove a container, which have a short limit; an ended
+    container is no error.
+    """
     before, api.timeout = api.timeout, _GRACE
     try:
         with explained(doing), suppress(ContainerError), of_a_container(doing):
@@ -210,7 +212,7 @@ def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
 
 @contextmanager
 def of_a_container(doing: str) -> Iterator[None]:
-    """For requests to a container that is thought to run. ContainerError when it has ended or ends just now."""
+    """Handle errors of requests to a running container. Raises ContainerError when it has ended or ends meanwhile."""
     try:
         yield
     except APIError as error:

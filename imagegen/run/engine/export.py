@@ -1,4 +1,4 @@
-"""An engine's image as an archive, for those who only read it: any engine will do that answers.
+"""Export an engine's image as an archive, for read-only use: any engine that answers is supported.
 
 Source: Docker Engine API v1.44 (/images/{name}/json and /images/{name}/get).
 """

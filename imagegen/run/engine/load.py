@@ -253,7 +253,7 @@ def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], Non
 
 
 def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
-    """After a failed pull: StoreError when it is the store that is damaged."""
+    """Raise StoreError after a failed pull if a blob of the store is damaged."""
     for blob in blobs:
         if blob.data is None:
             store.verify(blob.digest)

@@ -20,11 +20,11 @@ from imagegen.run.engine.registry import Descriptor
 
 
 class Loading:
-    """Each offer becomes an image of its own in the engine, without a tag; the whole one then costs what is left.
+    """Loads an image in parts: each offer becomes an image in the engine, without a tag; the whole then costs the rest.
 
-    Engines share unpacked layers along a common prefix. A context manager: its end takes the names of the parts away
-    and leaves their layers to the images that hold them. Trouble with a part is no failure, since `finish` sends all
-    that the engine lacks; where the engine cannot come for a part, it gets no more of them.
+    Engines share unpacked layers along a common prefix. A context manager: its end removes the names of the parts and
+    leaves their layers to the images that hold them. A failed part is no error, since `finish` sends all that the
+    engine lacks; after the engine failed to connect for a part, it gets no more of them.
     """
 
     def __init__(self, client: docker.DockerClient, store: Store) -> None:

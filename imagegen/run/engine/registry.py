@@ -91,7 +91,7 @@ class _Server(http.server.ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no event: the pull reports what failed."""
+        """Ignore a client that disconnects: the pull reports what failed."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -168,7 +168,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Say nothing: the pull's own progress is what a user wants to see."""
+        """Log nothing: the pull has its own progress."""
 
 
 def _span(header: str | None, size: int) -> tuple[int, int] | None:

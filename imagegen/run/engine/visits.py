@@ -23,7 +23,7 @@ _LONGEST = 1 << 20  # bytes of a report
 
 @dataclass(frozen=True)
 class ContainerInfo:
-    """A container as the engine knows it. `exit_code` means nothing while it runs; `log` is the end of both streams."""
+    """A container's state in the engine. `exit_code` is meaningless while it runs; `log` is the end of both streams."""
 
     running: bool
     exit_code: int

@@ -70,7 +70,7 @@ class Report:
         return {status: counted[status] for status in STATUSES}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: {"image", "cell", "passed", "counts", "checks": [a Result's fields, ...]}."""
+        """Return the report for JSON: {"image", "cell", "passed", "counts", "checks": [a Result's fields, ...]}."""
         checks = [asdict(result) for result in self.results]
         return {
             "image": self.image,

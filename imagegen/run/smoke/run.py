@@ -92,7 +92,7 @@ def run(
 
 
 def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, bytes], *, gpus: bool) -> Container:
-    """A container with all GPUs where they are wanted and the engine has them, else one without."""
+    """Start a container, with all GPUs if they are required and the engine has them."""
     if gpus:
         try:
             return stack.enter_context(engine.container(ref, files=programs, gpus=True, shm_size=SHM_BYTES))

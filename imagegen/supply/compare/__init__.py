@@ -1,1 +1,1 @@
-"""Two images, locks or cells side by side; and an image beside what its lock says."""
+"""Compare two images, locks or cells; and verify an image against its lock."""

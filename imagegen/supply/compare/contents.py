@@ -59,7 +59,7 @@ class Found:
 
 
 def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
-    """The image under a tag or digest, and what there is to say of its manifest and config; None: they are wrong.
+    """Return the image under a tag or digest with the steps about its manifest and config; None if they are invalid.
 
     Raises UnavailableError, NotFoundError.
     """
@@ -119,7 +119,7 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
 
 
 def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress: Progress) -> Iterator[Step]:
-    """Every blob's bytes, packed and unpacked: a step for each layer that is not what it should be, or one for all."""
+    """Verify every blob's bytes, packed and unpacked: a step for each layer that differs, or one for all."""
     bad = False
     total = sum(layer.size for layer in found.layers)
     with progress.meter("checking layers", total) as meter:

@@ -95,7 +95,7 @@ class Difference:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing differs, as far as both sides say."""
+        """True if nothing differs, as far as both operands are known."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
         single = (self.base, self.interpreter, self.capabilities, self.driver)
         return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
@@ -172,7 +172,7 @@ def _packages(
 
 
 def rank(name: str) -> tuple[int, str]:
-    """By this, people look at packages: the main ones in the order of MAIN, then by name."""
+    """Return the sort key of packages in a difference: the main ones in the order of MAIN, then by name."""
     return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
 
 

@@ -1,6 +1,6 @@
-"""An image made once more from its lock, in a store that knows nothing, and held against the one that is published.
+"""Rebuild an image from its lock in an empty store, and compare it with the published one.
 
-A store that is warm proves little: what it remembers may be what is wrong. So everything is fetched and made again.
+The user's store is not used, because its cached results may be the fault: everything is fetched and built again.
 """
 
 from __future__ import annotations

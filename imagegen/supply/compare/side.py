@@ -56,7 +56,7 @@ class DiffOperand:
 def of_lock(
     name: str, source: str, lock: Lock, image: registry.Image | None = None, unpacked: int | None = None
 ) -> DiffOperand:
-    """A lock's; where there is an image of it, the image says which layers it has."""
+    """Return the operand of a lock; if there is an image of it, the layers are the image's."""
     record = lock.record
     digest = image.digest if image else record.digest if record else None
     return DiffOperand(
@@ -74,7 +74,7 @@ def of_lock(
 
 
 def of_image(name: str, source: str, image: registry.Image) -> DiffOperand:
-    """An image's of which there is no lock: what its labels and its environment say."""
+    """Return the operand of an image without a lock, from its labels and its environment."""
     labels = image.config.labels
     return DiffOperand(
         name=name,

@@ -1,7 +1,7 @@
 """Resolve an operand of a comparison: a cell, a lock, a lock of a commit, an image.
 
-Of an image the lock that is attached to it tells most; without one, the project's lock where the image's inputs are
-its; else the manifest and its labels have to do.
+For an image, the attached lock gives the most; without one, the project's lock if its inputs are the image's; else only
+the manifest and its labels are used.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """The places in which operands are looked up.
+    """The sources of operands.
 
-    `cell` gives the id of the one cell that a word means, `locked` a cell's lock and the file that it would be in,
-    `names` those of all images and cells; `attached` the lock that is attached to an image, and `fingerprints` its
-    numerical results.
+    `cell` returns the id of the one cell that a word means, `locked` a cell's lock and its file, `names` the names of
+    all images and cells; `attached` the lock that is attached to an image, and `fingerprints` its numerical results.
     """
 
     project: Path

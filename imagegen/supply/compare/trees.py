@@ -24,7 +24,7 @@ _MAX_ENTRIES = 3_000_000
 
 @dataclass(frozen=True)
 class Entry:
-    """A file as its header and its content say; `head` is the content's beginning."""
+    """A file's header and content hash; `head` is the content's beginning."""
 
     path: str
     kind: bytes

@@ -15,7 +15,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """`name` is the artefact that was looked at, `evidence` what was seen, in words."""
+    """The result for one artifact: `name` is the artifact, `evidence` the observation, in words."""
 
     name: str
     outcome: Outcome
@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Nothing that was looked at is wrong."""
+        """True if no step failed."""
         return not self.wrong
 
     @property

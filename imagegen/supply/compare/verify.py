@@ -70,7 +70,7 @@ class Attachments:
 class VerificationOptions:
     """The user's requirements on an image, besides that it is the one of its lock.
 
-    `cell` is the id of the cell that it must be. Without it, `contradiction` says why the image's name is not one of
+    `cell` is the id of the cell that it must be. Without it, `contradiction` returns why the image's name is not one of
     the lock's cell (None: it is, or a layout has no name). `signature`: an unsigned image fails even where no signer is
     trusted.
     """
@@ -91,9 +91,9 @@ def verify(
     layers: bool = True,
     demands: VerificationOptions | None = None,
 ) -> Verified:
-    """Look at the image under a tag or digest; `said` gives what is attached to the one with a digest.
+    """Verify the image under a tag or digest; `said` returns the attachments of the image with a digest.
 
-    Without `layers` their bytes are left out. Raises UnavailableError, and NotFoundError where there is no image.
+    Without `layers` their bytes are not checked. Raises UnavailableError, and NotFoundError where there is no image.
     """
     found, steps = contents.found_at(source, asked, reference)
     if found is None:

@@ -1,4 +1,4 @@
-"""A difference in plain words: what a changelog says, and a pull request. Pure; the same difference, the same words.
+"""A difference as sentences, for a changelog and a pull request. Pure; the same difference gives the same sentences.
 
 A sentence has no capital and no full stop, so that several make one line: "; ".join(sentences(difference)).
 """

@@ -1,4 +1,4 @@
-"""All that locks name, copied to a place of one's own: see `registry.mirror` for its form and for who reads it."""
+"""Copy all files that locks name to a mirror: `registry.mirror` describes its form and its readers."""
 
 from imagegen.supply.mirror.collect import Listing, collect, listings
 from imagegen.supply.mirror.fill import Filled, fill

@@ -45,9 +45,9 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings:
 
 
 def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
-    """Return what a mirror holds of a lock: its files, and apart from them Debian's packages, which are trusted more.
+    """Return the content of a mirror for a lock: its files, and separately its Debian packages, which are trusted more.
 
-    All of it is in the store: a lock does not tell the size of an interpreter's archive, or of all wheels.
+    All of it is in the store: a lock does not have the size of an interpreter's archive, or of all wheels.
     """
     files = _files(locked, store)
     if archive := locked.interpreter.file:

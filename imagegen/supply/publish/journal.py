@@ -1,11 +1,11 @@
-"""Moving the tags of an image all together, as far as a registry allows: a journal first, and back on failure.
+"""Move the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
 
-A registry moves one tag at a time and has no transaction. So what each tag stood for is read first, and kept in the
-store with its manifest's bytes; then the tags move; a failure puts them back. Who is killed in between leaves the
-journal, and the next run of this store begins by putting back what was left half moved. A tag that did not exist before
-stays where it is: its image is proven, and many registries cannot take a tag away.
+A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and kept in the
+store with its manifest's bytes; then the tags move; a failure moves them back. A killed run leaves the journal, and the
+next run of this store begins by rolling back. A tag that did not exist before stays: its image is smoke-tested, and
+many registries cannot delete a tag.
 
-At every moment each tag names a manifest that the registry has whole: either the one before or the new one.
+At every moment each tag names a manifest that the registry has whole: either the previous or the new one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class RemoteRepository:
         return self.reference.name
 
     def resolve_tag(self, tag: str) -> str | None:
-        """Return the digest that the tag names; None where there is no tag.
+        """Return the digest that the tag names; None if it does not exist.
 
-        Asked as who may write: many registries refuse everybody else to read what does not exist yet. Raises
-        PublishError, FetchError.
+        The request uses write access: many registries deny others to read what does not exist yet. Raises PublishError,
+        FetchError.
         """
         found = self.target.manifest(tag)
         return self.repository.manifest(tag)[0] if found == "" else found

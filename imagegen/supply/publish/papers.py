@@ -33,9 +33,10 @@ def documents(
     source: Source | None,
     builder: Builder,
 ) -> tuple[Document, ...]:
-    """All but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit` what one found.
+    """Return all documents but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit`
+    its audit.
 
-    `numerics` is the document of smoke.numerics. `facts` are of the lock's wheels and base, by their keys.
+    `numerics` is the document of smoke.numerics. `facts` are scans of the lock's wheels and base, by their keys.
     """
     recorded = replace(lock, record=layers.record_of(plain))
     text = dumps(recorded).encode()

@@ -1,7 +1,7 @@
 """The plan of a publish, and what cannot be known before: pure, and rendered for `--dry-run`.
 
-A recorded lock says what its image is made of, so nothing has to be built to know; a lock without a record tells of its
-layers, and not what they weigh or which digest the image gets.
+A recorded lock has the layers and the digest of its image, so nothing has to be built; a lock without a record has
+neither the layers' sizes nor the image's digest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class Plan:
-    """`digest` is the image's; None: only building it tells. `unknown` is what cannot be said, in sentences."""
+    """The plan. `digest` is the image's; None if only a build gives it. `unknown` lists what is not known, in
+    sentences.
+    """
 
     cell: str
     repository: str
@@ -66,7 +68,7 @@ class Plan:
         return sum(part.size or 0 for part in self.parts if part.where in ("store", "nowhere"))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the plan for JSON."""
         tags = {"fixed": self.tags.fixed, "moving": list(self.tags.moving) if self.moves else []}
         return {
             "cell": self.cell,
@@ -97,7 +99,7 @@ def plan(
 ) -> Plan:
     """Return the plan of a publish. `held` are the digests of layers that the store has.
 
-    `anew` is a sentence where the layers are made anew, whatever the lock records.
+    `anew` is a sentence if the layers are built again, whatever the lock records.
     """
     parts = tuple(PlannedLayer(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
     return Plan(

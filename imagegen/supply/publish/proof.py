@@ -91,9 +91,9 @@ def document(proof: SmokeAttestation) -> Document:
 
 
 def attested(documents: Iterable[Attached], wanted: SmokeRequirement) -> tuple[SmokeAttestation, str] | None:
-    """Return an attached report that a trusted signer attests and that satisfies `wanted`.
+    """Return an attached report that a trusted signer attests and that satisfies `wanted`, and the signer.
 
-    And who attests it. A document that is none of ours proves nothing.
+    A document of another form is ignored.
     """
     for each in documents:
         if each.document.kind == SMOKE and each.signer is not None:

@@ -123,9 +123,10 @@ MOVING: tuple[Tagger, ...] = (_latest, _cuda, _rest, _nightly)
 
 
 def tags(subject: Subject) -> Tags:
-    """All tags of an image. One whose layers are gzip has tags of its own: they are other bytes for the same inputs.
+    """Return all tags of an image. One whose layers are gzip has tags of its own: it is other bytes for the same
+    inputs.
 
-    Raises PublishError for a moving tag that no registry takes, or that would mean something else too.
+    Raises PublishError for a mutable tag that no registry takes, or that would have a second meaning.
     """
     if words := _OURS & set(re.split("[-./]", subject.rest)):
         why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'

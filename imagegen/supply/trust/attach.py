@@ -1,8 +1,8 @@
-"""Documents and signatures beside an image in a registry: attached, found again, and held to each other.
+"""Documents and signatures beside an image in a registry: attach, find and verify them.
 
-A document lies there plainly, so that anybody's tools find it, and says nothing for itself: who may write there may
-put another. What a signer whom the project trusts has stated of this image's digest counts, whatever a list, a name or
-an annotation claims. Sources: OCI distribution-spec v1.1 (referrers); cosign's BUNDLE_SPEC.md for the annotations.
+A document is attached plainly, so that any tool finds it, and is not trusted by itself: every account with write access
+can replace it. Only a trusted signer's statement about this image's digest counts, whatever a list, a name or an
+annotation claims. Sources: OCI distribution-spec v1.1 (referrers); cosign's BUNDLE_SPEC.md for the annotations.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def attach(
 
 
 def gather(repository: ReferrerSource, digest: str, trust: Trust) -> VerificationResult:
-    """All that is said of the image `digest`, each document held to what is signed. Raises FetchError."""
+    """Return the verification result of the image `digest`, each document checked against signed statements. Raises
+    FetchError.
+    """
     found = _look(repository, digest, trust)
     documents = [Attached(document, artifact, _signer(document, found.stated)) for document, artifact in found.plain]
     faults = list(found.faults)
@@ -115,7 +117,7 @@ def gather(repository: ReferrerSource, digest: str, trust: Trust) -> Verificatio
 
 
 def attached(repository: ReferrerSource, digest: str, trust: Trust) -> tuple[Attached, ...]:
-    """The documents that are attached to the image, and who of the project attests each. Raises FetchError."""
+    """Return the documents that are attached to the image, each with its trusted signer. Raises FetchError."""
     return gather(repository, digest, trust).documents
 
 
@@ -184,7 +186,7 @@ def _verify_bundle(bundle: bytes, artifact: str, image: str, trust: Trust, found
 
 
 def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
-    """Return who attests the document itself: its content, or its digest in a statement that covers it."""
+    """Return the signer that attests the document itself: its content, or its digest in a statement that covers it."""
     kind = document.kind
     for each in stated:
         type_, predicate = each.statement.predicate_type, each.statement.predicate

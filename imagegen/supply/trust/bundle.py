@@ -27,9 +27,9 @@ _MATERIAL = frozenset({"publicKey", "certificate", "tlogEntries", "timestampVeri
 
 @dataclass(frozen=True)
 class Bundle:
-    """Nothing of it is verified. `material` is verificationMaterial as it stands: what the signature is checked with.
+    """A parsed bundle, not verified. `material` is its verificationMaterial, which the signature is verified with.
 
-    `hint` names the key that is said to have signed; None: a certificate's did.
+    `hint` names the claimed signing key; None if the key is a certificate's.
     """
 
     payload: bytes

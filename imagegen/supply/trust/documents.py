@@ -1,8 +1,8 @@
 """The documents about an image that a registry keeps as referrers of the image's manifest.
 
 Sources: OCI image-spec v1.1, manifest.md (subject, artifactType); in-toto attestation framework, Statement v1 and the
-predicate types named below; CycloneDX 1.6. A document is attached plainly, so that anybody's tools find it; where there
-is a signer, an in-toto statement about the image with the document as its predicate is attached too, signed.
+predicate types named below; CycloneDX 1.6. A document is attached plainly, so that any tool finds it; with a signer, a
+signed in-toto statement about the image, with the document as its predicate, is attached too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a sign
 
 @dataclass(frozen=True)
 class Document:
-    """Something that is said of an image. `content` is a JSON object where the kind has a predicate type."""
+    """A document about an image. `content` is a JSON object where the kind has a predicate type."""
 
     kind: Kind
     content: bytes

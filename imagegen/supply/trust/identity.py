@@ -85,7 +85,7 @@ class Identities:
 
 
 def library() -> None:
-    """Raises TrustError where `sigstore` is missing. Its warnings are none of the user's: errors say what matters."""
+    """Import `sigstore`, without its warnings: errors have what matters. Raises TrustError where it is missing."""
     try:
         import sigstore
     except ImportError as error:
@@ -195,9 +195,9 @@ def _shown(certificate: Any) -> tuple[set[str], str | None]:
 
 
 def _owner(certificate: Any) -> str | None:
-    """Return the owner of the repository whose run the certificate is for, as a URL; None where it names none.
+    """Return the owner of the repository whose run the certificate is for, as a URL; None if it names none.
 
-    A reusable workflow signs under its own name for every repository that calls it, whatever that repository holds.
+    A reusable workflow signs under its own name for every repository that calls it, whatever its content.
     """
     from cryptography import x509
 

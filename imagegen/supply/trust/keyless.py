@@ -1,9 +1,9 @@
-"""Signing without a key: a GitHub Actions run shows who it is, and Sigstore certifies a key that lives for minutes.
+"""Signing without a key: a GitHub Actions run proves its identity, and Sigstore certifies a key that lives for minutes.
 
 GitHub's documentation, "OpenID Connect reference": the job needs the permission `id-token: write`, and then finds
 ACTIONS_ID_TOKEN_REQUEST_URL and _TOKEN in its environment. Fulcio certifies the token's job_workflow_ref as subject
-(fulcio, docs/oidc.md); Rekor logs the signature. The exchange with those is the `sigstore` library's: it takes
-proxies from the environment, and the CA bundle from REQUESTS_CA_BUNDLE.
+(fulcio, docs/oidc.md); Rekor logs the signature. The `sigstore` library does the exchange with those: it takes proxies
+from the environment, and the CA bundle from REQUESTS_CA_BUNDLE.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class Keyless:
         return _Certified(signer, config.trusted_root, None)
 
     def _answer(self, who: str, asked: Callable[[], T], *, secret: str = "") -> T:
-        """Ask, and ask again where that may help. Raises TrustError with what was said, without the secret."""
+        """Call `asked`, with retries after transient faults. Raises TrustError with the last error,
+        without the secret.
+        """
         for pause in (*_PAUSES, None):
             try:
                 return _within(self._patience, asked)
@@ -163,7 +165,7 @@ def keyless(
 
 
 def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -> Callable[[], _Run]:
-    """Return a function that asks GitHub for an identity token, each time anew."""
+    """Return a function that requests a new identity token from GitHub."""
 
     def ask() -> _Run:
         try:
@@ -180,7 +182,7 @@ def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -
 
 
 def _checked(answer: bytes, now: datetime) -> _Run:
-    """Read a token; Fulcio is who verifies it. Raises TrustError for a token that is none, or not of this hour."""
+    """Parse a token without verifying it, which Fulcio does. Raises TrustError for a malformed or expired one."""
     try:
         token = json.loads(answer)["value"]
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
@@ -215,7 +217,9 @@ def _identity(project: Project, run: _Run) -> Identity:
 
 
 def _exact(statement: bytes) -> Any:
-    """The library's Statement with these bytes. Its own reader wants subjects to have names, and in-toto does not."""
+    """Return the library's Statement with these bytes. Its own parser requires subjects to have names, and in-toto does
+    not.
+    """
     from sigstore.dsse import Statement
 
     class Exact(Statement):
@@ -226,7 +230,7 @@ def _exact(statement: bytes) -> Any:
 
 
 def _within(seconds: float, asked: Callable[[], T]) -> T:
-    """Return what `asked` returns; the library has no time limit of its own.
+    """Return the result of `asked` within a time limit, which the library does not have.
 
     Raises what it raises, and TimeoutError.
     """

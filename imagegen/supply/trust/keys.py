@@ -1,8 +1,8 @@
-"""Keys: a private one that signs, from its file; public ones that say whether it was they.
+"""Keys: a private one that signs, from its file; public ones that verify signatures.
 
-Sources: RFC 5958 and RFC 7468 (PKCS#8 in PEM); FIPS 186-5 and RFC 6979 (ECDSA whose signature of the same bytes is the
-same, so that what is signed again is not another artifact); secure-systems-lab's `encrypted` format, in which cosign
-keeps its keys: scrypt (RFC 7914) makes of the password the key of a NaCl secretbox around PKCS#8.
+Sources: RFC 5958 and RFC 7468 (PKCS#8 in PEM); FIPS 186-5 and RFC 6979 (deterministic ECDSA: the same bytes get the
+same signature, so that signing again gives no other artifact); secure-systems-lab's `encrypted` format, in which cosign
+keeps its keys: scrypt (RFC 7914) derives from the password the key of a NaCl secretbox around PKCS#8.
 
 `cryptography` and PyNaCl are imported where they are used: most commands sign nothing.
 """

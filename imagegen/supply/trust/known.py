@@ -1,7 +1,7 @@
 """Look up the licences of all packages of a lock: from scans of layers and audits, else from the index.
 
-Of a wheel that this store has never read, the index may say it without the wheel (PEP 658, or ranges of the archive).
-That is the index's word alone, so only what an index says of the very file that the lock pins is taken.
+For a wheel that this store has never read, the index may give the metadata without the wheel (PEP 658, or ranges of the
+archive). It is not verified, so only metadata of the very file that the lock pins is used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> d
 
 
 def _said(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
-    """None where no index can be asked, or none has the file."""
+    """Return the index's metadata of the wheel; None if no index can be reached, or none has the file."""
     url = indexes.url_of(wheel.file.index, settings)
     try:
         links = indexes.project(client, url, wheel.name) if url else []

@@ -25,7 +25,7 @@ _PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Restriction:
-    """A licence, what it covers in an image ("nvidia-cublas 13.1.0.3"), and what it asks of who passes that on."""
+    """A licence, what it covers in an image ("nvidia-cublas 13.1.0.3"), and its conditions for redistribution."""
 
     licence: str
     covers: tuple[str, ...]
@@ -61,7 +61,9 @@ def _covers(entry: Mapping[str, Any], package: LockedWheel | LockedBuild) -> boo
 
 
 def _unread(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
-    """Proprietary by their own word, and not in the data. One restriction for each, since their terms may differ."""
+    """Yield restrictions of packages that call themselves proprietary and are not in the data: each may have other
+    terms.
+    """
     entries = [*data("restricted")["licences"], *data("restricted")["open"]]
     for wheel in lock.wheels:
         words = list(_words(stated.get(wheel.file.sha256, Licence())))

@@ -46,9 +46,9 @@ def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source 
 
 
 def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
-    """Return settings that turn off the programs that compare a repository's files (gitattributes(5)).
+    """Return settings that disable the programs that filter a repository's files (gitattributes(5)).
 
-    Where such a filter is needed to see that a file is the commit's, the file counts as changed.
+    If such a filter is needed to compare a file with the commit's, the file counts as changed.
     """
     try:
         named = tree.run(project, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])

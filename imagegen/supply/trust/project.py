@@ -55,9 +55,9 @@ class Project:
 
 
 def load(directory: Path) -> Project:
-    """Read publish.yaml of a project; one without it says nothing. Raises MatrixErrors with all that is wrong.
+    """Read publish.yaml of a project; without the file, all fields are empty. Raises MatrixErrors with all faults.
 
-    Raises MatrixError for a publish.yml and a dangling link: taken for no file, they would switch verification off.
+    Raises MatrixError for a publish.yml and a dangling link: ignoring them would disable verification.
     """
     path, misspelt = directory / FILE, directory / _MISSPELT
     if os.path.lexists(misspelt):

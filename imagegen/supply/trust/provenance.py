@@ -1,6 +1,6 @@
 """The build record of an image: SLSA provenance, the predicate of an in-toto statement about its manifest.
 
-A pure function of the lock, of where it comes from, and of who builds. Sources: SLSA provenance v1
+A pure function of the lock, its origin, and the builder. Sources: SLSA provenance v1
 (https://slsa.dev/spec/v1.0/provenance), in-toto attestation framework v1, ResourceDescriptor; GitHub Actions, "Default
 environment variables".
 """
@@ -73,7 +73,7 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]:
-    """All that went into the image, and into what was built for it; each once, the repository of the lock first."""
+    """Return all inputs of the image, and of its builds; each once, the repository of the lock first."""
     if source:
         yield {
             "name": "source",

@@ -47,7 +47,7 @@ def git(name: str, version: str, url: str, commit: str) -> str:
 
 
 def generic(name: str, version: str, url: str, sha256: str) -> str:
-    """Return the package URL of a file that is downloaded from an address of its own."""
+    """Return the package URL of a file that is downloaded from an address."""
     return _purl("generic", name, version, {"download_url": url, "checksum": f"sha256:{sha256}"})
 
 

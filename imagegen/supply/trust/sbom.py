@@ -1,7 +1,7 @@
 """The bill of materials: every wheel, Debian package and source of an image, with hashes and licences, as CycloneDX.
 
-A pure function of the lock, the image's digest, and what is known of its packages: no clock, nothing random, and no
-version of ours, so that it says the same when it is made again. Source: CycloneDX 1.6, ECMA-424.
+A pure function of the lock, the image's digest, and the known licences of its packages: no clock, nothing random, and
+no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _deb_terms(package: InstalledDeb | None) -> spdx.Terms | str:
 
 
 def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Component:
-    """One distribution of the stack; what is compiled has its sources, and its wheel where it is there already."""
+    """Return one distribution of the stack; a compiled one with its sources, and with its wheel if it was built."""
     wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
     stated = known.wheels.get(wheel.file.sha256) if wheel else None
     unknown = "the wheel was not scanned" if stated is None else "its metadata states none"

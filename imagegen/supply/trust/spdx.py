@@ -31,9 +31,9 @@ _APPENDIX = "appendix: how to apply the apache license to your work."
 
 @dataclass(frozen=True)
 class Terms:
-    """Under which licence something is: an SPDX expression, or, where none is sure, what is stated, by name.
+    """The licence of something: an SPDX expression, or, where none is certain, the stated names.
 
-    `declared`: the package says it in these words. `text` is a whole licence that the first name is of. Without
+    `declared`: the package states it in these words. `text` is a whole licence that the first name is of. Without
     expression and names nothing is known.
     """
 
@@ -118,7 +118,7 @@ def _only(classifiers: tuple[str, ...]) -> str | None:
 
 
 def _fits(expression: str, classifier: str) -> bool:
-    """Return whether a classifier says nothing that the expression does not."""
+    """Return whether the expression has a licence that the classifier stands for."""
     ids = [word for word in re.findall(r"[\w.+-]+", expression) if word not in _OPERATORS]
     patterns = data("spdx")["classifiers"].get(classifier, ())
     return any(fnmatchcase(each, pattern) for each in ids for pattern in patterns)

@@ -1,4 +1,4 @@
-"""In-toto statements: what a signed document says about an image, by its digest. Pure.
+"""In-toto statements: signed claims about an image, by its digest. Pure.
 
 Sources: in-toto attestation framework, Statement v1 (and v0.1, which `cosign attest` writes); what cosign 3.1.1 signs.
 """
@@ -66,7 +66,7 @@ def read(data: bytes) -> Statement:
 
 
 def same(document: bytes, predicate: bytes) -> bool:
-    """Return whether a document says what a statement's predicate says, however each is spelled."""
+    """Return whether a document and a statement's predicate have the same content, however each is spelled."""
     try:
         return canonical(parse(document)) == predicate
     except UnreadableError:

@@ -1,7 +1,7 @@
-"""JSON that every reader reads alike: UTF-8, one object, each name once, numbers that are numbers.
+"""JSON that every parser reads alike: UTF-8, one object, each name once, numbers that are numbers.
 
-What is signed goes through readers of other languages too. Where two of them could read different things from the same
-bytes, nothing is read at all (RFC 8259, section 4, leaves repeated names open; RFC 7493 forbids them).
+Signed content goes through parsers of other languages too. Bytes that two of them could read differently are rejected
+(RFC 8259, section 4, leaves repeated names open; RFC 7493 forbids them).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXACT = 1 << 53  # whole numbers below it are the same as integers and as doubl
 
 
 class UnreadableError(ValueError):
-    """The bytes are no such JSON; the message says why."""
+    """The bytes are not such JSON; the message has the reason."""
 
 
 def parse(data: bytes) -> dict[str, Any]:

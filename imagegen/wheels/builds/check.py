@@ -57,9 +57,9 @@ def made(folder: Path, build: LockedBuild) -> Path:
 
 
 def check(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known: Sequence[Gpu]) -> list[str]:
-    """Remarks about a wheel that will do. `gpus` are what the cell is for, `known` those that an audit tells of.
+    """Return remarks about an acceptable wheel. `gpus` are those of the cell, `known` those that an audit reports on.
 
-    Raises BuildError for one that will not.
+    Raises BuildError for a wheel that is not acceptable.
     """
     torch = next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None)
     try:

@@ -1,4 +1,4 @@
-"""Compile what a lock wants compiled: planned within one memory, several at once where that holds them."""
+"""Compile the source builds of a lock: planned within one memory budget, several at once if they fit."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 def compile_all(
     lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: BuildEnvironment
 ) -> None:
-    """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit tells of.
+    """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit reports on.
 
-    No two imagegens compile the same: the second waits, and takes what the first has made. That it can be compiled,
-    with which recipe and tools, has been seen when it was locked: the lock is the cell's.
+    Two imagegen processes do not compile the same build: the second waits, and uses the wheel of the first. Recipe and
+    tools were checked when the cell was locked: the lock is the cell's.
 
-    Raises BuildError, with what went wrong first; FetchError, EngineError.
+    Raises BuildError, with the first failure; FetchError, EngineError.
     """
     with _sole(wanted, bench) as pending:
         if not pending:
@@ -76,7 +76,7 @@ class _Job:
     bench: BuildEnvironment
 
     def make(self, build: LockedBuild, plan: Plan) -> None:
-        """From sources to the wheelhouse."""
+        """Compile the build and store its wheel in the wheelhouse."""
         store, progress, lock = self.bench.store, self.bench.progress, self.lock
         with store.room("built") as work_dir:
             out = work_dir / "out"

@@ -30,7 +30,7 @@ def work(build: LockedBuild, recipe: Recipe, store: Store) -> BuildJob:
 
 
 def learn(build: LockedBuild, record: Mapping[str, Any], store: Store) -> None:
-    """Remember what a finished build took; one whose record does not tell leaves things as they were."""
+    """Record the cost of a finished build; an incomplete record changes nothing."""
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):
         cost = learned(record, max(1, len(build.architectures)), "measured here")
         if cost.units > 0 and cost.memory > 0:

@@ -33,8 +33,8 @@ def ensure_wheels(
 ) -> Lock:
     """Return the lock with the wheels of its source builds, compiled where no wheelhouse has them.
 
-    `engine`, else one that is connected to when something must be compiled, or the buildx `builder`, compiles; `gpus`
-    are all that the matrix knows. Raises BuildError, FetchError, EngineError.
+    Builds run on the buildx `builder` if named, else on `engine`, or on one that is connected to when something must be
+    compiled; `gpus` are all that the matrix knows. Raises BuildError, FetchError, EngineError.
     """
     missing = pull_wheels(missing_builds(lock, store), store, settings, progress)
     compile_builds(lock, missing, cell, gpus, store, settings, progress, engine=engine, builder=builder)

@@ -42,7 +42,7 @@ _DISGUISES = (
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the worker's. Sizes are bytes; what it did not say is 0 or None."""
+    """One event line of the worker. Sizes are bytes; a missing value is 0 or None."""
 
     kind: str  # "start", "progress", "done" or "failed"
     done: int = 0
@@ -109,7 +109,7 @@ class LogParser:
         return disguise(list(self._log)[-_END:])
 
     def ending(self, lines: int) -> str:
-        """The last lines of the log, without what BuildKit says of the step as a whole."""
+        """Return the last lines of the log, without BuildKit's lines about the step as a whole."""
         said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
         return "\n".join(said[-lines:])
 
@@ -126,7 +126,7 @@ def disguise(lines: Iterable[str]) -> str | None:
 
 
 def _event(line: str) -> Event | None:
-    """None too for a line that only looks like one: a compiler may print anything."""
+    """Parse an event line; None for other lines, even similar ones: a compiler may print anything."""
     found = _EVENT.fullmatch(line)
     try:
         said = json.loads(found[1]) if found else None

@@ -1,7 +1,7 @@
-"""Memory and cores that builds of this store have taken on a machine, whichever process of imagegen runs them.
+"""Reservations of memory and cores on a machine by builds of this store, in all processes of imagegen.
 
-A reservation is a file of the store's tmp/ that its maker holds a lock on, so a killed one's counts no more and goes as
-soon as anybody opens the store.
+A reservation is a file of the store's tmp/ that its maker holds a lock on: that of a killed process does not count, and
+is removed when a store is opened.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Stage:
 def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment) -> Plan:
     """Compile into the new directory `out`; returns the plan that it succeeded with.
 
-    What is compiled stays in the builder's cache until then, so an interrupted build goes on where it was.
+    Compiled objects stay in the builder's cache until then, so an interrupted build resumes.
 
     Raises BuildError when it fails, or runs out of memory with one job; EngineError when the builder does not work.
     """

@@ -1,4 +1,4 @@
-"""Check a build's sources before its toolchain is fetched: are they what the recipe says."""
+"""Check that a build's sources match its recipe, before its toolchain is fetched."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _require_release(build: LockedBuild, pyproject: Path) -> None:
 
 
 def _stated(pyproject: Path) -> tuple[str, Version] | None:
-    """Name and version; None where the build decides, or where only the build's backend can say what is wrong."""
+    """Return name and version; None where the build decides, or where only the build's backend can report the fault."""
     if pyproject.is_symlink() or not pyproject.is_file():
         return None
     try:

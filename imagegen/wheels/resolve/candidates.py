@@ -1,4 +1,4 @@
-"""The places on this machine where wheels of compiled components are looked for."""
+"""The places on this machine that are searched for wheels of compiled components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from imagegen.wheels.find import Listing, Offer, Places, WheelRequirement
 def places(
     catalogue: Catalogue, index: Listing | None, settings: Settings, store: Store, client: Client, progress: Progress
 ) -> Places:
-    """All places in their order; `index` is what the component's own index has of it."""
+    """Return all places in their order; `index` is the listing of the component's own index."""
     # Short timeouts: a host that does not respond is one place of many.
     quick = client.impatient()
     named = artifacts.place(settings)
@@ -80,9 +80,9 @@ def version_of(component: Component, specifier: str, recipe: Recipe | None, cata
 def need_of(
     component: Component, version: str, cell: Cell, locked: Lock | None, recipe: Recipe | None
 ) -> WheelRequirement:
-    """Return a cell's requirement on a component, from its lock where it has one, else from the matrix's pin.
+    """Return a cell's requirement on a component, from its lock if it has one, else from the matrix's pin.
 
-    Raises LockError where only a lock can tell which torch it has.
+    Raises LockError where only a lock has the torch version.
     """
     target = Target.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
     builds = locked.builds if locked else ()

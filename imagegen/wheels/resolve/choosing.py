@@ -26,10 +26,10 @@ COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose whee
 
 
 class WheelSelector(Protocol):
-    """Knows where wheels are."""
+    """Selects the wheel of a component."""
 
     def versions(self, package: str) -> Iterable[str]:
-        """Releases of which there may be a wheel, besides those that a recipe knows."""
+        """Return releases that may have a wheel, besides those of a recipe."""
 
     def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
         """The first that fits, the source build after all others; `index` is the component's own."""
