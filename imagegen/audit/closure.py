@@ -22,7 +22,12 @@ from imagegen.audit.model import Elf, Subject, System
 from imagegen.audit.tags import MACHINES, for_another_python
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
-_LIB_NAMES = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")  # Debian's two, and everybody else's
+_LIB_NAMES = (
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "lib64",
+    "lib",
+)  # Debian's two, and those of other distributions
 _TORCH = "torch/lib/"
 _OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second

@@ -226,7 +226,7 @@ def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
 
 def _preload_finding(severity: Severity, package: str, names: Mapping[str, Library]) -> Finding:
     first = next(iter(names))
-    evidence = f"{first}{f' (and {len(names) - 1} more)' if len(names) > 1 else ''} is on no path of who asks for it"
+    evidence = f"{first}{f' (and {len(names) - 1} more)' if len(names) > 1 else ''} is on no search path of its user"
     if severity is Severity.WARNING:
         evidence += f", and the package does not depend on {names[first].package}, which has it"
     details = tuple(f"{name}: {library.path} of {library.package}" for name, library in names.items())

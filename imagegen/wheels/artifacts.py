@@ -192,7 +192,7 @@ class RemoteWheelhouse:
             f"what {self._place.name} has under {tag(key)} is not the wheel that was asked for",
             code="fetch-digest-mismatch",
             why=why,
-            fix="do not trust it; who may write there can push the wheel again",
+            fix="do not trust it; an account with write access can push the wheel again",
         )
 
 

@@ -127,7 +127,7 @@ def test_a_key_that_everybody_can_read_is_reported(tmp_path: Path) -> None:
     path.chmod(0o644)
     keys.signer(path, None, recorder)
     assert recorder.said == [
-        f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}",
+        f"warning: every user of this machine can read the signing key {path}: chmod 600 {path}",
     ]
 
 

@@ -234,7 +234,7 @@ def _smoke(report: Smoke) -> Told:
     counts = ", ".join(f"{number} {status}" for status, number in report["counts"].items() if number)
     verdict = "They passed" if report["passed"] else "They did not pass"
     checks = tuple(
-        {"name": each["check"], "status": each["status"], "told": each["reason"] or _note(each)}
+        {"name": each["check"], "status": each["status"], "note": each["reason"] or _note(each)}
         for each in report["checks"]
     )
     return Told(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)

@@ -91,6 +91,6 @@ def parse_targets(text: str) -> dict[str, str]:
 def host_env(settings: Settings) -> Mapping[str, str]:
     """Return the few variables that programs of the host get: where programs are, and the way to the network."""
     kept = {name: settings.env[name] for name in ("PATH", "TMPDIR") if name in settings.env}
-    # apt reads only the small ones; everybody else takes both.
+    # apt reads only the small ones; other readers take both.
     proxies = {name: settings.env.get(name) or settings.env.get(name.upper()) for name in _PROXIES}
     return {"LC_ALL": "C.UTF-8", **kept, **{name: value for name, value in proxies.items() if value}}

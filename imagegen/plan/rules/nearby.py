@@ -93,7 +93,7 @@ class _Search:
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
         scope = Scope(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
         self.problem = Problem(rules, facts, library, scope)
-        self.told = self.problem.told(facts)
+        self.masks = self.problem.told(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
         self.hopeless = False  # whether what cannot be changed, GPU and driver say, is refused by itself
         self.states = [self._on(each) for each in on_each(question.gpus, facts)]
@@ -138,7 +138,7 @@ class _Search:
 
     def _unknown(self, name: str) -> bool:
         """Return whether a version is asked for that is not known: then it has to change."""
-        mask = self.told.get(name, 0)
+        mask = self.masks.get(name, 0)
         return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
 
     def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Near | None]:
@@ -163,7 +163,7 @@ class _Search:
         """The facts that stay. A base and its glibc go together; what is changed is not left out."""
         names = set(freed) | ({"glibc"} if "base" in freed else set())
         names |= {f"{name}+" for name in names if name in self.commits}
-        held = self.problem.clauses_of({name: mask for name, mask in self.told.items() if name not in names})
+        held = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
         held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
         return [Clause(each.origin.replace("fact glibc", "fact base"), each.literals) for each in held]
 

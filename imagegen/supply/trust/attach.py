@@ -132,9 +132,7 @@ def _look(repository: ReferrerSource, digest: str, trust: Trust) -> _Found:
     if len(listed) > _MOST:
         why = f"{len(listed)} artifacts refer to it; imagegen looks at {_MOST}"
         found.faults.append(
-            TrustError(
-                f"image {digest} has more attached to it than anybody needs", code="trust-too-many-attachments", why=why
-            )
+            TrustError(f"image {digest} has too many attachments", code="trust-too-many-attachments", why=why)
         )
     size = 0  # bytes that were read
     for referrer in listed[:_MOST]:

@@ -85,7 +85,7 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
     """
     pem = _content(path, "signing key", f"name another with --key, or {_MAKE}")
     if path.stat().st_mode & stat.S_IROTH:
-        progress.say(f"warning: everybody on this machine can read the signing key {path}: chmod 600 {path}")
+        progress.say(f"warning: every user of this machine can read the signing key {path}: chmod 600 {path}")
     _require_one(pem, b"PRIVATE KEY-----", "the signing key cannot be used", path)
     blocks = {found[1]: found[0] for found in _BLOCK.finditer(pem)}
     for label, block in blocks.items():
