@@ -218,6 +218,26 @@ REQUIRED = SmokeRequirement("sha256:image", "sha256:suite", gpu=True)
 ROWS = tuple(check for check in CHECKS if check.name in ("versions", "cuda"))
 
 
+def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlashInfer compiles kernels at run time and links them with -lcuda, which needs a file libcuda.so."""
+    host, root = tmp_path / "host", tmp_path / "root"
+    (root / run_image.LIBRARIES).mkdir(parents=True)
+    host.mkdir()
+    for name in ("libcuda.so.1", "libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05", "libEGL_nvidia.so.580.95.05"):
+        (host / name).touch()
+    mounted: dict[str, str] = {}
+    monkeypatch.setattr(run_image, "driver_version", lambda: "580.95.05")
+    monkeypatch.setattr(run_image, "library_path", lambda name: host / name)
+    monkeypatch.setattr(run_image, "bind", lambda source, target, **_: mounted.update({target: source}))
+    for _ in range(2):
+        run_image.add_driver(str(root))
+    libraries = {Path(target).name for target in mounted if target.startswith(f"{root}/{run_image.LIBRARIES}")}
+    assert libraries == {"libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05"}
+    assert (root / run_image.LIBRARIES / "libcuda.so").readlink() == Path("libcuda.so.1")
+
+
 def results(tmp_path: Path, *found: Result, **other: str) -> Path:
     path = tmp_path / "results.json"
     head = {"format": 1, "image": REQUIRED.image, "suite": REQUIRED.suite, **other}

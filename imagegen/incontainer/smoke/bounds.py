@@ -32,6 +32,7 @@ class Bound:
 
 
 _EPYC = "24 seeds, AMD EPYC, torch 2.13.0+cpu with AVX512, AVX2 and neither"
+_H200 = "12 seeds, one GPU, driver 580.159.04, torch 2.11.0, vllm 0.24.0"
 
 BOUNDS = (
     Bound("cpu", "all_reduce", "bfloat16", 0.0026, _EPYC, "2026-11-23"),
@@ -56,6 +57,25 @@ BOUNDS = (
     Bound("cpu", "softmax", "bfloat16", 0.0033, _EPYC, "2026-11-23"),
     Bound("cpu", "softmax", "float16", 0.00046, _EPYC, "2026-11-23"),
     Bound("cpu", "softmax", "float32", 1e-06, _EPYC, "2026-11-23"),
+    Bound("NVIDIA H200", "attention", "bfloat16", 0.0026, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "attention", "float16", 0.00037, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "attention", "float32", 6.8e-07, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "decoder", "bfloat16", 0.0071, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "decoder", "float16", 0.00075, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "decoder", "float32", 4.7e-07, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "decoder pair", "bfloat16", 0.012, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "log_softmax", "bfloat16", 0.002, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "log_softmax", "float16", 0.00025, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "log_softmax", "float32", 3.5e-08, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "matmul", "bfloat16", 0.0029, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "matmul", "float16", 0.00036, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "matmul", "float32", 2.9e-07, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "rms_norm", "bfloat16", 0.0057, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "rms_norm", "float16", 0.00058, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "rms_norm", "float32", 1.3e-07, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "softmax", "bfloat16", 0.0033, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "softmax", "float16", 0.0004, _H200, "2026-11-23"),
+    Bound("NVIDIA H200", "softmax", "float32", 1e-07, _H200, "2026-11-23"),
 )
 
 

@@ -413,6 +413,10 @@ def add_driver(root: str) -> None:
         file = libcuda.parent / f"{name}.so.{version}"
         if file.exists():
             bind(str(file), f"{root}/{LIBRARIES}/{file.name}", read_only=True)
+    # What a linker's -lcuda finds: NVIDIA's container toolkit makes this link (nvidia-cdi-hook create-symlinks).
+    link = Path(f"{root}/{LIBRARIES}/libcuda.so")
+    link.unlink(missing_ok=True)
+    link.symlink_to("libcuda.so.1")
     for name in DRIVER_TOOLS:
         if tool := shutil.which(name):
             bind(os.path.realpath(tool), f"{root}/usr/bin/{name}", read_only=True)
