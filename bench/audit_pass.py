@@ -22,9 +22,8 @@ from packaging.utils import parse_wheel_filename
 
 from imagegen.audit import facts
 from imagegen.core.store import Store
-from imagegen.image.layers.codec import LayerSink
+from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.install import installation
-from imagegen.image.layers.tar import TarWriter
 from imagegen.image.layers.watch import WheelScanner, facts_of
 from imagegen.image.layers.wheel import open_locked
 from imagegen.plan.lock.model import File, LockedWheel

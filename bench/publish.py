@@ -30,7 +30,7 @@ from compare import TAG, Bench, build_arguments, clean
 
 from imagegen.cli.app import App
 from imagegen.run.embedded_engine import debs
-from imagegen.run.engine.floor import SUITE
+from imagegen.run.engine.connection import SUITE
 
 RUNS = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"))
 

@@ -13,8 +13,7 @@ from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
-from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
 from imagegen.wheels import resolve
 from tests.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser

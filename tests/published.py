@@ -12,15 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.core.registry.artifact import EMPTY, NOTHING, artifact, described
 from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.referrers import INDEX_TYPE, fallback_tag
+from imagegen.core.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, artifact, described, fallback_tag
 from imagegen.core.store import Store
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image import base, layers
-from imagegen.image.layers.codec import LayerSink
+from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.tar import TarWriter
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.model import Lock
 from tests.registry import StandIn, digest_of

@@ -17,7 +17,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from imagegen.run.engine.loading import Loading
+from imagegen.run.engine.load import Loading
 from imagegen.supply.publish import proof
 from imagegen.wheels import builds
 

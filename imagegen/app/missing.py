@@ -14,8 +14,7 @@ from packaging.specifiers import SpecifierSet
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter, lock_interpreter
-from imagegen.plan.lock.interpreters import MIRROR
+from imagegen.plan.lock.interpreters import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Cell, Requirement

@@ -10,7 +10,7 @@ from pathlib import Path
 from imagegen.app.session import Session
 from imagegen.core import registry
 from imagegen.core.errors import FetchError, UsageError
-from imagegen.core.git.worktree import ForeignRepositoryError
+from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
 from imagegen.core.registry import Reference, Repository, Target
 from imagegen.core.registry.reference import HUB_NAMES
@@ -23,7 +23,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.tags import Channel, Compression, Subject, Tags, tags
-from imagegen.supply.trust import keys, licences, origin
+from imagegen.supply.trust import documents, keys, licences
 from imagegen.supply.trust.keyless import keyless
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.project import load as load_project
@@ -97,10 +97,10 @@ class Publisher:
         return self.options.key or (Path(named) if named else None)
 
     @cached_property
-    def source(self) -> origin.Source | None:
+    def source(self) -> documents.Source | None:
         """The commit that the project is at; None, with a warning, in a repository of another user."""
         try:
-            return origin.of(self.session.project, self.session.env, self.project.source)
+            return documents.of(self.session.project, self.session.env, self.project.source)
         except ForeignRepositoryError as error:
             self.session.progress.say(f"warning: published without the commit it is made of: {error}")
             return None

@@ -1,9 +1,11 @@
-"""The catalogue of findings, data/findings/*.yaml: for each id what it means, what helps, and where that comes from."""
+"""The audit's data about the field: data/*.yaml, each entry with its source and date."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,16 @@ from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean, unprintable
 from imagegen.core.types import Name, Strict
+
+
+@cache
+def data(name: str) -> Any:
+    """A file as it stands. It is shipped: what is wrong with it is a bug."""
+    path = Path(__file__).parent / "data" / f"{name}.yaml"
+    return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+
+
+# The catalogue of findings, data/findings/*.yaml: for each id what it means, what helps, and where that comes from.
 
 _FOLDER = Path(__file__).parent / "data" / "findings"
 
@@ -67,3 +79,89 @@ def catalogue() -> Mapping[str, Entry]:
 
 def _read(path: Path) -> Any:
     return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}
+
+
+# The catalogue of libraries, data/libraries.yaml: of the driver, optional ones, distributions.
+
+
+@dataclass(frozen=True)
+class Single:
+    """A family of libraries of which a process must have one."""
+
+    name: str  # "cuDNN"
+    pattern: re.Pattern[str]
+
+
+@cache
+def is_driver(library: str) -> bool:
+    """Return whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
+    return any(re.fullmatch(pattern, library) for pattern in data("libraries")["driver"]["libraries"])
+
+
+@cache
+def is_standard(library: str) -> bool:
+    """Return whether every Linux with glibc has it."""
+    return re.fullmatch(data("libraries")["standard"]["libraries"], library) is not None
+
+
+@cache
+def is_required(library: str) -> bool:
+    """Return whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
+    return any(re.fullmatch(pattern, library) for pattern in data("libraries")["required"]["libraries"])
+
+
+@lru_cache(1 << 14)  # three checks ask it of every library, some for each GPU
+def is_module(exported: frozenset[str]) -> bool:
+    """Return whether Python can import a library that exports these symbols. One text is searched: symbols are many."""
+    return "\0PyInit_" in "\0".join(("", *exported))
+
+
+@cache
+def driver_symbols() -> re.Pattern[str]:
+    return re.compile(data("libraries")["driver"]["symbols"])
+
+
+@cache
+def cuda_major(library: str) -> tuple[str, int] | None:
+    """The stem and CUDA's major of a library that is named by it: ("cudart", 13) of libcudart.so.13."""
+    match = re.fullmatch(data("libraries")["cuda-major"]["libraries"], library)
+    return (match[1], int(match["major"])) if match and len(match["major"]) < 10 else None
+
+
+@cache
+def singles() -> tuple[Single, ...]:
+    return tuple(Single(entry["name"], re.compile(entry["pattern"])) for entry in data("libraries")["single"])
+
+
+def optional(package: str, path: str) -> str | None:
+    """Return why a file of a package, "numba", may lack a library; None without a rule."""
+    return next(
+        (
+            entry["because"]
+            for entry in data("libraries")["optional"]
+            if re.fullmatch(entry["package"], package) and re.fullmatch(entry["files"], path)
+        ),
+        None,
+    )
+
+
+def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
+    """The oldest Debian and the oldest Ubuntu whose C and C++ libraries have the version nodes ("GLIBC_2.38").
+
+    None where a node is no release's: a private one, or one of another library. Empty where all releases are older.
+    """
+    wanted: dict[str, tuple[int, ...]] = {}
+    for node in nodes:
+        match = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", node)
+        if match is None:
+            return None
+        wanted[match[1]] = max(wanted.get(match[1], ()), _numbers(match[2]))
+    found: dict[str, str] = {}
+    for release in data("libraries")["releases"]["nodes"]:
+        if all(_numbers(release[family]) >= least for family, least in wanted.items()):
+            found.setdefault(release["name"].split()[0], release["name"])
+    return tuple(sorted(found.values()))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from imagegen.audit.known import cuda_major, is_driver, is_module
+from imagegen.audit.catalogue import cuda_major, is_driver, is_module
 from imagegen.audit.model import Elf, Subject, System
 from imagegen.audit.tags import MACHINES, for_another_python
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from email.message import Message
 from functools import cache
 from typing import Any
 
@@ -10,11 +12,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.audit import tags
+from imagegen.audit.catalogue import Single, cuda_major, data, is_driver, singles
+from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.elf import CUDA
-from imagegen.audit.model import File, Finding, Package, Severity, Subject
-from imagegen.audit.ownership import clashes
-from imagegen.audit.shipped import data
-from imagegen.audit.wording import few
+from imagegen.audit.model import File, Finding, Licence, Package, Severity, Subject, few
 
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and no program imports: overwriting them breaks nothing.
@@ -193,3 +194,172 @@ def _extension_rules() -> Mapping[str, Any]:
     """Package -> the modules that it must have."""
     rules = data("extensions")
     return {name: rule for key, rule in rules.items() for name in (key, *rule.get("also", ()))}
+
+
+# File ownership: paths that two packages install and only one can have.
+
+Clash = tuple[str, str, str]  # the one, the other, what is with them
+CONTENTS = "both install it, with different contents"
+DIRECTORY = "the one installs a file where the other installs a directory"
+BYTE_CODE = "the one brings byte-code for the other's source"
+
+
+def clashes(
+    contents: Mapping[str, Mapping[str, str]], byte_code: Callable[[str], str] | None = None
+) -> dict[Clash, list[str]]:
+    """Pairs of packages that do not go together, with the paths.
+
+    `contents` maps packages to paths and what is there: the same text stands for the same file. `byte_code` gives the
+    path of a source's byte-code; it is only for packages that bring none of their own. What lies at that path, below
+    it, or in place of its directory is a clash.
+    """
+    owners: dict[str, tuple[str, str]] = {}  # path -> identity, package
+    found: dict[Clash, list[str]] = {}
+    for name, identities in contents.items():
+        for path, identity in identities.items():
+            other, first = owners.setdefault(path, (identity, name))
+            if other != identity:
+                found.setdefault((first, name, CONTENTS), []).append(path)
+    directories: dict[str, str] = {}  # path -> the first package that has a file below
+    for path, (_, name) in owners.items():
+        for directory in parents(path):
+            if directory in directories:
+                break
+            directories[directory] = name
+            if directory in owners:
+                found.setdefault((owners[directory][1], name, DIRECTORY), []).append(directory)
+    for clash, path in _byte_code_clashes(owners, directories, byte_code) if byte_code else ():
+        found.setdefault(clash, []).append(path)
+    return found
+
+
+def _byte_code_clashes(
+    owners: Mapping[str, tuple[str, str]], directories: Mapping[str, str], byte_code: Callable[[str], str]
+) -> Iterator[tuple[Clash, str]]:
+    for path, (_, name) in owners.items():
+        if not path.endswith(".py"):
+            continue
+        compiled = byte_code(path)
+        directory = compiled.rpartition("/")[0]
+        if compiled in owners:  # it would run instead of the source
+            yield (owners[compiled][1], name, BYTE_CODE), compiled
+        if directory in owners:
+            yield (owners[directory][1], name, DIRECTORY), directory
+        if compiled in directories:
+            yield (name, directories[compiled], DIRECTORY), compiled
+
+
+def parents(path: str) -> Iterator[str]:
+    """The directories above a path, nearest first, without the root."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+# Libraries that get into each other's way: two of one kind in a process, and stand-ins for the driver's.
+
+_LIBRARIES_SHOWN = 20  # lines of one finding
+_STUBS, _COMPAT = "stubs", "compat"  # directories of a CUDA toolkit, as NVIDIA lays it out
+
+
+def rivals(loader: Loader) -> Iterator[Finding]:
+    for single in singles():
+        yield from _several(loader, single)
+    yield from _majors(loader)
+    yield from _drivers(loader)
+
+
+def _several(loader: Loader, single: Single) -> Iterator[Finding]:
+    """Yield findings about one kind of library in several directories."""
+    there = [*loader.libraries, *dict.fromkeys(loader.system.values())]
+    places: dict[str, Library] = {}
+    for library in there:
+        name = library.elf.soname or library.name
+        if single.pattern.fullmatch(name):
+            places.setdefault(posixpath.dirname(library.path), library)
+    if len(places) < 2:
+        return
+    described = [f"{place} ({library.package or library.name})" for place, library in places.items()]
+    taken: dict[str, None] = {}
+    for asker in loader.libraries:
+        for name in asker.elf.needed:
+            if single.pattern.fullmatch(name) and (taker := loader.find(asker, name).library):
+                taken[f"{asker.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
+    evidence = f"{single.name} lies in {len(places)} places: {', '.join(described)}"
+    yield Finding(Severity.WARNING, "several-libraries", "", None, evidence, tuple(taken)[:_LIBRARIES_SHOWN])
+
+
+def _majors(loader: Loader) -> Iterator[Finding]:
+    """Two major versions of CUDA in one process, each found where it was asked for."""
+    asked: dict[int, dict[str, str]] = {}
+    for library in loader.libraries:
+        if not loader.imported(library):
+            continue
+        for name in library.elf.needed:
+            known = cuda_major(name)
+            if known is not None and loader.find(library, name).library:
+                asked.setdefault(known[1], {}).setdefault(name, f"{library.package}: {library.path}")
+    if len(asked) > 1:
+        names = [min(asked[major]) for major in sorted(asked)]
+        details = [f"{name}: {asker}" for major in sorted(asked) for name, asker in sorted(asked[major].items())]
+        evidence = f"one process loads {' and '.join(names)}"
+        yield Finding(Severity.WARNING, "cuda-majors-mixed", "", None, evidence, tuple(details[:_LIBRARIES_SHOWN]))
+
+
+def _drivers(loader: Loader) -> Iterator[Finding]:
+    """Yield findings about files that the loader would use in place of the host's driver."""
+    there: dict[tuple[Severity, str, str], dict[str, str]] = {}
+    for name, library in sorted(loader.system.items()):
+        if is_driver(name):
+            there.setdefault(_stand_in(library, loader.forced(name)), {})[name] = library.path
+    for (severity, id_, what), paths in there.items():
+        name, path = next(iter(paths.items()))
+        evidence = f"{name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {what}"
+        yield Finding(severity, id_, "", path, evidence, tuple(paths.values())[:_LIBRARIES_SHOWN])
+    led: dict[Library, dict[str, None]] = {}
+    for asker in loader.libraries:
+        for name in asker.elf.needed:
+            found = loader.find(asker, name)
+            if is_driver(name) and found.how is How.PATH and found.library and found.library.package:
+                led.setdefault(found.library, {})[asker.path] = None
+    for library, askers in led.items():
+        id_ = "driver-stub" if _STUBS in posixpath.dirname(library.path).split("/") else "driver-in-image"
+        evidence = f"{next(iter(askers))} finds it by its own path, in place of the host's"
+        yield Finding(Severity.ERROR, id_, library.package, library.path, evidence, tuple(askers)[:_LIBRARIES_SHOWN])
+
+
+def _stand_in(library: Library, forced: bool) -> tuple[Severity, str, str]:
+    """(severity, id, what it is) of a library of the system that is called like the driver's."""
+    folders = posixpath.dirname(library.path).split("/")
+    found = "LD_LIBRARY_PATH leads to it" if forced else "the loader finds it"
+    if _STUBS in folders:
+        return Severity.ERROR if forced else Severity.WARNING, "driver-stub", f"the toolkit's stub, and {found}"
+    if _COMPAT in folders:
+        return Severity.WARNING, "cuda-compat", f"of cuda-compat, and {found}"
+    return Severity.INFO, "driver-in-image", "a driver's, right on a host and wrong in an image"
+
+
+# The licence that a distribution's metadata states. Source: "Core metadata specifications" of packaging.python.org.
+#
+# Three fields state it, from three ages: License-Expression (an SPDX expression), License (free text), and classifiers.
+
+_ABOVE = "License :: "
+_LONGEST = 64 << 10  # characters of one field; the GPL has half as many
+_MOST = 20  # classifiers
+
+
+def stated(metadata: Message) -> Licence:
+    """Return the licence fields of METADATA; a missing field is None, as is the placeholder word of tools."""
+    classifiers = (" ".join(str(each).split()) for each in metadata.get_all("Classifier", ()))
+    return Licence(
+        " ".join(_field(metadata, "License-Expression").split()) or None,
+        _field(metadata, "License") or None,
+        tuple(sorted({each.removeprefix(_ABOVE) for each in classifiers if each.startswith(_ABOVE)}))[:_MOST],
+    )
+
+
+def _field(metadata: Message, name: str) -> str:
+    """A field of one or many lines, without the indentation that tools give to the second line and those after it."""
+    value = str(metadata.get(name, ""))[:_LONGEST]
+    lines = [line.strip().removeprefix("|").strip() for line in value.splitlines()]
+    text = "\n".join(lines).strip()
+    return "" if text.upper() == "UNKNOWN" else text

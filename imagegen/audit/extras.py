@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from imagegen.audit.catalogue import data
 from imagegen.audit.model import Finding, OptionalImport, Severity, Subject, required_name
-from imagegen.audit.shipped import data
 
 _SHOWN = 20  # lines of details
 # Extras for work on the package itself. What they name is imported by its tests, not by what users run.

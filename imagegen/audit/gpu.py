@@ -15,14 +15,12 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, isa_needed, runs
+from imagegen.audit.catalogue import data, is_module
 from imagegen.audit.elf import CUDA
-from imagegen.audit.known import is_module
-from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target
-from imagegen.audit.shipped import data
+from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target, few
 from imagegen.audit.tags import for_another_python
-from imagegen.audit.wording import few
-from imagegen.core.gpu import Gpu
 from imagegen.core.text import counted
+from imagegen.core.types import Gpu
 
 _MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
 _WORDS = re.compile(r"[^0-9A-Za-z]+")

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from imagegen.audit.catalogue import cuda_major, is_required, oldest_releases, optional
 from imagegen.audit.closure import How, Library, Loader
-from imagegen.audit.known import cuda_major, is_required, oldest_releases, optional
-from imagegen.audit.model import Finding, Severity, Subject, required_name
-from imagegen.audit.rivals import rivals
-from imagegen.audit.wording import few
+from imagegen.audit.contents import rivals
+from imagegen.audit.model import Finding, Severity, Subject, few, required_name
 
 _SHOWN = 20  # files in one finding
 _VARIANTS = 100  # files of one package that are held against each other; no real one has so many alike

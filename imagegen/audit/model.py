@@ -6,12 +6,13 @@ Paths of a package's files are relative to site-packages, as in RECORD: "torch/l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
-from imagegen.core.gpu import Gpu
+from imagegen.audit.demangle import demangle
+from imagegen.core.types import Gpu
 
 
 class Severity(StrEnum):
@@ -179,3 +180,22 @@ def required_name(requirement: str) -> str:
     """The name of the distribution that a Requires-Dist names, normalised (PEP 503); "" where none can be read."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+
+
+# Lists in findings: the first items, and how many more there are.
+
+T = TypeVar("T")
+_SYMBOLS = 3  # of a file
+
+
+def few(items: Sequence[T], limit: int, line: Callable[[T], str] = str, noun: str = "") -> tuple[str, ...]:
+    """A line for each of the first `limit` items; a last one counts the others."""
+    rest = len(items) - limit
+    more = (f"and {rest} more {noun}".rstrip(),) if rest > 0 else ()
+    return (*map(line, items[:limit]), *more)
+
+
+def listed(symbols: frozenset[str]) -> str:
+    """The first symbols, demangled, in one line."""
+    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SYMBOLS]]
+    return "; ".join(shown + ([f"{len(symbols) - _SYMBOLS} more"] if len(symbols) > _SYMBOLS else []))

@@ -10,7 +10,7 @@ from math import prod
 
 from packaging.tags import InvalidTag, Tag, compatible_tags, cpython_tags, parse_tag
 
-from imagegen.audit.known import is_module
+from imagegen.audit.catalogue import is_module
 from imagegen.audit.model import File, Finding, Package, Severity, Subject
 
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imagegen.audit import torch_exports
+from imagegen.audit.catalogue import data
 from imagegen.audit.demangle import demangle
-from imagegen.audit.model import Finding, Package, Severity, Subject
-from imagegen.audit.shipped import data
+from imagegen.audit.model import Finding, Package, Severity, Subject, few, listed
 from imagegen.audit.torch_exports import minor, owned
 from imagegen.audit.torch_user import X86_64, Fit, User, user
-from imagegen.audit.wording import few, listed
 from imagegen.core.text import counted
 
 __all__ = ["Fit", "check", "fits", "owned"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from imagegen.app.session import Session
 from imagegen.core.progress import Terminal
@@ -37,3 +39,70 @@ def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:
 
 
 pass_app = click.make_pass_decorator(App)
+
+
+# Tables for terminals of any width and for pipes: no cell is cut, and no line ends in blanks.
+
+_GAP = "  "  # between columns
+_NARROW, _NARROWEST = 16, 8  # columns of a terminal: text in less is hard to read, or not readable at all
+
+
+class Table:
+    """Rows below headers. Columns in `wraps` are wrapped at words where the terminal is narrow, the others never.
+
+    If the terminal is too narrow for those, each row has its first cell on a line of its own, which can be copied, and
+    the rest indented below it.
+    """
+
+    def __init__(self, *headers: str, wraps: Collection[str] = (), show_header: bool = True) -> None:
+        self._wraps = [header in wraps for header in headers]
+        self._rows = [[Text(header, "bold") for header in headers]] if show_header else []
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Raises ValueError where the number of cells is not that of the headers."""
+        if len(cells) != len(self._wraps):
+            raise ValueError(f"{len(cells)} cells for {len(self._wraps)} columns")
+        self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
+
+    def print(self, console: Console) -> None:
+        """Print the lines for the width of `console`."""
+        for line in self._lines(console):
+            console.print(line, soft_wrap=True)
+
+    def _lines(self, console: Console) -> Iterator[Text]:
+        widths = self._widths(0, console.width, _NARROW)
+        if _total(widths) <= console.width:
+            for row in self._rows:
+                yield from _joined(row, widths, console)
+            return
+        widths = self._widths(1, console.width - len(_GAP), _NARROWEST)
+        for first, *rest in self._rows:
+            yield first
+            for line in _joined(rest, widths, console):
+                yield Text(_GAP) + line if line else line
+
+    def _widths(self, start: int, width: int, least: int) -> list[int]:
+        """The widths of the columns from `start` on: `width` together where those that wrap have at least `least`."""
+        natural = [max((row[column].cell_len for row in self._rows), default=0) for column in range(len(self._wraps))]
+        columns = list(zip(natural, self._wraps, strict=True))[start:]
+
+        def capped(cap: int) -> list[int]:
+            return [min(size, cap) if wraps else size for size, wraps in columns]
+
+        return next((found for cap in range(width, least, -1) if _total(found := capped(cap)) <= width), capped(least))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Iterator[Text]:
+    """The lines of one row."""
+    cells = [cell.wrap(console, max(width, 1), overflow="fold") for cell, width in zip(row, widths, strict=True)]
+    for parts in zip_longest(*cells, fillvalue=Text()):
+        line = Text()
+        for part, width in zip(parts, widths, strict=True):
+            part.rstrip()
+            line += part + Text(" " * (width - part.cell_len) + _GAP)
+        line.rstrip()
+        yield line

@@ -1,24 +1,268 @@
-"""imagegen audit: what would fail on the GPU, read off the files."""
+"""The subjects of `imagegen audit`: cells, an image, installed packages, or wheels."""
 
 from __future__ import annotations
 
 import gc
 import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from packaging.version import Version
+from rich.text import Text
 
 from imagegen.audit import catalogue
 from imagegen.audit.check import audit
-from imagegen.audit.report import Report
-from imagegen.audit.sarif import Source, document
+from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.report import Report, Runs, Source, Verdict, by_package, document
+from imagegen.audit.torch_rule import Fit
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.audit_subjects import Wanted, subjects
-from imagegen.cli.audit_table import table, wrapped
-from imagegen.cli.report import check_writable
+from imagegen.cli.report_command import check_writable
 from imagegen.core.errors import UsageError
-from imagegen.core.gpu import Gpu
+from imagegen.core.text import shown
+from imagegen.core.types import Gpu
 from imagegen.plan import rules as compat
+
+Audited = tuple[Subject, Source | None]  # with the file of the repository that decides what is in it
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The audit's arguments as typed. `words` are cells or wheels; `gpus` and `driver` are the target."""
+
+    words: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    driver: str | None
+    image: str | None
+    site: Path | None
+    torch: str | None
+
+    @property
+    def loose(self) -> bool:
+        """Return whether it is wheels: files, or names of such."""
+        return any(each.endswith(".whl") or Path(each).is_file() for each in self.words)
+
+    def check(self) -> None:
+        """Raises UsageError where it contradicts itself."""
+        forms = [" ".join(self.words)] if self.words else []
+        forms += [f"--image {self.image}"] if self.image is not None else []
+        forms += [f"--site-packages {self.site}"] if self.site else []
+        if not forms:
+            fix = "name a cell (`imagegen list`), wheels, --image REF or --site-packages DIR"
+            raise UsageError("nothing is named that could be audited", code="usage-nothing-named", fix=fix)
+        if len(forms) > 1:
+            raise UsageError(
+                f"one audit is of one thing, and {' and '.join(forms)} are several",
+                code="usage-option-conflict",
+                fix="run one for each",
+            )
+        if self.torch is not None and not self.loose:
+            fix = "leave it out" + (
+                "; `imagegen why CELL --set torch=VERSION` asks about another" if self.words else ""
+            )
+            raise UsageError(
+                "--torch is about loose wheels: here torch is among what is audited",
+                code="usage-option-conflict",
+                fix=fix,
+            )
+        if self.driver is not None and not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", self.driver):
+            fix = "write it as nvidia-smi shows it: 580.65.06, or 580 for the branch"
+            raise UsageError(f'--driver "{self.driver}" is no version of a driver', code="usage-invalid-value", fix=fix)
+
+
+def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
+    """Yield the requested subjects, each read when its turn comes. Raises UsageError for one that does not exist."""
+    for subject, source in _found(app, wanted):
+        gpus, driver = wanted.gpus or subject.gpus, wanted.driver or subject.driver
+        yield replace(subject, gpus=gpus, driver=driver), source
+
+
+def _found(app: App, wanted: Wanted) -> Iterator[Audited]:
+    if wanted.image is not None:
+        from imagegen.app import audit as image
+
+        known = app.matrix.gpus.values()
+        yield image.image_subject(wanted.image, wanted.gpus, app.settings, app.progress, known=known), None
+    elif wanted.site:
+        from imagegen.image.inventory import site
+
+        yield site.subject(wanted.site, wanted.gpus, app.progress, variables=app.env), None
+    elif wanted.loose:
+        yield _wheels(wanted.words, wanted.gpus, wanted.torch), None
+    else:
+        yield from _cells(app, wanted)
+
+
+def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
+    pattern, *others = wanted.words
+    if Path(pattern).is_dir():
+        raise UsageError(
+            f"{pattern} is a directory",
+            code="usage-directory",
+            fix=f"`--site-packages {pattern}` audits what is installed in it",
+        )
+    if others:
+        raise UsageError(
+            f"{' '.join(wanted.words)} are several cells",
+            code="usage-several-cells",
+            fix='name one, or a glob that matches them: "hopper-*"',
+        )
+    try:
+        chosen = app.matrix.select(pattern)
+    except UsageError as error:
+        if not re.search("[:/]", pattern):
+            raise
+        raise UsageError(error.what, fix=f"`--image {pattern}` audits an image") from error
+    if cpu := [each.id for each in chosen if each.cuda_version is None and (wanted.gpus or wanted.driver)]:
+        raise UsageError(
+            f"{cpu[0]} is for no GPU",
+            code="usage-no-gpu-cell",
+            fix="leave out --gpu and --driver, or name a cell with CUDA",
+        )
+    from imagegen.image.inventory import cell
+    from imagegen.wheels import builds
+
+    for each, lock in [
+        (each, builds.require_wheels(app.fresh_lock(each), app.store, app.sources(each), app.progress))
+        for each in chosen
+    ]:
+        subject = cell.subject(lock, each, app.store, app.sources(each), app.progress)
+        yield subject, lock_source(app.lock_path(each))
+
+
+def lock_source(lock: Path) -> Source | None:
+    """A lock as CI finds it: below the directory that the audit is run in. None for one that lies elsewhere."""
+    path = os.path.relpath(lock)
+    if path.startswith(".."):
+        return None
+    found = re.finditer(r'^\[\[wheel\]\]\nname = "(.+)"\nversion = "(.+)"$', text := lock.read_text(), re.MULTILINE)
+    lines = {f"{each[1]} {each[2]}": text.count("\n", 0, each.start()) + 2 for each in found}
+    return Source(Path(path).as_posix(), lines)
+
+
+def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
+    for each in words:
+        if not os.path.lexists(each):
+            raise UsageError(
+                f"there is no file {each}", code="usage-no-file", fix="name wheels that are there, or one cell"
+            )
+        if not each.endswith(".whl"):
+            raise UsageError(f"{each} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
+    if torch is not None:
+        try:
+            Version(torch)
+        except ValueError:
+            raise UsageError(
+                f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
+            ) from None
+    from imagegen.image.inventory.site import wheels_subject
+
+    return wheels_subject([Path(each) for each in words], gpus, torch)
+
+
+# The report of an audit as text: findings by package, worst first, with their fixes; at the end the result.
+
+_WIDEST = 100  # columns: longer lines are not read
+_TERMINAL = 1000  # columns: no terminal is wider
+_FEW = 3  # details of a finding, unless all are asked for
+_LONGEST = 300  # characters of one of these: a C++ function can have a thousand
+_COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def table(report: Report, width: int, *, everything: bool, each_package: bool) -> Iterator[Text]:
+    """Yield the lines of the report.
+
+    `everything` includes notes and all details; `each_package` lists what each package runs with and on.
+    """
+    listed = [finding for finding in report.findings if everything or finding.severity is not Severity.INFO]
+    for package, findings in by_package(listed).items():
+        yield from wrapped(package or report.subject, width, style="bold")
+        for finding in findings:
+            yield from _finding(finding, width, everything=everything)
+    explained = dict.fromkeys(finding.id for finding in listed if finding.severity is not Severity.INFO)
+    if explained:
+        yield Text("what helps", style="bold")
+        for name in explained:
+            yield from wrapped(f"{name}: {catalogue.explain(name).fix}", width, indent=2)
+    if each_package:
+        for verdict in report.verdicts:
+            yield from wrapped(_verdict(verdict), width)
+    yield from wrapped(_summary(report), width)
+
+
+def _finding(finding: Finding, width: int, *, everything: bool) -> Iterator[Text]:
+    about = f"{finding.id}: {finding.path}" if finding.path else finding.id
+    first, *rest = wrapped(about, width, indent=11)
+    first.plain = f"  {finding.severity:<9}{first.plain.lstrip()}"
+    first.stylize(_COLOUR[finding.severity], 2, 2 + len(finding.severity))
+    yield first
+    yield from rest
+    shortened = (lambda line: line) if everything else _shortened
+    yield from wrapped(shortened(finding.evidence), width, indent=4)
+    few = finding.details if everything or len(finding.details) <= _FEW + 1 else finding.details[:_FEW]
+    for line in few:
+        yield from wrapped(shortened(line), width, indent=6)
+    if more := len(finding.details) - len(few):
+        yield Text(f"      and {more} more lines: --all")
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
+def _verdict(verdict: Verdict) -> str:
+    """Return a line such as: vllm 0.24.0: built for torch 2.11; runs on sm_90; partly by PTX on sm_120; not on
+    sm_75.
+    """
+    parts = [_torch(verdict.torch)] if verdict.torch else []
+    words: dict[Runs, str] = {"sass": "runs on", "ptx": "partly by PTX on", "no": "not on"}
+    for kind, word in words.items():
+        if found := [gpu for gpu, runs in verdict.gpus.items() if runs == kind]:
+            parts.append(f"{word} {', '.join(found)}")
+    return f"{verdict.package}: {'; '.join(parts)}"
+
+
+def _torch(fit: Fit) -> str:
+    """Return the torch of its symbols, and the one that its metadata names where that differs."""
+    if not fit.minors:
+        return "wants symbols that no known torch has" + (f", and says torch {fit.declared}" if fit.declared else "")
+    releases = " or ".join(fit.minors) if len(fit.minors) < _FEW else f"{fit.minors[0]} to {fit.minors[-1]}"
+    if fit.stable:
+        return f"runs with torch {releases} (stable ABI)"
+    if fit.declared in fit.minors:
+        return f"built for torch {fit.declared}"
+    return f"built for torch {releases}" + (f", and says {fit.declared}" if fit.declared else "")
+
+
+def _summary(report: Report) -> str:
+    named = {"error": "error", "warning": "warning", "info": "note"}
+    counts = ", ".join(_count(number, named[severity]) for severity, number in report.counts.items())
+    parts = [f"{counts} in {_count(report.packages, 'package')}, {_count(report.elf_files, 'ELF file')}"]
+    for word, runs in (("its GPU code runs on", True), ("not on", False)):
+        if gpus := [gpu for gpu, verdict in report.gpus.items() if verdict is runs]:
+            parts.append(f"{word} {', '.join(gpus)}")
+    return f"{report.subject}: {'; '.join(parts)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def wrapped(text: str, width: int, *, indent: int = 0, hang: int = 2, style: str = "") -> list[Text]:
+    """Lines for a terminal of `width` columns. A pipe, whose lines are longer than any terminal's, gets one."""
+    columns = min(width, _WIDEST) if width <= _TERMINAL else width
+    first, rest = " " * indent, " " * (indent + hang)
+    lines = textwrap.wrap(
+        shown(text), columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    ) or [first]
+    return [Text(line, style) for line in lines]
+
+
+# imagegen audit: what would fail on the GPU, read off the files.
 
 
 @click.command("audit")

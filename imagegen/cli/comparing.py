@@ -27,7 +27,7 @@ from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import costs
+from imagegen.wheels.builds import planning
 from imagegen.wheels.throttle import BuildJob
 
 NO_SIGNER = "no signer that the project names"
@@ -101,7 +101,7 @@ def known(app: App) -> Known:
 
     def work(build: LockedBuild) -> BuildJob | None:
         recipe = next((cell.recipes[build.name] for cell in app.matrix.cells() if build.name in cell.recipes), None)
-        return costs.work(build, recipe, app.store) if recipe else None
+        return planning.work(build, recipe, app.store) if recipe else None
 
     return Known(requires, work, lambda build: wheelhouse.known(app.store, build.key) is not None)
 

@@ -9,17 +9,16 @@ from typing import Any
 import click
 
 from imagegen.cli import numerics_table
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.cli.comparing import known, places
-from imagegen.cli.report import print_lines
-from imagegen.cli.table import Table
+from imagegen.cli.report_command import print_lines
 from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.run.smoke.numerics import Fingerprint, recall
 from imagegen.supply.compare import numerics, sides, words
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.supply.compare.side import DiffOperand, Part
+from imagegen.supply.compare.sides import DiffOperand, Part
 from imagegen.wheels.throttle import duration
 
 

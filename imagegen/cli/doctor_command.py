@@ -9,7 +9,7 @@ from imagegen.core.errors import EngineError, UsageError
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import models
+from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import doctor
 from imagegen.run.doctor import fabric as fabrics
@@ -40,7 +40,7 @@ def command(
         diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     elif container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            diagnoses = [doctor.examine_container(engine, container, models.load(app.directories))]
+            diagnoses = [doctor.examine_container(engine, container, interpreters.load(app.directories))]
     elif cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         diagnoses = [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import EngineError
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 
 
-@click.group("engine")
+@click.group("engine", cls=CommandGroup)
 def command() -> None:
     """A private Docker engine from Debian packages, for machines that have none."""
 

@@ -18,11 +18,11 @@ from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
 from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan.matrix import interpreters as model_table
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix import models as model_table
+from imagegen.plan.matrix.interpreters import PACKAGES
 from imagegen.plan.matrix.metadata import Package
 from imagegen.plan.matrix.model import Component, Index
-from imagegen.plan.matrix.models import PACKAGES
 
 _NAMED = 5  # versions that one line names
 

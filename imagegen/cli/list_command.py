@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from imagegen.cli import states
-from imagegen.cli.app import App, pass_app
-from imagegen.cli.table import Table
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import refs
 from imagegen.plan import rules as compat

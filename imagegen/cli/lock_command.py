@@ -11,7 +11,7 @@ import click
 from imagegen.app.audit import audit_before_image
 from imagegen.app.build import ensure_wheels
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import places
+from imagegen.cli.build_command import places
 from imagegen.core.errors import AuditError, LockError, UsageError
 from imagegen.image import layers
 from imagegen.plan import lock

@@ -11,8 +11,7 @@ import click
 from rich.text import Text
 
 from imagegen.cli import states
-from imagegen.cli.app import App, pass_app
-from imagegen.cli.table import Table
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.text import counted, shown
 from imagegen.plan import rules as compat
 from imagegen.plan.matrix.model import Cell

@@ -12,18 +12,17 @@ from typing import Any
 import click
 from rich.text import Text
 
-from imagegen.app.nightly import changes, words
+from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import ReleaseIndex
 from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
 from imagegen.app.publish import publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.build_command import builder_option, places
 from imagegen.cli.comparing import known
-from imagegen.cli.compiling import builder_option, places
 from imagegen.cli.publishing import key_option
-from imagegen.cli.report import print_report
-from imagegen.cli.table import Table
+from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import shown
@@ -86,7 +85,7 @@ def command(
     time = resolve.moment(as_of)
     cells = _locked(app, pattern)
     lock_files = LockRepository(
-        app.project / "locks", _candidates_directory(app), partial(words.sentences, known=known(app))
+        app.project / "locks", _candidates_directory(app), partial(changes.sentences, known=known(app))
     )
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)
@@ -207,7 +206,7 @@ def _remark(outcome: Outcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return words.sentences(proposal.before, proposal.after, known(app)) if proposal.changed else []
+    return changes.sentences(proposal.before, proposal.after, known(app)) if proposal.changed else []
 
 
 def _as_dict(app: App, outcome: Outcome) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from imagegen.cli.table import Table
+from imagegen.cli.app import Table
 from imagegen.core.text import shown
 from imagegen.run.smoke import Report
 from imagegen.supply.compare import numerics

@@ -7,13 +7,12 @@ from typing import Any, cast
 
 import click
 
-from imagegen.app.dry_run import plan_publish
-from imagegen.app.publish import Published, publish_image
+from imagegen.app.publish import Published, plan_publish, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.compiling import builder_option
+from imagegen.cli.build_command import builder_option
 from imagegen.cli.publishing import key_option
-from imagegen.cli.report import print_report
+from imagegen.cli.report_command import print_report
 from imagegen.core.errors import UsageError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell

@@ -1,34 +1,71 @@
-"""imagegen report: the matrix and its locked images as static pages."""
+"""The table that ends a build: check, result, time; and files that reports go to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from imagegen.app import site
 from imagegen.app.audit import audit_report
 from imagegen.app.nightly import changes
 from imagegen.cli import states
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.cli.comparing import known
 from imagegen.core import data
-from imagegen.core.errors import FetchError, LockError, PublishError
-from imagegen.core.text import counted
+from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
+from imagegen.core.text import counted, shown
 from imagegen.image import layers
 from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
+from imagegen.run.smoke import Report
 from imagegen.supply.compare import words
 from imagegen.supply.compare.difference import Known, difference
-from imagegen.supply.compare.side import of_lock
+from imagegen.supply.compare.sides import of_lock
 from imagegen.supply.publish.tags import Subject, tags
 from imagegen.supply.trust import project
 from imagegen.wheels import builds
+
+_COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print one row per check, and the count of skipped ones."""
+    table = Table("check", "result", "time", "", wraps=("",))
+    for result in report.results:
+        status = Text(result.status, style=_COLOUR[result.status])
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
+    table.print(console)
+    console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
+
+
+def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
+    """Print lines and tables, one after the other."""
+    for line in lines:
+        if isinstance(line, Table):
+            line.print(console)
+        else:
+            console.print(line, soft_wrap=True)
+
+
+def check_writable(file: Path) -> None:
+    """Raise UsageError if the file cannot be written, before the checks, which take minutes."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise UsageError(
+            "the report cannot be written", code="usage-output-unwritable", where=str(file), why=error.strerror
+        ) from error
+
+
+# imagegen report: the matrix and its locked images as static pages.
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

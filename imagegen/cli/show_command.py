@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.text import Text
 
-from imagegen.cli.app import App, pass_app
-from imagegen.cli.table import Table
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted

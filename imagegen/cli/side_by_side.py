@@ -18,8 +18,7 @@ from typing import Any
 
 from rich.text import Text
 
-from imagegen.cli.app import App
-from imagegen.cli.table import Table
+from imagegen.cli.app import App, Table
 from imagegen.core.errors import IncompatibleError, LockError
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Cell
@@ -28,7 +27,7 @@ _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; mai
 # One build keeps two cores busy for most of its time, and the containers of its smoke checks take up to four processes
 # of 1 GB beside imagegen itself (docs/internals/measurements.md).
 _CORES, _MEMORY = 2, 6_000_000_000
-# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor.host).
+# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor.diagnosis).
 _DISK = 5.2
 
 
@@ -162,11 +161,11 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
     if as_json:
         app.json([each.as_dict() for each in results])
     else:
-        _table(results).print(app.out)
+        _rows_table(results).print(app.out)
     return next((each.code for each in results if each.code), 0)
 
 
-def _table(results: Sequence[Ended]) -> Table:
+def _rows_table(results: Sequence[Ended]) -> Table:
     table = Table("cell", "result", "time", "", wraps=("",))
     for each in results:
         result = Text("built", "green") if each.built else Text("failed", "red")

@@ -9,6 +9,7 @@ from contextlib import suppress
 import click
 
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import human
 from imagegen.core.store import refs, upkeep
@@ -20,7 +21,7 @@ from imagegen.wheels import wheelhouse
 _WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
 
 
-@click.group("store")
+@click.group("store", cls=CommandGroup)
 def command() -> None:
     """Check, clean and measure the store, an OCI image layout under XDG_CACHE_HOME."""
 

@@ -9,7 +9,7 @@ import click
 
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.report import check_writable, print_lines, print_report
+from imagegen.cli.report_command import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.image import layers
 from imagegen.image.layers.image import local_tags
@@ -20,7 +20,7 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.run import parts
-from imagegen.supply.export.results import read_results
+from imagegen.supply.export.export import read_results
 from imagegen.supply.publish import proof
 from imagegen.wheels import builds
 

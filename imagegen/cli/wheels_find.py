@@ -11,8 +11,7 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.cli.app import App, pass_app
-from imagegen.cli.table import Table
+from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
@@ -23,9 +22,9 @@ from imagegen.plan.matrix.recipe import Recipe
 from imagegen.supply.compare.difference import CORES, estimate
 from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
-from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
+from imagegen.wheels.wheelhouse import Place
 
 
 @click.command("find")
@@ -33,7 +32,7 @@ from imagegen.wheels.throttle import BuildJob, duration
 @click.option("--cell", "pattern", metavar="CELL", required=True, help="An image or a cell.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
-def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
+def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     """Show which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none is compatible.
 
     COMPONENT==VERSION searches that version, whatever the cell has. Candidates are listed in search order; a file with
@@ -49,11 +48,11 @@ def command(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     with Client(settings) as client:
         alias = next((each.index for each in cell.requirements if each.component.name == wanted.name), None)
         alias = alias or wanted.index.get(cell.cuda, "pypi")
-        index = candidates.index(alias, wanted.package, settings, client)
-        places = candidates.places(known, index, settings, app.store, client, app.progress)
-        from imagegen.image.inventory import loose  # late: it brings the readers of wheels
+        index = candidates.index_listing(alias, wanted.package, settings, client)
+        places = candidates.candidate_places(known, index, settings, app.store, client, app.progress)
+        from imagegen.image.inventory import site  # late: it brings the readers of wheels
 
-        found = find(need, places, partial(loose.examined, gpus=cell.gpus, torch=need.torch))
+        found = find(need, places, partial(site.examined, gpus=cell.gpus, torch=need.torch))
     chosen = next((each for each in found if each.fits), None)
     if as_json:
         app.json(_as_dict(wanted, cell, need, found, chosen))

@@ -13,11 +13,11 @@ from imagegen.cli.app import App, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
 from imagegen.plan import rules as compat
-from imagegen.plan.matrix import metadata, models
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix import interpreters, metadata
+from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import Explanation, Question, Standing
-from imagegen.plan.rules import models as model_types
-from imagegen.plan.rules.verdict import Answer
+from imagegen.plan.rules import why as model_types
+from imagegen.plan.rules.check import Answer
 from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
 
 _NAMES: dict[Answer, StateName] = {
@@ -42,7 +42,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3);
     anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts.
     """
-    table = models.load(app.directories)
+    table = interpreters.load(app.directories)
     model, words, sets = _model(words, sets)
     about = model_types.summary(table, model) if model else ""
     if model and not words:

@@ -1,14 +1,11 @@
-"""Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
-
-Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
-Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
-"""
+"""The one modification time of every file in an image, which builds get as SOURCE_DATE_EPOCH."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar
 from urllib.parse import unquote
@@ -20,6 +17,29 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic import Strict as NoCoercion
 
 from imagegen.core.text import cut, redact, unprintable
+
+# 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
+# of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
+EPOCH = 315532800
+
+
+# A GPU architecture, as matrices define it and audits check for it.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU architecture."""
+
+    name: str  # "sm_120"
+    capability: str  # compute capability: "12.0"
+    family: str  # "blackwell"
+    products: tuple[str, ...]  # "RTX 5090"
+
+
+# Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
+#
+# Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
+# Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
 
 RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
 # Variables that the machine of a source build decides, so that no recipe can: parallelism and directories.

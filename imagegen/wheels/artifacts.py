@@ -21,11 +21,11 @@ from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.progress import Progress
 from imagegen.core.registry import Artifact, Reference, Repository, Target, parse, read_artifact
-from imagegen.core.registry.artifact import EMPTY, NOTHING, artifact
 from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.referrers import EMPTY, NOTHING, artifact
 from imagegen.core.store import Store
 from imagegen.core.store.layout import MANIFEST_TYPE, is_digest
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming, wheelhouse
 
 ARTIFACT = "application/vnd.imagegen.wheel.v1"

@@ -23,10 +23,10 @@ from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.types import Strict
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.faults import explain
+from imagegen.plan.matrix.document import explain
 from imagegen.wheels import naming
-from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import WheelRequirement
+from imagegen.wheels.wheelhouse import Candidate, Offer, Place
 
 FOLDER = "catalogue"  # below a directory "wheels"
 _PLACEHOLDERS = {"torch", "release", "cuda", "abi", "python", "machine"}

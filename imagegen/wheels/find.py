@@ -21,10 +21,10 @@ from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.layout import digest_of
 from imagegen.core.text import counted, redact
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming
-from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
+from imagegen.wheels.wheelhouse import Candidate, Offer, Place
 
 __all__ = ["Candidate", "Examine", "Listing", "Offer", "Places", "WheelRequirement", "find", "unreachable"]
 

@@ -1,19 +1,56 @@
-"""The wheelhouse: wheels that a compiler made, in the store, each under the key of everything that decides it.
-
-The file is a blob, what it is a record of the store, and so is the log that the record names; `store gc` leaves them
-alone, `wheels gc` does not.
-"""
+"""The data of the wheel finder. Nothing here reads a file."""
 
 from __future__ import annotations
 
 import fcntl
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 
 from imagegen.core.store import Store
 from imagegen.core.store.layout import is_digest
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
+
+
+class Place(StrEnum):
+    """The source of a candidate, in the finder's order."""
+
+    WHEELHOUSE = "wheelhouse"  # built or pulled here, under its complete key
+    TEAM = "team wheelhouse"  # a registry's, under the same key
+    LINKS = "find-links"  # directories and pages that the user names for pip
+    INDEX = "index"  # the index itself has a wheel
+    CATALOGUE = "catalogue"  # release assets that the data under wheels/ know
+    SOURCE = "source build"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One wheel that may serve, or the source build. `fits` with the reason, either way, in one clause."""
+
+    place: Place
+    filename: str  # of a source build: the source's
+    where: str  # address, file, registry reference, or recipe
+    fits: bool
+    reason: str
+    sha256: str | None = None  # None: not published, and the file was not fetched
+    size: int | None = None  # bytes
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A file that a place offers, with the attributes that the place states."""
+
+    filename: str
+    url: str
+    sha256: str | None = None
+    size: int | None = None  # bytes
+
+
+# The wheelhouse: wheels that a compiler made, in the store, each under the key of everything that decides it.
+#
+# The file is a blob, what it is a record of the store, and so is the log that the record names; `store gc` leaves them
+# alone, `wheels gc` does not.
 
 KIND = "wheel"  # records of the store
 _FIELDS = {each.name for each in fields(BuiltWheel)}

@@ -22,7 +22,7 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.matrix.model import Base
 from imagegen.run.embedded_engine import debs, private
 from imagegen.run.engine import Engine
-from imagegen.run.engine.floor import SUITE
+from imagegen.run.engine.connection import SUITE
 from tests.integration import sigstore
 from tests.integration.places import Built, Debian, Place, committed, relocked
 from tests.integration.small_cell import Site, site_of

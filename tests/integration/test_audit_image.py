@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.app import image_subject as image
+from imagegen.app import audit as image
 from imagegen.audit.model import Licence, Package, Subject
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
@@ -49,7 +49,7 @@ def settings_on(machine: Place, **env: str) -> Settings:
 
 
 def audited(reference: str, machine: Place, **env: str) -> Subject:
-    return image.subject(reference, (), settings_on(machine, **env), Quiet())
+    return image.image_subject(reference, (), settings_on(machine, **env), Quiet())
 
 
 def test_an_image_is_the_same_wherever_it_is_read(

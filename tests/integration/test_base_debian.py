@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
+from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.image.base.build import sources_file
 from imagegen.plan.distributions import release

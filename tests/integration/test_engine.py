@@ -23,9 +23,9 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
 from imagegen.image.layers import Image, Layer
 from imagegen.run.embedded_engine import private, processes
-from imagegen.run.engine import Engine, load, loading
+from imagegen.run.engine import Engine, load
+from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
-from imagegen.run.engine.floor import SUITE
 from imagegen.run.engine.registry import Registry
 from tests.tiny_image import tiny_image
 
@@ -145,7 +145,7 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
             yield name
 
     monkeypatch.setattr(load, "pulled", counted)
-    monkeypatch.setattr(loading, "pulled", counted)
+    monkeypatch.setattr(load, "pulled", counted)
     with engine.loading(store) as early:
         early.offer(part_of(store, digest, 1))
         while engine.image_digest(part_of(store, digest, 1).digest) is None:

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from imagegen.core.errors import EngineError
-from imagegen.run.engine.floor import SUITE
+from imagegen.run.engine.connection import SUITE
 from tests.integration.places import ROOT
 from tests.integration.test_engine_faults import programs  # noqa: F401 - a fixture
 

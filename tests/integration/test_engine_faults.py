@@ -31,7 +31,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.embedded_engine import debs
 from imagegen.run.engine import Engine, connection
-from imagegen.run.engine.floor import PACKAGES, SUITE
+from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.integration.daemons import Daemon
 from tests.support.session import session_of
 from tests.tiny_image import tiny_image

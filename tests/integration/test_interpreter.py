@@ -23,7 +23,7 @@ from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
-from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
 from tests.integration.places import Debian

@@ -14,9 +14,10 @@ from imagegen.core.config import Settings
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
-from imagegen.image.inventory import carried
-from imagegen.image.layers import LayerStack, RemoteLayers, describe, resolve_layers
+from imagegen.image.inventory import cell
+from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
 from imagegen.image.layers.gzipped import gzipped
+from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import read
 from tests.integration.small_cell import CELL, Site
@@ -34,9 +35,9 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     lock = read(site.project / "locks" / f"{CELL}.toml")
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
     built = layers.assemble(lock, full, settings, Quiet())
-    facts = carried.known(lock, full)
-    described = describe.read(describe.described(lock, built, {}, gzipped(lock, built, full, Quiet())))
-    carried.take(lock, empty, facts, facts.get)
+    facts = cell.known_scans(lock, full)
+    described = read_description(description(lock, built, {}, gzipped(lock, built, full, Quiet())))
+    cell.import_scans(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
     elsewhere = {key: layer for key, layer in described.elsewhere.items() if key != sourced.key}
     fetched: list[str] = []

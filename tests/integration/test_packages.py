@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.plan import lock
 from imagegen.plan.lock.base import LockedPackages

@@ -22,7 +22,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import Platform, Repository, Target, parse, resolve, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse
 from tests.integration.hub import PASSWORD, USER, Hub, serving

@@ -20,8 +20,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.plan.matrix.models import Models
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
 from tests.integration.places import Debian, committed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from imagegen.plan.matrix.models import Models
+from imagegen.plan.matrix.interpreters import Models
 from imagegen.run.doctor import messages
 from imagegen.run.engine import Engine
 from tests.integration.places import Built

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen.core.registry.artifact import NOTHING, artifact, described
 from imagegen.core.registry.image import Descriptor
+from imagegen.core.registry.referrers import NOTHING, artifact, described
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan import lock as locks
 from imagegen.supply.trust.documents import LOCK

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.gpu import Gpu
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.inventory import loose
+from imagegen.core.types import Gpu
+from imagegen.image.inventory import site
 from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
-from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
+from imagegen.wheels.wheelhouse import Place
 from tests.loopback import Loopback
 from tests.unit.test_wheels_find import choice
 
@@ -46,9 +46,9 @@ def ask(need: WheelRequirement, store: Store, offers: Sequence[Offer] = ()) -> t
     settings = Settings.from_environment(dict(os.environ))
     known = Catalogue(files=tuple(KnownFile(need.package, need.version, each, "tests") for each in offers))
     with Client(settings) as client:
-        index = None if offers else candidates.index("pypi", need.package, settings, client)
-        places = replace(candidates.places(known, index, settings, store, client, Quiet()), links=())
-        return find(need, places, partial(loose.examined, gpus=HOPPER, torch=need.torch))
+        index = None if offers else candidates.index_listing("pypi", need.package, settings, client)
+        places = replace(candidates.candidate_places(known, index, settings, store, client, Quiet()), links=())
+        return find(need, places, partial(site.examined, gpus=HOPPER, torch=need.torch))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from imagegen.app import site
 from imagegen.app.site import History, Step
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import Report as AuditReport
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import contents, shipped
+from imagegen.audit import catalogue, contents
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
 from imagegen.audit.tags import for_another_python
 from tests.timing import within
@@ -302,6 +302,6 @@ def test_no_tag_and_no_version_is_a_crash(tags: list[str], version: str) -> None
 
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
-    names = shipped.data("names")
+    names = catalogue.data("names")
     for entry in [*contents._extension_rules().values(), *names["mistaken"], *names["alone"]]:
         assert all(entry[key] for key in ("because", "fix", "source", "date")), entry

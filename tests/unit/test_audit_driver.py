@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.audit import driver
+from imagegen.audit import capability
 from imagegen.audit.check import audit
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Subject, System, Target
 from tests.unit.matrix_samples import shipped_matrix
@@ -22,7 +22,7 @@ def _package(name: str, **files: str) -> Package:
 
 
 def _found(promised: str | None, *packages: Package, system: System | None = None) -> list[Finding]:
-    return list(driver.check(Subject("test", packages, system=system, driver=promised)))
+    return list(capability.check(Subject("test", packages, system=system, driver=promised)))
 
 
 @pytest.mark.parametrize(

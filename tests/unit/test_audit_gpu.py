@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import gpu, shipped
+from imagegen.audit import catalogue, gpu
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from tests.unit.matrix_samples import shipped_matrix
 from tests.unit.test_audit_capability import TARGETS, targets
 
@@ -255,7 +255,7 @@ def test_each_container_is_counted_once(groups: list[CodeGroup], name: str) -> N
 
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
-    facts = shipped.data("gpu")
+    facts = catalogue.data("gpu")
     for entry in [facts["ptx"], facts["renamed"], *facts["gated"], *facts["hidden"]]:
         assert entry["because"] and entry["source"] and entry["date"], entry
     assert facts["first_builds_source"]

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from imagegen.audit import catalogue
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import by_package, ordered
-from imagegen.audit.sarif import Source, document
-from imagegen.cli.audit_table import table
+from imagegen.audit.report import Source, by_package, document, ordered
+from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
 from tests.unit.audit_reports import ENTRIES, FINDINGS, REPORT
 

@@ -6,8 +6,8 @@ import email.parser
 
 import pytest
 
+from imagegen.audit.contents import stated
 from imagegen.audit.model import Licence
-from imagegen.audit.stated import stated
 
 CASES = {
     "an expression": ("License-Expression: MIT OR  Apache-2.0", Licence("MIT OR Apache-2.0")),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from imagegen.audit.dynamic import check
 from imagegen.audit.model import Elf, Finding, Severity
-from imagegen.audit.symbols import check
 from tests.unit.audit_links import PYTHON, elf, module, package, subject, system
 
 GONE = "_ZN5arrow6schemaEv"

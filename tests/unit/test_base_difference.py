@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError
 from imagegen.core.registry import Layer
 from imagegen.core.store import Store, digest_of
+from imagegen.core.types import EPOCH
 from imagegen.image.base.difference import snapshot, write_difference
 from imagegen.image.base.unpack import unpack
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError
+from imagegen.core.types import EPOCH
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from tests.support.errors import raises
 

@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.audit.model import Target
 from imagegen.core.errors import BuildError
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.lock.model import LockedBuild
 from imagegen.wheels.builds import check
 from tests.elf_samples import make_elf, make_fatbin

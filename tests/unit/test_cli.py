@@ -22,8 +22,8 @@ from imagegen.core.progress import Terminal
 from imagegen.core.store import Store
 from imagegen.incontainer.preflight.model import Gpu, Machine
 from imagegen.plan.matrix import Matrix
-from imagegen.plan.matrix.rule import Rule
-from imagegen.plan.rules.verdict import Conflict, Verdict
+from imagegen.plan.matrix.model import Rule
+from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor.fabric import Host
 from imagegen.run.engine import Engine
 from imagegen.run.smoke.report import Report, Result

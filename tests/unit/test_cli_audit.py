@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.audit.catalogue import catalogue
 from imagegen.audit.model import CodeGroup, Elf, File, Package, Subject, Target
-from imagegen.cli.audit_subjects import lock_source
+from imagegen.cli.audit_command import lock_source
 from imagegen.image.inventory import site as installed
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from imagegen.cli.table import Table
+from imagegen.cli.app import Table
 
 IDS = st.text("abc0123-", min_size=1, max_size=70)
 WORDS = st.lists(st.text("xyz中é,.", min_size=1, max_size=12), max_size=20).map(" ".join)

@@ -29,7 +29,7 @@ CELL = "blackwell-vllm-cu130-py311"
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Register the command's group alone, and set addresses without a listener."""
-    group = click.Group("wheels", commands={"find": wheels_find.command})
+    group = click.Group("wheels", commands={"find": wheels_find.find_wheels})
     module = types.ModuleType("imagegen.cli.wheels_command")
     module.command = group  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "imagegen.cli.wheels_command", module)

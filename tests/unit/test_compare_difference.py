@@ -20,7 +20,7 @@ from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import words
 from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
-from imagegen.supply.compare.side import DiffOperand, Part, of_image, of_lock
+from imagegen.supply.compare.sides import DiffOperand, Part, of_image, of_lock
 from imagegen.wheels.throttle import BuildJob
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_recipe import LOCK, wheel

@@ -14,19 +14,18 @@ from typing import Any
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.epoch import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import Config
 from imagegen.core.registry import Layer as Described
 from imagegen.core.store import Store, digest_of
+from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.causes import Clue, likely
-from imagegen.supply.compare.contents import Found
+from imagegen.supply.compare.contents import Found, entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
-from imagegen.supply.compare.trees import entries, first_difference
+from imagegen.supply.compare.words import Clue, likely
 from tests.published import made
 from tests.support.errors import raises
 from tests.unit.builds_samples import BUILT_WHEEL

@@ -25,10 +25,9 @@ from imagegen.core.store import Store, refs
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image import base as bases
 from imagegen.image import layers
-from imagegen.image.layers import Layer, describe
+from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
-from imagegen.image.layers.describe import Described
-from imagegen.image.layers.image import image
+from imagegen.image.layers.image import Described, dump, image
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
@@ -126,7 +125,7 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     }  # fmt: skip
     return {
         LOCK: text,
-        LAYERS: describe.dump(listed),
+        LAYERS: dump(listed),
         SBOM: sbom(lock, digest, Known()),
         PROVENANCE: provenance(
             lock, text, None, Builder("https://github.com/imagegen/imagegen/attestations/builder/local")

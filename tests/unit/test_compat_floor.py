@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Fact, Facts, floor
 

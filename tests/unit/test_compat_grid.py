@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Requirement, Sdist
 from imagegen.plan.rules import Fact, Surroundings, explain, facts_of_cell, judge_on, nearby, survey

@@ -222,12 +222,15 @@ def _choices(known: Facts) -> list[dict[str, str]]:
 
 
 def _obeys(chosen: Mapping[str, str], each: Rule) -> bool:
-    def fits(conditions: Mapping[str, str], absent: bool) -> list[bool]:
-        return [SpecifierSet(text).contains(chosen[n]) if n in chosen else absent for n, text in conditions.items()]
+    def fits(conditions: Mapping[str, str]) -> list[bool]:
+        return [n in chosen and SpecifierSet(text).contains(chosen[n]) for n, text in conditions.items()]
 
-    if not all(fits(each.when, absent=False)):
+    if not all(fits(each.when)):
         return True
-    return not all(fits(each.conflict, absent=False)) if each.conflict else all(fits(each.then, absent=True))
+    if each.conflict:
+        return not all(fits(each.conflict))
+    # A bound in `then` is one for a package that is installed; without a bound, `then` requires the package.
+    return all(fits({name: text for name, text in each.then.items() if name in chosen or not text}))
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Explanation, Library, Question, Surroundings, explain, nearby
 from tests.unit.compat_samples import library, package, question, rule

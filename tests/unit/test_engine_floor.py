@@ -17,8 +17,8 @@ from packaging.version import Version
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.run.embedded_engine.private import Endpoint
-from imagegen.run.engine import Engine, floor
-from imagegen.run.engine.floor import buildx_version, shortcomings
+from imagegen.run.engine import Engine, connection
+from imagegen.run.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_an_engine_at_or_above_the_floor_will_do(version: str) -> None:
 def test_an_engine_below_the_floor_will_not(version: str) -> None:
     (problem,) = shortcomings({"ServerVersion": version, **GOOD})
     assert version in problem
-    assert str(floor.ENGINE_FLOOR) in problem
+    assert str(connection.ENGINE_FLOOR) in problem
 
 
 def test_the_classic_store_and_windows_will_not() -> None:
@@ -56,8 +56,8 @@ def test_buildx_says_its_version_in_several_ways() -> None:
 def test_suite_and_floor_are_named_in_one_place() -> None:
     sources = [*(ROOT / "imagegen").rglob("*.py"), ROOT / "Makefile"]
     engine = [path for path in sources if "engine" in path.parts or path.name == "Makefile"]
-    naming = [path.name for path in engine if floor.SUITE in path.read_text()]
-    assert naming == ["floor.py"]
+    naming = [path.name for path in engine if connection.SUITE in path.read_text()]
+    assert naming == ["connection.py"]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from imagegen.image.layers import Image, Layer
 from imagegen.incontainer.smoke.table import CHECKS
 from imagegen.run.smoke import Result
 from imagegen.supply.export import export, run_image
-from imagegen.supply.export.results import read_results
+from imagegen.supply.export.export import read_results
 from imagegen.supply.export.tree import Entry, read_tree
 from imagegen.supply.publish.proof import SmokeRequirement
 from tests.support.errors import raises

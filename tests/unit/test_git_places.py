@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.git.places import places
+from imagegen.core.git.repository import places
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.gitserver import Bare, GitServer

@@ -17,15 +17,15 @@ from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core import git
 from imagegen.core.errors import FetchError
-from imagegen.core.git import command, worktree
-from imagegen.core.git.worktree import ForeignRepositoryError
+from imagegen.core.git import command, local
+from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, Deb
 from imagegen.run.engine.buildx import Buildx, run_buildx
 from imagegen.supply.compare import revision
-from imagegen.supply.trust import origin
+from imagegen.supply.trust import documents
 from tests.environment import environment
 from tests.hostile_repository import fetch_lazily, give_away, look_bare, plain_git
 from tests.project import BASE, Project
@@ -159,7 +159,7 @@ def read_all(folder: Path, store: Store) -> None:
     assert commit and revision.commits(folder, "a", 3, env)
     assert revision.file_at(folder, commit, "a", env) == "one\n"
     assert not revision.shallow(folder, env)
-    found = origin.of(folder, env)
+    found = documents.of(folder, env)
     assert found and found.dirty
     assert git.pack(folder, "x-1", store)
 
@@ -194,7 +194,7 @@ def test_nothing_is_fetched_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(command, "environment", without)
     for read in (
         lambda: git.pack(folder, "x-1", Store(tmp_path / "store")),
-        lambda: origin.of(folder, os.environ),
+        lambda: documents.of(folder, os.environ),
         lambda: revision.file_at(folder, "HEAD", "sub/.gitignore", os.environ),
     ):
         with suppress(FetchError):
@@ -228,10 +228,10 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
     project.mkdir()
     (project / "b").touch()
     env = environment(tmp_path)
-    assert origin.of(project, env)
+    assert documents.of(project, env)
     owner = estrange(top / whose, monkeypatch)
     for read in (
-        lambda: origin.of(project, env),
+        lambda: documents.of(project, env),
         lambda: revision.commit_of(project, "HEAD", env),
         lambda: git.pack(project, "x-1", Store(tmp_path / "store")),
     ):
@@ -240,10 +240,10 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
         assert caught.value.owner == owner
         assert caught.value.fix
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n")
-    assert origin.of(project, env), "as the error advises"
+    assert documents.of(project, env), "as the error advises"
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n\tdirectory =\n\tdirectory = /x\n")
     with pytest.raises(ForeignRepositoryError):
-        origin.of(project, env)
+        documents.of(project, env)
 
 
 @settings(max_examples=40)
@@ -257,8 +257,8 @@ def test_a_file_in_place_of_a_repository(
     (top / ".git").write_bytes(start + content)
     (top / "loop").symlink_to("loop")
     env = environment(top)
-    assert worktree.find(top, env)
-    assert origin.of(top, env) is None
+    assert local.find(top, env)
+    assert documents.of(top, env) is None
     with pytest.raises(FetchError):
         git.pack(top, "x-1", Store(top / "store"))
 
@@ -280,9 +280,9 @@ def test_who_ran_sudo_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for path in (top, *top.rglob("*")):
         assert path.lstat().st_uid == owner
-    assert worktree.find(top, {**environment(tmp_path), "SUDO_UID": str(owner)})
+    assert local.find(top, {**environment(tmp_path), "SUDO_UID": str(owner)})
     with pytest.raises(ForeignRepositoryError):
-        worktree.find(top, {**environment(tmp_path), "SUDO_UID": str(owner + 1)})
+        local.find(top, {**environment(tmp_path), "SUDO_UID": str(owner + 1)})
 
 
 def test_a_worktree_and_a_submodule_have_their_repository_elsewhere(
@@ -293,12 +293,12 @@ def test_a_worktree_and_a_submodule_have_their_repository_elsewhere(
     (tmp_path / "third").mkdir()
     (tmp_path / "third/.git").symlink_to(main / ".git")
     for name in ("second", "third"):
-        found = origin.of(tmp_path / name, environment(tmp_path))
+        found = documents.of(tmp_path / name, environment(tmp_path))
         assert found and found.commit == plain_git(main, "rev-parse", "HEAD")
     owner = estrange(main / ".git", monkeypatch)
     for name in ("second", "third"):
         with pytest.raises(ForeignRepositoryError) as caught:
-            worktree.find(tmp_path / name, environment(tmp_path))
+            local.find(tmp_path / name, environment(tmp_path))
         assert caught.value.owner == owner
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from imagegen.core.errors import BaseError
 from imagegen.core.store import Store
 from imagegen.image.interpreter import unpack
-from imagegen.image.interpreter.patch import patched, sysconfig_data
-from imagegen.plan.lock.interpreter import InterpreterArchive
+from imagegen.image.interpreter.archive import patched, sysconfig_data
+from imagegen.plan.lock.interpreters import InterpreterArchive
 
 PREFIX = "/opt/python/3.12"
 DATA = "lib/python3.12/_sysconfigdata__linux_x86_64-linux-gnu.py"

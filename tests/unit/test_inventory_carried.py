@@ -13,7 +13,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of, upkeep
 from imagegen.image.inventory import cell as cells
-from imagegen.image.inventory.carried import known, take
+from imagegen.image.inventory.cell import import_scans, known_scans
 from imagegen.image.layers import watch
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.elf_samples import make_elf
@@ -36,7 +36,7 @@ def lock(store: Store, tmp_path: Path) -> Lock:
 def facts(lock: Lock, store: Store, settings: Settings, rootfs: Path) -> dict[str, bytes]:
     assert rootfs
     cells.subject(lock, cell_of("13.0"), store, settings, Quiet())
-    return known(lock, store)
+    return known_scans(lock, store)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
 ) -> None:
     cell = cell_of("13.0", one=("one",))
     expected = cells.subject(lock, cell, store, settings, Quiet())
-    take(lock, empty, facts, facts.get)
+    import_scans(lock, empty, facts, facts.get)
     monkeypatch.setattr(cells.inputs, "fetch_each", None)
     monkeypatch.setattr(cells.inputs, "tree", None)
     found = cells.subject(lock, cell, empty, settings, Quiet())
@@ -61,8 +61,8 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
 
 
 def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:
-    take(lock, empty, facts, facts.get)
-    assert list(known(lock, empty).items()) == list(facts.items())
+    import_scans(lock, empty, facts, facts.get)
+    assert list(known_scans(lock, empty).items()) == list(facts.items())
     assert len(facts) == 3  # two wheels and the base
 
 
@@ -74,11 +74,11 @@ def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, 
         asked.append(key)
         return facts[key]
 
-    take(replace(lock, wheels=lock.wheels[:1]), empty, {one, two}, bring)
+    import_scans(replace(lock, wheels=lock.wheels[:1]), empty, {one, two}, bring)
     assert asked == [one]
-    take(lock, empty, facts, bring)
+    import_scans(lock, empty, facts, bring)
     assert sorted(asked) == sorted(facts)
-    take(lock, empty, facts, bring)
+    import_scans(lock, empty, facts, bring)
     assert len(asked) == len(facts)
 
 
@@ -92,8 +92,8 @@ def test_a_missing_scan_is_skipped_and_what_came_before_an_error_stays(
             raise FetchError("it is another")
         return facts[key]
 
-    take(lock, empty, {two}, lambda _: None)
-    assert known(lock, empty) == {}
+    import_scans(lock, empty, {two}, lambda _: None)
+    assert known_scans(lock, empty) == {}
     with pytest.raises(FetchError, match="it is another"):
-        take(lock, empty, facts, bring)
-    assert known(lock, empty).keys() == {one}
+        import_scans(lock, empty, facts, bring)
+    assert known_scans(lock, empty).keys() == {one}

@@ -11,9 +11,9 @@ import pytest
 
 from imagegen.audit.model import Deb, Release
 from imagegen.core.config import Settings
-from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.types import Gpu
 from imagegen.image.inventory import cell as cells
 from imagegen.plan.lock.model import FileConflict, LockedGpus
 from imagegen.plan.matrix.model import Cell, Declarations

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.model import Deb, Release
-from imagegen.image.inventory import dpkg
+from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from tests.trees import To, on_disk
 
@@ -63,7 +63,7 @@ def test_what_dpkg_has_is_reported_with_its_source(tmp_path: Path) -> None:
         "usr/share/doc/cpp": To("libc6"),
         "usr/share/doc/zlib1g/copyright": b"This is zlib.\n",
     }
-    assert dpkg.installed(Disk(on_disk(tmp_path, root))) == {
+    assert system.installed(Disk(on_disk(tmp_path, root))) == {
         "libc6": Deb("2.36-9+deb12u14", "amd64", "glibc", "2.36-9+deb12u14", ("Expat", "GPL-2+ or", "LGPL-2.1+")),
         "cpp": Deb("4:12.2.0-3", "amd64", "gcc-defaults", "1.203", ("Expat", "GPL-2+ or", "LGPL-2.1+")),
         "zlib1g": Deb("1:1.2.13.dfsg-1", "amd64", "zlib1g", "1:1.2.13.dfsg-1", ()),
@@ -71,7 +71,7 @@ def test_what_dpkg_has_is_reported_with_its_source(tmp_path: Path) -> None:
 
 
 def test_a_package_without_a_copyright_file_has_none(tmp_path: Path) -> None:
-    found = dpkg.installed(Disk(on_disk(tmp_path, {"var/lib/dpkg/status": STATUS})))
+    found = system.installed(Disk(on_disk(tmp_path, {"var/lib/dpkg/status": STATUS})))
     assert {deb.licences for deb in found.values()} == {None}
 
 
@@ -86,14 +86,14 @@ def test_a_package_without_a_copyright_file_has_none(tmp_path: Path) -> None:
 )
 def test_a_system_says_what_it_is(text: bytes, expected: Release | None, tmp_path: Path) -> None:
     tree = Disk(on_disk(tmp_path, {"usr/lib/os-release": text, "etc/os-release": To("../usr/lib/os-release")}))
-    assert dpkg.release(tree) == expected
+    assert system.release(tree) == expected
 
 
 def test_a_tree_without_dpkg_has_no_packages(tmp_path: Path) -> None:
-    assert dpkg.installed(Disk(on_disk(tmp_path, {"etc/os-release": b"ID=alpine\n"}))) == {}
+    assert system.installed(Disk(on_disk(tmp_path, {"etc/os-release": b"ID=alpine\n"}))) == {}
 
 
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
-    assert dpkg.licences(text) == () or text.lstrip().lower().startswith(("format:", "#"))
-    dpkg.licences(f"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n{text}")
+    assert system.licences(text) == () or text.lstrip().lower().startswith(("format:", "#"))
+    system.licences(f"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n{text}")

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import zstandard
 
-from imagegen.app import image_subject as image
+from imagegen.app import audit as image
 from imagegen.audit import check, collect, sparse
 from imagegen.audit.model import Severity, Subject
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import Platform, tar
+from imagegen.core.types import Gpu
 from imagegen.image.inventory import archive, layers, stream
 from imagegen.image.inventory.layers import read_layer
 from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
-from imagegen.run.engine.export import Export
+from imagegen.run.engine.client import Export
 from tests.elf_samples import make_elf
 from tests.registry import CONFIG, MANIFEST, StandIn, digest_of, send
 from tests.support.errors import raises
@@ -288,7 +288,7 @@ def settings_of(tmp_path: Path) -> Settings:
 
 
 def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tuple[Gpu, ...] = ()) -> Subject:
-    return image.subject(reference, gpus, settings_of(tmp_path), said or Said(), known=GPUS)
+    return image.image_subject(reference, gpus, settings_of(tmp_path), said or Said(), known=GPUS)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from imagegen.image.layers import LayerStack, bytecode, resolve_layers
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.sizes import layer_sizes, package_sizes, shared
+from imagegen.image.layers.recorded import layer_sizes, package_sizes, shared
 from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel
 from tests.interpreters import LOCKED
 from tests.support.errors import raises

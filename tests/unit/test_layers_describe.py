@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import TrustError
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC, GZIP, GZIP_TYPE, MEDIA_TYPE
-from imagegen.image.layers.describe import MAX_DOCUMENT, Described, Packed, dump, read
+from imagegen.image.layers.image import MAX_DOCUMENT, Described, Packed, dump, read_description
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")
@@ -43,8 +43,8 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
 @settings(max_examples=30)
 @given(documents())
 def test_what_is_written_is_read(said: Described) -> None:
-    assert read(dump(said)) == said
-    assert dump(read(dump(said))) == dump(said)
+    assert read_description(dump(said)) == said
+    assert dump(read_description(dump(said))) == dump(said)
 
 
 def sample() -> Described:
@@ -97,7 +97,7 @@ def test_what_no_imagegen_writes_is_refused(change: Callable[[dict[str, Any]], A
     table = json.loads(dump(sample()))
     change(table)
     with pytest.raises(TrustError) as caught:
-        read(json.dumps(table).encode())
+        read_description(json.dumps(table).encode())
     assert str(caught.value.why).startswith(why)
     assert caught.value.fix
 
@@ -109,4 +109,4 @@ def test_what_no_imagegen_writes_is_refused(change: Callable[[dict[str, Any]], A
 )
 def test_what_is_no_document_is_refused(data: bytes) -> None:
     with pytest.raises(TrustError):
-        read(data)
+        read_description(data)

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
-from imagegen.image.layers import Image, Layer, describe, image
+from imagegen.image.layers import Image, Layer, image
 from imagegen.image.layers import gzipped as gzipping
 from imagegen.image.layers.codec import GZIP_TYPE, LayerSink
 from imagegen.image.layers.gzipped import gzipped
+from imagegen.image.layers.image import description, read_description
 from tests.support.errors import raises
 from tests.unit.test_layers_assemble import lock_of
 
@@ -131,7 +132,7 @@ def test_a_registrys_layers_stay_as_they_are(store: Store) -> None:
 def test_gzip_layers_elsewhere_need_no_layers_here(store: Store, tmp_path: Path) -> None:
     before = built(store, LARGE, b"small")
     after = gzipped(LOCK, before, store, Quiet())
-    said = describe.read(describe.described(LOCK, before, {}, after))
+    said = read_description(description(LOCK, before, {}, after))
     assert said.layers == before.layers
     assert gzipped(LOCK, before, Store(tmp_path / "empty"), Quiet(), said.packed) == after
 

@@ -12,7 +12,7 @@ from imagegen.image.layers.ownership import OwnershipErrors, left_out, losers
 from imagegen.plan.lock import file as lock_file
 from imagegen.plan.lock import freshness
 from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel, file_conflicts_among
-from imagegen.plan.matrix.rule import FileConflictRule
+from imagegen.plan.matrix.model import FileConflictRule
 from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL, complaint, load
 

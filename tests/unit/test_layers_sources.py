@@ -14,22 +14,12 @@ from imagegen.core.config import Settings
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, refs, upkeep
 from imagegen.image.base import BaseLayer
-from imagegen.image.inventory import carried
-from imagegen.image.layers import (
-    Image,
-    Layer,
-    LayerStack,
-    Origin,
-    RemoteLayers,
-    base_layers,
-    bytecode,
-    describe,
-    ownership,
-    resolve_layers,
-)
+from imagegen.image.inventory import cell
+from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, ownership, resolve_layers
+from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.sources import previously_built_layers
+from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
 from imagegen.plan.lock.model import Lock, LockedWheel
 from tests.support.errors import raises
 from tests.unit import test_layers_assemble as assembled
@@ -87,9 +77,9 @@ def build(lock: Lock, store: Store, settings: Settings, remote: RemoteLayers | N
 
 def attested(lock: Lock, published: Image, store: Store, into: Store) -> RemoteLayers:
     """Return the layers of a published image as its LAYERS document has them; `into` gets the wheel scans."""
-    scans = carried.known(lock, store)
-    carried.take(lock, into, scans, scans.get)
-    return RemoteLayers(None, describe.read(describe.described(lock, published, {})).elsewhere)
+    scans = cell.known_scans(lock, store)
+    cell.import_scans(lock, into, scans, scans.get)
+    return RemoteLayers(None, read_description(description(lock, published, {})).elsewhere)
 
 
 def wheels_of(store: Store) -> set[str]:
@@ -168,8 +158,8 @@ def test_what_is_known_by_facts_is_what_the_wheel_says(
 ) -> None:
     wheel = locked(store, tmp_path, "one", {"one.py": b"", "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
     build(lock_of(wheel), store, settings)
-    facts = carried.known(lock_of(wheel), store)
-    carried.take(lock_of(wheel), empty, facts, facts.get)
+    facts = cell.known_scans(lock_of(wheel), store)
+    cell.import_scans(lock_of(wheel), empty, facts, facts.get)
     assert ownership.known(empty, wheel, "3.11") == ownership.table(store, wheel, "3.11")
     assert not wheels_of(empty)
 
@@ -178,7 +168,7 @@ def test_a_layer_of_whose_files_nothing_is_known_is_made(
     store: Store, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
     lock = lock_of(*wheels)
-    elsewhere = RemoteLayers(None, describe.read(describe.described(lock, published, {})).elsewhere)
+    elsewhere = RemoteLayers(None, read_description(description(lock, published, {})).elsewhere)
     for wheel in wheels:
         empty.write(store.read(wheel.file.digest))
     assert build(lock, empty, settings, elsewhere) == published
@@ -231,7 +221,7 @@ def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
     honest = on_a_registrys_image()
     content = honest.base.content
     assert content
-    own = base_layers.from_image(honest)
+    own = from_image(honest)
     remote = RemoteLayers(None, {layer.key: layer for layer in own})
 
     def remote_layers(lock: Lock) -> list[Layer]:
@@ -241,7 +231,7 @@ def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
     assert remote_layers(honest) == own
     foreign = replace(content.layers[1], digest=f"sha256:{'e' * 64}")
     swapped = replace(honest, base=replace(honest.base, content=replace(content, layers=(content.layers[0], foreign))))
-    assert base_layers.plan_base(swapped) == base_layers.plan_base(honest)
+    assert plan_base(swapped) == plan_base(honest)
     assert [layer.name for layer in remote_layers(swapped)] == ["base-1"]
 
 

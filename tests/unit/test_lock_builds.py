@@ -15,8 +15,7 @@ from imagegen.core.git import Submodule
 from imagegen.image.inputs import contents
 from imagegen.plan import rules as compat
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
-from imagegen.plan.lock.builds import BUILDER, builder, closure, compiler, key_of, keyed
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, closure, compiler, key_of, keyed
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import (
     GIT,

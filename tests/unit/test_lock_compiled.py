@@ -15,19 +15,18 @@ from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import Submodule
-from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
+from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Deb, LockedBase, LockedGit
 from imagegen.plan.lock.recipes import Compiled, against, environment, released, require_tools
-from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement
+from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
-from imagegen.plan.matrix.rule import Rule
 from imagegen.wheels.catalogue import Catalogue, KnownFile, Release
-from imagegen.wheels.model import Candidate, Offer, Place
 from imagegen.wheels.resolve import uncatalogued
-from imagegen.wheels.resolve.choosing import wheel_of
+from imagegen.wheels.resolve.candidates import wheel_of
+from imagegen.wheels.wheelhouse import Candidate, Offer, Place
 from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.support.errors import raises
 from tests.unit.test_lock_builds import wheel

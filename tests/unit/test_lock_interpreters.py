@@ -18,12 +18,12 @@ from imagegen.core.registry.mirror import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.inputs.foundation import libpython_link, workshop_of
-from imagegen.image.layers import base_layers
 from imagegen.image.layers.plan import layer_key, plan
+from imagegen.image.layers.sources import plan_base
 from imagegen.plan import lock
 from imagegen.plan.lock import interpreters
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
+from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
 from imagegen.plan.lock.model import Deb, Foundation, Lock
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
@@ -206,11 +206,11 @@ def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
 
 
 def keys_of(locked: Lock) -> list[str]:
-    return [part.key for part in base_layers.plan_base(locked)]
+    return [part.key for part in plan_base(locked)]
 
 
 def names_of(locked: Lock) -> list[str]:
-    return [part.name for part in base_layers.plan_base(locked)]
+    return [part.name for part in plan_base(locked)]
 
 
 def test_its_layer_lies_between_base_and_venv() -> None:

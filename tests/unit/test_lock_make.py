@@ -13,17 +13,16 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps
 from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
 from imagegen.plan.lock.sdist import SdistBuilder, build
-from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Sdist
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule, Sdist
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.model import Candidate, Place
 from imagegen.wheels.resolve import make
+from imagegen.wheels.wheelhouse import Candidate, Place
 from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
 from tests.support.errors import raises

@@ -15,16 +15,16 @@ from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image import dockerfile as recipe
 from imagegen.image.base.added import verify_status
-from imagegen.image.inputs.contents import contents
-from imagegen.image.layers import base_layers
+from imagegen.image.inputs.fetch import contents
+from imagegen.image.layers import sources
 from imagegen.plan.lock import contradictions, dumps, stale
 from imagegen.plan.lock.base import LockedArchive
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Deb, LockedPackages
 from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.side import of_lock
-from imagegen.supply.mirror.collect import listings
-from imagegen.supply.trust.purl import deb as purl
+from imagegen.supply.compare.sides import of_lock
+from imagegen.supply.mirror.fill import listings
+from imagegen.supply.trust.sbom import deb as purl
 from tests.unit.matrix_samples import SMALL, load
 from tests.unit.test_lock_file import LOCK, deb
 
@@ -121,9 +121,9 @@ bases:
 
 
 def test_the_layer_lies_between_base_and_venv_and_its_key_covers_both() -> None:
-    names = [part.name for part in base_layers.plan_base(WITH)]
+    names = [part.name for part in sources.plan_base(WITH)]
     assert names == ["base", "packages"]
-    assert [part.name for part in base_layers.plan_base(replace(WITH, added=replace(ADDED, debs=())))] == ["base"]
+    assert [part.name for part in sources.plan_base(replace(WITH, added=replace(ADDED, debs=())))] == ["base"]
     key = base.packages_key(ADDED, base.key(LOCK.base))
     assert base.packages_key(replace(ADDED, requested={}, archives=()), base.key(LOCK.base)) == key
     assert base.packages_key(ADDED, "sha256:" + "0" * 64) != key

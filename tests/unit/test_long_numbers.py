@@ -12,14 +12,14 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.nightly.releases import _is_of
-from imagegen.audit import known
+from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.cli.wheels_find import _asked_about
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
+from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
-from imagegen.core.net.page import Page
 from imagegen.image.layers.wheel import Wheel
 from imagegen.plan.harvest import releases as harvested
 from imagegen.plan.harvest import torch_exports, wheel_metadata
@@ -111,8 +111,8 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: _within(DIGITS, ">=1"), False),
         (lambda: size_of(DIGITS), None),
         (lambda: size_of("1" * 18), int("1" * 18)),
-        (lambda: known.cuda_major(f"libcudart.so.{DIGITS}"), None),
-        (lambda: known.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
+        (lambda: catalogue.cuda_major(f"libcudart.so.{DIGITS}"), None),
+        (lambda: catalogue.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
         (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=_by_number), "GLIBC_2.4"),
         (lambda: debversion.key(f"{DIGITS}:1") > debversion.key(f"{DIGITS[1:]}:1"), True),
     ],

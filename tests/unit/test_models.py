@@ -17,10 +17,10 @@ from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError, MatrixError, UsageError
 from imagegen.plan.harvest import model_types as harvested
-from imagegen.plan.matrix import models
+from imagegen.plan.matrix import interpreters
+from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.metadata import Package, Release
-from imagegen.plan.matrix.models import Models
-from imagegen.plan.rules import models as model_types
+from imagegen.plan.rules import why as model_types
 from tests.wheel_index import Index, Offer
 
 TABLE = Models(
@@ -48,10 +48,10 @@ REGISTRY = {
 }
 
 
-@given(st.dictionaries(st.text(max_size=8), st.dictionaries(st.sampled_from(models.PACKAGES), st.just("1.2.3"))))
+@given(st.dictionaries(st.text(max_size=8), st.dictionaries(st.sampled_from(interpreters.PACKAGES), st.just("1.2.3"))))
 def test_what_is_written_is_read(first: dict[str, dict[str, str]]) -> None:
     table = Models("2026-11-22", {"vllm": "0.7.0"}, {"vllm": "x"}, first)
-    assert models.parse(models.dumps(table)) == table
+    assert interpreters.parse(interpreters.dumps(table)) == table
 
 
 WRONG = [b"[]", b'{"read": 1}', b'{"read": "", "since": {"a": "b"}, "source": {}, "models": {}}']
@@ -60,22 +60,22 @@ WRONG = [b"[]", b'{"read": 1}', b'{"read": "", "since": {"a": "b"}, "source": {}
 @given(st.binary(max_size=200) | st.sampled_from(WRONG))
 def test_another_file_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any of them
-        models.parse(raw)
+        interpreters.parse(raw)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    assert models.load([tmp_path]).first == {}
-    (tmp_path / models.FILE).write_text("{")
+    assert interpreters.load([tmp_path]).first == {}
+    (tmp_path / interpreters.FILE).write_text("{")
     with pytest.raises(MatrixError) as caught:
-        models.load([tmp_path])
-    assert models.FILE in str(caught.value.where)
+        interpreters.load([tmp_path])
+    assert interpreters.FILE in str(caught.value.where)
 
 
 def test_the_shipped_table_knows_what_people_met() -> None:
-    table = models.load([shipped("matrices")])
+    table = interpreters.load([shipped("matrices")])
     assert table.first["qwen3"]["transformers"] == "4.51.0"
     assert table.first["ministral3"]["transformers"] == "5.0.0"
-    assert models.dumps(table) == (shipped("matrices") / models.FILE).read_bytes()
+    assert interpreters.dumps(table) == (shipped("matrices") / interpreters.FILE).read_bytes()
 
 
 def test_a_type_asks_for_the_first_release_that_knows_it() -> None:

@@ -21,7 +21,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.net.reason import distrust
+from imagegen.core.net.answer import distrust
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole

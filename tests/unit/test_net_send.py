@@ -14,8 +14,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
+from imagegen.core.net.client import Sender, small
 from imagegen.core.net.exchange import CHUNK, Body
-from imagegen.core.net.send import Sender, small
 from tests.loopback import Loopback
 from tests.support.errors import raises
 from tests.tls import Authority, SecureLoopback

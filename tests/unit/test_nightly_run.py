@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app.nightly import changes, words
+from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import Section
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
@@ -37,7 +37,7 @@ class NightlyRun:
         self.news = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
-        self.lock_files = LockRepository(root / "locks", root / "candidates", words.sentences)
+        self.lock_files = LockRepository(root / "locks", root / "candidates", changes.sentences)
         for name, toy in self.toys.items():
             toy.cell = self.cells[name]
             toy.first = replace(toy.first, cell=name)

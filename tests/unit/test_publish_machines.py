@@ -26,7 +26,7 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, digest_of
 from imagegen.image.base import BaseLayer
-from imagegen.image.inventory import carried
+from imagegen.image.inventory import cell
 from imagegen.image.layers import bytecode, watch
 from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
@@ -252,7 +252,7 @@ def test_one_new_wheel_is_one_new_layer(team: Team, engines: Engines) -> None:
 
 
 def facts(machine: Machine, lock: Lock) -> set[str]:
-    return {digest_of(data) for data in carried.known(lock, machine.store).values()}
+    return {digest_of(data) for data in cell.known_scans(lock, machine.store).values()}
 
 
 def test_facts_travel_one_by_one_and_only_to_whom_lacks_them(team: Team, engines: Engines) -> None:
@@ -288,14 +288,14 @@ def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines
     lock = team.lock(b"x = 1\n", b"y = 1\n")
     one = team.machine("one", lock)
     published = one.publish(lock)
-    known = carried.known(lock, one.store)
+    known = cell.known_scans(lock, one.store)
     path = f"/v2/acme/rl/demo/blobs/{digest_of(known[watch.key(lock.wheels[0], lock.python)])}"
     media_type, data = team.registry.documents.pop(path)
     if how == "altered":
         team.registry.documents[path] = (media_type, data[:-1] + bytes([data[-1] ^ 1]))
     two = team.machine("two", lock)
     assert two.publish(lock, test=False).digest == published.digest
-    assert carried.known(lock, two.store) == known
+    assert cell.known_scans(lock, two.store) == known
     warned = [line for line in two.said if "the wheels are scanned here" in line]
     assert len(warned) == (how == "altered")
 

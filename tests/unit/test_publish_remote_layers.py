@@ -12,8 +12,9 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
-from imagegen.image.layers import Image, Layer, RemoteLayers, describe, image
+from imagegen.image.layers import Image, Layer, RemoteLayers, image
 from imagegen.image.layers.codec import GZIP_TYPE
+from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
 from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
@@ -63,7 +64,7 @@ def packed(plain: Image) -> Image:
 
 def found(store: Store, compression: Compression, *said: tuple[Image, str | None]) -> RemoteLayers:
     documents = [
-        Attached(Document(LAYERS, describe.described(LOCK, each, {}, packed(each))), digest_of(b"artifact"), signer)
+        Attached(Document(LAYERS, description(LOCK, each, {}, packed(each))), digest_of(b"artifact"), signer)
         for each, signer in said
     ]
 

@@ -15,7 +15,7 @@ from imagegen.core.registry import Target, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import engine_name
 from imagegen.core.store import digest_of
-from imagegen.run.engine import pull as pulling
+from imagegen.run.engine import load as pulling
 from tests.environment import environment
 from tests.registry import LAYER
 from tests.registry_writes import Writable, answering

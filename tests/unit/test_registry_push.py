@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
-from imagegen.core.net.send import Reply, Sender
+from imagegen.core.net.client import Reply, Sender
 from imagegen.core.registry import Amount, Moved, Repository, Target, parse, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.registry import Content, Referrer, Repository, Target, pages, parse, upload
+from imagegen.core.registry import Content, Referrer, Repository, Target, parse, session, upload
 from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.pages import next_page
 from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
+from imagegen.core.registry.session import next_page
 from imagegen.core.store import digest_of
 from tests.loopback import DATA
 from tests.registry import INDEX, MANIFEST, send
@@ -258,7 +258,7 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
 )
 @pytest.mark.parametrize("what", ["tags", "referrers"])
 def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_MAX_BYTES", 20_000, raising=False)
+    monkeypatch.setattr(session, "_MAX_BYTES", 20_000, raising=False)
     registry.referrers = True
     asked = 0
 

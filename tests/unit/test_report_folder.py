@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from imagegen.app import site
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import Section
-from imagegen.app.site import folder, history
+from imagegen.app.site import history, pages
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from tests.support.errors import raises
@@ -28,7 +28,7 @@ TWO = {"index.html": b"two"}
 
 def there(directory: Path) -> dict[str, bytes]:
     files = {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    assert files.pop(folder.MARK)
+    assert files.pop(pages.MARK)
     return files
 
 
@@ -37,7 +37,7 @@ def test_a_report_takes_the_place_of_an_earlier_one(
     exchanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanging:  # as on a file system without it
-        monkeypatch.setattr(folder, "_EXCHANGE", 1 << 30)
+        monkeypatch.setattr(pages, "_EXCHANGE", 1 << 30)
     directory = tmp_path / "new" / "site"
     site.replace(directory, ONE)
     assert there(directory) == ONE
@@ -61,7 +61,7 @@ def test_what_no_report_wrote_is_not_touched(mark: bytes | None, tmp_path: Path)
     (tmp_path / "index.html").write_text("mine")
     (tmp_path / "CNAME").write_text("images.example.com")
     if mark:
-        (tmp_path / folder.MARK).write_bytes(mark)
+        (tmp_path / pages.MARK).write_bytes(mark)
     with raises("store-foreign-file") as failed:
         site.replace(tmp_path, ONE)
     assert "CNAME" in str(failed.value.why)
@@ -182,7 +182,7 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
 
 def test_the_mark_names_the_files(tmp_path: Path) -> None:
     site.replace(tmp_path / "site", ONE)
-    assert json.loads((tmp_path / "site" / folder.MARK).read_bytes())["files"] == sorted(ONE)
+    assert json.loads((tmp_path / "site" / pages.MARK).read_bytes())["files"] == sorted(ONE)
 
 
 @given(st.text(st.characters(codec="utf-8")))

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from imagegen.audit import shipped
-from imagegen.cli.report import print_report
+from imagegen.audit import catalogue
+from imagegen.cli.report_command import print_report
 from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SMOKE
@@ -219,7 +219,7 @@ def test_the_suite_travels_whole_and_alone() -> None:
         "imports": {"torch": ["torch"]},
         "gpus": [],
         "omits": {"apex": "It is on GitHub."},
-        "modules": shipped.data("modules"),
+        "modules": catalogue.data("modules"),
         "overrides": {},
     }
 

@@ -18,8 +18,8 @@ from imagegen import __version__
 from imagegen.core.git import Submodule
 from imagegen.core.store import digest_of
 from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
-from imagegen.supply.trust import origin
-from imagegen.supply.trust.origin import Source
+from imagegen.supply.trust import documents
+from imagegen.supply.trust.documents import Source
 from imagegen.supply.trust.provenance import Builder, builder, provenance
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
@@ -114,21 +114,21 @@ def git(where: Path, *arguments: str) -> str:
 
 
 def test_a_projects_origin_is_its_commit(tmp_path: Path) -> None:
-    assert origin.of(tmp_path, os.environ) is None  # no repository
+    assert documents.of(tmp_path, os.environ) is None  # no repository
     project = tmp_path / "project"
     project.mkdir()
     git(tmp_path, "init", "--quiet")
-    assert origin.of(project, os.environ) is None  # no commit
+    assert documents.of(project, os.environ) is None  # no commit
     (project / "publish.yaml").write_text("publish: {}\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=one")
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert origin.of(project, os.environ) == Source(None, commit, dirty=False)
+    assert documents.of(project, os.environ) == Source(None, commit, dirty=False)
     git(tmp_path, "remote", "add", "origin", "https://me:secret@example.org/acme/images.git")
     (tmp_path / "elsewhere").write_text("of no project\n")
-    assert origin.of(project, os.environ) == Source("https://example.org/acme/images.git", commit, dirty=False)
+    assert documents.of(project, os.environ) == Source("https://example.org/acme/images.git", commit, dirty=False)
     (project / "new.yaml").write_text("")
-    assert origin.of(project, os.environ, "https://example.org/said") == Source(
+    assert documents.of(project, os.environ, "https://example.org/said") == Source(
         "https://example.org/said", commit, dirty=True
     )
 
@@ -151,7 +151,7 @@ def test_a_repository_runs_no_filter(tmp_path: Path, kind: str, *, bare: bool) -
         for each in (project / ".git").iterdir():
             each.rename(project / each.name)
         (project / ".git").rmdir()
-    found = origin.of(project, os.environ)
+    found = documents.of(project, os.environ)
     assert (found is None) if bare else (found and found.dirty)
     assert not (tmp_path / "ran").exists()
 
@@ -170,10 +170,12 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("address", "expected"), ADDRESSES.items())
 def test_addresses_are_public(address: str, expected: str | None) -> None:
-    assert origin.public(address) == expected
+    assert documents.public(address) == expected
 
 
 @settings(max_examples=30)
 @given(st.from_regex(r"[a-z]{1,6}:[A-Za-z0-9]{5,9}", fullmatch=True), st.sampled_from(["https", "ssh", "git", "http"]))
 def test_no_address_keeps_its_credentials(credentials: str, scheme: str) -> None:
-    assert credentials not in str(origin.public(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}"))
+    assert credentials not in str(
+        documents.public(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}")
+    )

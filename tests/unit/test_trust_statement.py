@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.supply.trust import statement, strict
+from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import SBOM, SIGNATURE
 from imagegen.supply.trust.statement import Statement
 from tests.support.errors import raises
@@ -76,7 +76,7 @@ def test_documents_are_the_same_where_they_say_the_same(one: dict[str, object], 
     ],
 )
 def test_what_is_the_same(one: bytes, other: bytes, same: bool) -> None:
-    assert statement.same(one, strict.canonical(strict.parse(other))) is same
+    assert statement.same(one, statement.canonical(statement.parse(other))) is same
 
 
 def written(**changes: object) -> bytes:
@@ -102,7 +102,7 @@ def test_cosigns_older_statements_are_read() -> None:
         (b'{"a": 1e999}', "the number 1e999 is too large"),
         (b'{"a": ' + b"9" * 5000 + b"}", "it is not JSON"),
         (b'{"a":' * 100_000, "it is nested too deeply"),
-        (b" " * (strict.LONGEST + 1), "are the most that are read"),
+        (b" " * (statement.LONGEST + 1), "are the most that are read"),
         (written(_type="https://in-toto.io/Statement/v2"), "its _type is 'https://in-toto.io/Statement/v2'"),
         (written(_type="-"), "its _type is None"),
         (written(predicateType=""), "its predicateType is ''"),

@@ -18,7 +18,7 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store, digest_of
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse
 from tests.registry import send

@@ -11,8 +11,8 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.lock.target import Target
 from imagegen.wheels.catalogue import load
-from imagegen.wheels.model import Candidate, Offer
 from imagegen.wheels.naming import ParsedWheelName, mismatch, read
+from imagegen.wheels.wheelhouse import Candidate, Offer
 from tests.unit.test_wheels_naming import NEED
 
 HEAD = """\

@@ -21,13 +21,13 @@ from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store
-from imagegen.image.inventory import loose
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.image.inventory import site
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels.artifacts import RemoteWheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Listing, Offer, Places, find
-from imagegen.wheels.model import Place
 from imagegen.wheels.resolve import candidates
+from imagegen.wheels.wheelhouse import Place
 from tests.elf_samples import make_elf
 from tests.loopback import Loopback
 from tests.registry_writes import Writable
@@ -254,12 +254,12 @@ def test_the_audit_disqualifies_a_file_with_its_words(places: Places, tmp_path: 
     old = sorted(name for name, bits in index.names.items() if bits == only and name.startswith("_ZN"))
     path = wheel(tmp_path / "links", f"demo-1.0-{TAGS}", {"demo/_c.so": make_elf(undefined=old[:3])})
     there = replace(places, links=(Listing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    refused = find(SOURCE, there, partial(loose.examined, gpus=(), torch="2.11.0"))
+    refused = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
     assert choice(refused).place is Place.SOURCE
     assert refused[1].reason.startswith("the audit: built for torch 2.8")
     assert "this is 2.11.0; 3 symbols missing, first " in refused[1].reason
     on_old = replace(SOURCE, torch="2.8.0", cuda="12.8")
-    found = choice(find(on_old, there, partial(loose.examined, gpus=(), torch="2.8.0")))
+    found = choice(find(on_old, there, partial(site.examined, gpus=(), torch="2.8.0")))
     assert (found.place, found.filename) == (Place.LINKS, path.name)
     assert found.reason == "its name says nothing of torch or CUDA, and the audit finds no error"
 
@@ -276,7 +276,7 @@ def test_a_wheel_whose_metadata_names_another_torch_does_not_fit(places: Places,
         "Requires-Dist: torch==2.8.0\n",
     )
     there = replace(places, links=(Listing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    found = find(SOURCE, there, partial(loose.examined, gpus=(), torch="2.11.0"))
+    found = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
     assert found[1].reason.startswith("the audit: built for torch 2.8, ")
     assert choice(found).place is Place.SOURCE
 
@@ -294,10 +294,10 @@ def test_a_file_that_is_no_wheel_does_not_fit(places: Places, tmp_path: Path) ->
     path = tmp_path / NAME
     path.write_bytes(b"<html>sign in</html>")
     there = replace(places, links=(Listing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    found = find(SOURCE, there, partial(loose.examined, gpus=(), torch="2.11.0"))
+    found = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
     assert choice(found).place is Place.SOURCE
     with pytest.raises(WheelError) as raised:
-        loose.examined(path, (), "2.11.0")
+        site.examined(path, (), "2.11.0")
     assert found[1].reason.startswith(raised.value.what)
 
 
@@ -340,8 +340,8 @@ def test_a_machines_find_links_directories_are_places(store: Store, tmp_path: Pa
     }
     settings = Settings.from_environment(env)
     with Client(settings) as client:
-        index = candidates.index("pypi", "demo", settings, client)
-        asked = candidates.places(Catalogue(), index, settings, store, client, Quiet())
+        index = candidates.index_listing("pypi", "demo", settings, client)
+        asked = candidates.candidate_places(Catalogue(), index, settings, store, client, Quiet())
         found = find(SOURCE, asked, clean)
     assert [(each.place, each.fits) for each in found] == [
         (Place.WHEELHOUSE, False), (Place.LINKS, True), (Place.LINKS, False), (Place.INDEX, False), (Place.SOURCE, True)
@@ -355,7 +355,7 @@ def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_pa
     settings = Settings.from_environment(env)
     try:
         with Client(settings) as client:
-            asked = candidates.places(Catalogue(), None, settings, store, client, Quiet())
+            asked = candidates.candidate_places(Catalogue(), None, settings, store, client, Quiet())
             assert verdicts(find(SOURCE, asked, clean)) == [
                 ("wheelhouse", False), ("team wheelhouse", False), ("source build", True)
             ]  # fmt: skip
@@ -368,7 +368,7 @@ def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_pa
     assert (found.place, found.filename, found.sha256) == (Place.TEAM, wheel.filename, wheel.sha256)
     assert found.where == f"{registry.host}/team/wheels"
     with Client(settings, attempts=1) as client:
-        asked = candidates.places(Catalogue(), None, settings, store, client, Quiet())
+        asked = candidates.candidate_places(Catalogue(), None, settings, store, client, Quiet())
         gone = find(replace(SOURCE, key=wheel.key), asked, clean)[1]
     assert (gone.place, gone.fits) == (Place.TEAM, False)
     assert gone.reason.startswith("cannot be reached: ")

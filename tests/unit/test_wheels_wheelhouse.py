@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.store import Store, digest_of, upkeep
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from tests.support.errors import raises
 

@@ -15,9 +15,12 @@ from typing import Any
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.core import data
 from imagegen.core.errors import Location, LockError
-from imagegen.core.text import shown
+from imagegen.core.text import counted, shown
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare import words
+from imagegen.supply.compare.difference import Known, difference
+from imagegen.supply.compare.sides import of_lock
 
 FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
@@ -138,3 +141,35 @@ def read(text: str, path: Path | str = FILE) -> tuple[Section, ...]:
 
 def _name(lock: Lock) -> str:
     return inputs_hash(lock).removeprefix("sha256:")[:8]
+
+
+# Sentences about what an update changed in a lock.
+
+_NOTHING = Known()
+
+
+def sentences(before: Lock | None, after: Lock, known: Known = _NOTHING) -> list[str]:
+    """Return sentences about the differences of two locks, Debian security updates, and changes of the matrix."""
+    if before is None:
+        return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
+    found = difference(of_lock("before", "lock", before), of_lock("after", "lock", after), known)
+    return [*([] if found.empty else words.sentences(found)), *_security(before, after), *_matrix(before, after)]
+
+
+def _security(before: Lock, after: Lock) -> list[str]:
+    old = {deb.name: deb.version for deb in before.debs}
+    moved = [
+        f"{deb.name} {deb.version}"
+        for deb in after.debs
+        if deb.archive == "debian-security" and old.get(deb.name) != deb.version
+    ]
+    return [f"security updates of Debian: {', '.join(moved)}"] if moved else []
+
+
+def _matrix(before: Lock, after: Lock) -> list[str]:
+    names = before.inputs.keys() | after.inputs.keys()
+    moved = sorted(name for name in names if before.inputs.get(name) != after.inputs.get(name))
+    said = [f"the matrix says otherwise about {', '.join(moved)}"] if moved else []
+    if before.uv.version != after.uv.version:
+        said.append(f"resolved by uv {after.uv.version}, before by {before.uv.version}")
+    return said

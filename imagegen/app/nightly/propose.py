@@ -5,25 +5,27 @@ Nothing is written, and no component is downgraded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.app.nightly import refusals
 from imagegen.app.nightly.releases import Release
 from imagegen.app.nightly.search import Refusal, Unit, largest
-from imagegen.core.errors import BuildError, LockError
+from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
+from imagegen.core.text import cut
+from imagegen.core.types import Gpu
 from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.lock.target import Target
-from imagegen.plan.matrix.model import Cell, Requirement
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Cell, Requirement, Rule
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
@@ -82,8 +84,8 @@ def propose(
     and what `base` and an index that fails raise.
     """
 
-    def search(previous: Lock | None) -> _Search:
-        return _Search(cell, previous, rules, resolve, releases)
+    def search(previous: Lock | None) -> _CellSearch:
+        return _CellSearch(cell, previous, rules, resolve, releases)
 
     if before is None:
         return Proposal(cell, as_of, None, search(None).floor())
@@ -117,7 +119,7 @@ def _same(before: Lock, after: Lock) -> bool:
     return replace(after, as_of=before.as_of, base=base, record=before.record) == before
 
 
-class _Search:
+class _CellSearch:
     def __init__(
         self, cell: Cell, previous: Lock | None, rules: Sequence[Rule], resolve: Resolve, releases: Releases
     ) -> None:
@@ -213,8 +215,8 @@ class _Search:
         try:
             made = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
-            return refusals.by_error(error, self.locked.keys() | self.asked.keys())
-        return refusals.by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
+            return by_error(error, self.locked.keys() | self.asked.keys())
+        return refusal_by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
     def _stretch(
         self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]
@@ -259,7 +261,7 @@ class _Search:
         exactly = replace(asked, specifier=f"=={newer.version}")
         requirements = tuple(exactly if each is asked else each for each in self.cell.requirements)
         facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
-        if by_rules := refusals.by_rules(self.rules, facts, self.cell.gpus):
+        if by_rules := refusal_by_rules(self.rules, facts, self.cell.gpus):
             return by_rules
         loose = {
             each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
@@ -279,3 +281,33 @@ class _Search:
 
 def _place(held: RejectedUpdate) -> tuple[int, str, str]:
     return rank(held.name), held.name, held.newer
+
+
+# The reason for a rejected set of versions, in one line: the rule with its source, or uv's message, shortened.
+
+_LONGEST = 600  # characters of an error in one line
+# A name with a version, or with bounds: that alone is about a package, and not a word of the sentence.
+_NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
+
+
+def refusal_by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) -> Refusal | None:
+    """The refusal where a rule leaves no choice, else None."""
+    verdict = compat.judge_on(gpus, rules, facts)
+    if verdict.answer != "incompatible":
+        return None
+    errors = [each for each in verdict.conflicts if each.weight == "error"]
+    said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for each in errors for rule in each.rules]
+    facts_known = ", ".join(f"{name} {text}" for each in errors for name, text in sorted(each.facts.items()))
+    names = frozenset(name for each in errors for name in each.facts)
+    return Refusal(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
+
+
+def by_error(error: ImagegenError, known: Collection[str]) -> Refusal:
+    """Return the rejection that an error stands for; it blames those of the `known` packages that the error names."""
+    parts = error.errors if isinstance(error, ErrorGroup) else [error]
+    names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
+    return Refusal("; ".join(_line(part) for part in parts), names & set(known))
+
+
+def _line(error: ImagegenError) -> str:
+    return cut(": ".join(filter(None, [error.what, " ".join((error.why or "").split())])), _LONGEST)

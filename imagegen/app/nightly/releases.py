@@ -19,7 +19,7 @@ from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import Link
 from imagegen.plan.lock.target import Target
 from imagegen.plan.matrix.model import Cell, Requirement
-from imagegen.wheels.resolve.choosing import WheelSelector
+from imagegen.wheels.resolve.candidates import WheelSelector
 
 _THREADS = 8  # pages at once
 

@@ -51,10 +51,10 @@ def largest(units: Iterable[Unit], attempt: Attempt[T]) -> SearchResult[T]:
     Components that a rejection names are tried together with the unit. So no rejected unit could be updated together
     with the units before it, or with the result. The order of `units` does not matter.
     """
-    return _Search(sorted(units, key=lambda unit: (unit.rank, unit.name)), attempt).run()
+    return _SubsetSearch(sorted(units, key=lambda unit: (unit.rank, unit.name)), attempt).run()
 
 
-class _Search(Generic[T]):
+class _SubsetSearch(Generic[T]):
     def __init__(self, units: list[Unit], attempt: Attempt[T]) -> None:
         self.units = {unit.name: unit for unit in units}
         self.attempt = attempt

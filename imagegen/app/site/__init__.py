@@ -1,10 +1,8 @@
 """The matrix and its images as static pages."""
 
-from imagegen.app.site.folder import replace, require_own
 from imagegen.app.site.history import History, Step, history_of
-from imagegen.app.site.model import Report, Sheet, Smoke
-from imagegen.app.site.pages import render
-from imagegen.app.site.view import href
+from imagegen.app.site.pages import render, replace, require_own
+from imagegen.app.site.view import Report, Sheet, Smoke, href
 
 __all__ = [
     "History",

@@ -1,4 +1,4 @@
-"""The view model of a report: every number and text that its pages show. Pure."""
+"""The data of a report, before it becomes pages. Nothing here reads a file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,55 @@ import itertools
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from imagegen.app.site.history import Step
-from imagegen.app.site.model import Audit, Report, Sheet, Smoke
+from imagegen.app.site.history import History, Step
 from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
-from imagegen.image.layers import shared
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.lock.title import MAIN, main_versions
+from imagegen.image.layers import Size, shared
+from imagegen.plan.lock.model import MAIN, Lock, main_versions
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import Row
 from imagegen.plan.state import MEANINGS, CellState, StateName
+
+Smoke = Mapping[str, Any]  # as smoke.Report.as_dict has it
+Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A locked cell with everything that its report page shows.
+
+    `smoke` and `audit` are None where no report of that tool is in this store.
+    """
+
+    cell: Cell
+    lock: Lock
+    stale: tuple[str, ...]  # inputs that moved since the lock was made
+    layers: tuple[Size, ...]
+    history: History
+    smoke: Smoke | None
+    audit: Audit | None
+    tag: str  # what a build here calls it
+    remote: tuple[str, ...] = ()  # where it is published: by the first tag that moves, and by the one that never does
+
+
+@dataclass(frozen=True)
+class Report:
+    """`rows` are the cells in the matrix's order, `states` their states by id.
+
+    `others` are locks of cells that the report leaves out: their images may share layers with these.
+    """
+
+    rows: tuple[Row, ...]
+    states: Mapping[str, CellState]
+    sheets: tuple[Sheet, ...]
+    others: tuple[Lock, ...] = ()
+    descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
+
+
+# The view model of a report: every number and text that its pages show. Pure.
 
 _ON_CARDS = 4  # main components
 _WORST_FIRST = ("error", "warning")  # severities that are listed; notes are only counted

@@ -5,14 +5,23 @@ Source of the formats: git-ls-tree(1) with -l -z; gitformat-index(5) for modes.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
+from imagegen.core.git.repository import check_ref, fetched
+from imagegen.core.net import UnreachableError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store, digest_of
 from imagegen.core.text import unprintable
+from imagegen.core.types import EPOCH, GitObject, GitUrl, Part, PathBelow
 
 MAX_ENTRIES = 200_000
 MAX_SIZE = 4 << 30  # bytes of all files; PyTorch's own tree has a tenth of it
@@ -134,3 +143,185 @@ def _refused(where: str, what: str, why: str | None = None) -> FetchError:
         why=why,
         fix="choose another commit or folder",
     )
+
+
+# A commit's tree as a source archive in the store: equal trees give equal bytes, whatever git made of them.
+#
+# Not by `git archive`: what that writes depends on its version, and on attributes inside the tree (export-subst).
+
+_FORMAT = 1  # of the archive; raise it whenever its bytes change for the same tree
+_RECORD = "git"
+_LFS = b"version https://git-lfs.github.com/spec/v1\n"  # how a pointer begins, in place of a large file
+LARGEST_POINTER = 1024  # bytes (Git LFS specification)
+
+
+Read = Callable[[str], bytes]  # gives a blob by its name
+
+
+@dataclass(frozen=True)
+class Submodule(Part):
+    """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
+
+    path: PathBelow
+    url: GitUrl
+    commit: GitObject
+    tree: GitObject
+
+
+@dataclass(frozen=True)
+class Source:
+    """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
+
+    With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
+    in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
+    """
+
+    url: str
+    commit: str
+    tree: str | None
+    ref: str | None = None
+    submodules: tuple[Submodule, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return f"{self.url} at {self.commit}"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths.
+
+    `tree` and `commits` are a commit's: its tree, and the commit that it records of each of `submodules`, by path.
+    """
+
+    digest: str
+    size: int
+    submodules: tuple[str, ...] = ()  # empty folders
+    pointers: tuple[str, ...] = ()  # files that stand for large ones, which Git LFS keeps elsewhere
+    tree: str = ""
+    commits: Mapping[str, str] = field(default_factory=dict)
+
+
+def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
+    """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
+
+    Raises FetchError: the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
+    leads, or contains entries that an archive must not have. If the commit is in the store and no server can be asked
+    for `ref`, a warning is logged instead.
+    """
+    decides = [_FORMAT, source.commit, source.tree, folder]
+    if source.submodules:
+        decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
+    key = digest_of(json.dumps(decides).encode())
+    with store.lock(f"git-{key}"):
+        record = store.recall(_RECORD, key)
+        # An older imagegen remembered neither tree nor commits.
+        known = record if record and "commits" in record and store.intact(record["digest"], record["size"]) else None
+        if source.ref:
+            try:
+                check_ref(source.url, source.ref, source.commit, store, settings)
+            except UnreachableError as error:
+                if not known:
+                    raise
+                progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
+        if known:
+            return Archive(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
+        with ExitStack() as repositories:
+            tree, found = _gathered(source, repositories, store, settings, progress)
+            made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
+        store.remember(_RECORD, key, asdict(made))
+    return made
+
+
+def is_pointer(data: bytes) -> bool:
+    """Return whether a file is a Git LFS pointer rather than what it should be."""
+    return len(data) <= LARGEST_POINTER and data.startswith(_LFS)
+
+
+def _gathered(
+    source: Source, repositories: ExitStack, store: Store, settings: Settings, progress: Progress
+) -> tuple[str, dict[str, tuple[Entry, Read]]]:
+    """Return the commit's tree id and all archive entries by path, each with a function that reads it.
+
+    The readers work until `repositories` is closed.
+    """
+
+    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[Entry], Read]:
+        with timed(progress, f"fetching {url} at {commit[:12]}"):
+            repository = repositories.enter_context(fetched(url, commit, tree, store, settings))
+        where = f"{url} at {commit}"
+        entries = checked(listed(repository.listing(repository.tree), where), where)
+        return repository.tree, entries, repositories.enter_context(repository.blobs())
+
+    tree, entries, read = one(source.url, source.commit, source.tree)
+    found = {entry.path: (entry, read) for entry in entries}
+    for each in sorted(source.submodules, key=lambda submodule: submodule.path):
+        _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)
+        try:
+            _, inside, read = one(each.url, each.commit, each.tree)
+        except FetchError as error:
+            what = f"submodule {each.path} of {source.url}: {error.what}"
+            raise type(error)(what, why=error.why, fix=error.fix) from error
+        del found[each.path]
+        for entry in inside:
+            path = f"{each.path}/{entry.path}"
+            found[path] = replace(entry, path=path), read
+    return tree, found
+
+
+def _recorded(found: Mapping[str, tuple[Entry, Read]]) -> dict[str, str]:
+    return {path: entry.object for path, (entry, _) in sorted(found.items()) if entry.is_submodule}
+
+
+def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> None:
+    """Raise FetchError unless this submodule stands where it should, at its commit."""
+    commits = {entry.path: entry.object for entry in recorded}
+    commit = commits.get(wanted.path)
+    if commit is None:
+        raise FetchError(
+            f"{where} has no submodule {wanted.path}",
+            code="fetch-git-submodule",
+            why=f"its submodules: {', '.join(sorted(commits))}" if commits else "it has none at all",
+            fix="correct the path, or leave it out",
+        )
+    if commit != wanted.commit:
+        raise FetchError(
+            f"submodule {wanted.path} is not what {where} records",
+            code="fetch-git-submodule",
+            why=f"the tree records commit {commit}, the matrix names {wanted.commit}",
+            fix="name the commit that the tree records, and that commit's own tree",
+        )
+
+
+def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, store: Store) -> Archive:
+    """Return a tar of the entries below one folder; each entry's function reads it. Raises FetchError for links that
+    lead out.
+    """
+    submodules, pointers = [], []
+    with store.writer() as blob:
+        for path in sorted(found, key=str.encode):
+            entry, read = found[path]
+            data = b"" if entry.is_submodule else read(entry.object)
+            if entry.is_submodule:
+                submodules.append(path)
+            elif entry.is_link:
+                check_target(entry, data, where)
+            elif is_pointer(data):
+                pointers.append(path)
+            _write(entry, data, folder, blob.write)
+        blob.write(bytes(tarfile.BLOCKSIZE * 2))
+        return Archive(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
+
+
+def _write(entry: Entry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:
+    info = tarfile.TarInfo(f"{folder}/{entry.path}")
+    info.mtime = EPOCH
+    if entry.is_submodule:
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+    elif entry.is_link:
+        info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, data.decode()
+    else:
+        info.mode, info.size = (0o755 if entry.is_executable else 0o644), len(data)
+    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+    if info.size:
+        write(data + bytes(-len(data) % tarfile.BLOCKSIZE))

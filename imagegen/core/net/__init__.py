@@ -1,11 +1,9 @@
 """HTTP and file:// for everything that imagegen fetches: credentials, proxies, retries, resume, verification."""
 
-from imagegen.core.net.address import file_path, is_file
-from imagegen.core.net.answer import DeniedError, NotFoundError, UnavailableError
+from imagegen.core.net.address import Page, file_path, is_file
+from imagegen.core.net.answer import DeniedError, Missing, MissingFiles, NotFoundError, UnavailableError
 from imagegen.core.net.client import ByteSink, Client
 from imagegen.core.net.exchange import UnreachableError
-from imagegen.core.net.missing import Missing, MissingFiles
-from imagegen.core.net.page import Page
 
 __all__ = [
     "ByteSink",

@@ -1,18 +1,103 @@
-"""The meaning of an answer's status and headers: RFC 9110."""
+"""Why an exchange failed, in a line."""
 
 from __future__ import annotations
 
 import email.utils
 import re
+import socket
+import ssl
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import urljoin
 
 import requests
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, parse
-from imagegen.core.text import redact
+from imagegen.core.text import counted, cut, redact
+
+_MAX_REASON = 300  # characters of what others say
+_UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes
+_MEANINGS: tuple[tuple[type[BaseException], str], ...] = (
+    (socket.gaierror, "no host of that name is known here: "),
+    (ConnectionRefusedError, "no server listens there: "),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost cause in one line: urllib3 wraps it several times, with addresses of objects."""
+    cause = innermost(error)
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    meaning = next((words for kind, words in _MEANINGS if isinstance(cause, kind)), "")
+    return meaning + cut(redact(text), _MAX_REASON)
+
+
+def distrust(error: ssl.SSLCertVerificationError) -> str:
+    """Why a certificate is not trusted, and what may help."""
+    if error.verify_code in _UNTIMELY:
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return f"it {_UNTIMELY[error.verify_code]}, if this machine's clock is right, which says {now}"
+    return f"{reason_of(error)}; SSL_CERT_FILE can name the CA bundle of your network"
+
+
+def innermost(error: BaseException) -> BaseException:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    cause = cause or next(iter(error.args), None)  # urllib3 passes some as an argument
+    return innermost(cause) if isinstance(cause, Exception) else error
+
+
+# Files that no source gave, from whichever step: one error names them all, so that they can be brought in one go.
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A file that a lock names and the store lacks.
+
+    `tried` has for each source why it did not give the file; `fix` is the remedy for files of this kind.
+    """
+
+    filename: str
+    sha256: str
+    tried: tuple[str, ...]
+    fix: str
+
+
+class MissingFiles(FetchError):
+    """All files that could not be fetched; those with the same reasons are grouped."""
+
+    code = "fetch-files-missing"
+
+    def __init__(self, files: Iterable[Missing], store: Path) -> None:
+        self.files = tuple(sorted(files, key=lambda file: file.filename))
+        self.store = store
+        groups: dict[tuple[str, ...], list[Missing]] = {}
+        for file in self.files:
+            groups.setdefault(file.tried, []).append(file)
+        lines: list[str] = []
+        for tried, group in groups.items():
+            lines += [f"{file.filename} ({file.sha256[:12]}…)" for file in group]
+            lines += [f"  - {reason}" for reason in tried or ("not asked for: the build ended before",)]
+        fixes = [
+            *dict.fromkeys(file.fix for file in self.files),
+            f"or copy into {store} what another machine's store has",
+        ]
+        super().__init__(
+            f"{counted(len(self.files), 'file')} of the lock cannot be had",
+            why="tried for each:" + "".join(f"\n    {line}" for line in lines),
+            fix="\n       ".join(fixes),
+        )
+
+    def also(self, other: Iterable[Missing]) -> MissingFiles:
+        """Return this error with further missing files; a file that is listed already keeps its reasons."""
+        known = {file.sha256 for file in self.files}
+        return MissingFiles([*self.files, *(file for file in other if file.sha256 not in known)], self.store)
+
+
+# The meaning of an answer's status and headers: RFC 9110.
 
 MAX_WAIT = 60.0  # seconds that a server may make us wait before the next try
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})

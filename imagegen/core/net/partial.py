@@ -1,22 +1,57 @@
-"""A download in progress, under its expected sha256.
-
-It is in the store's `tmp/` as `part-<sha256>`, so that a later run resumes where a killed one stopped, and it gets its
-blob's name only when its bytes have that sha256. The file is locked while it is written: if two processes need the same
-download, one fetches it, and the other waits and finds the blob.
-"""
+"""Local inputs of a client: files by file://, and the CA bundle."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from imagegen.core.errors import FetchError
+from imagegen.core.net.answer import NotFoundError
 from imagegen.core.store import Store, disk
-from imagegen.core.store.unfinished import PART, names
+from imagegen.core.store.disk import PART, names
+
+
+def bundle(path: Path) -> str:
+    """The CA bundle, a file or an OpenSSL directory. Raises FetchError when it is none."""
+    try:
+        place = {"capath" if path.is_dir() else "cafile": str(path)}
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+    except OSError as error:  # ssl.SSLError is one
+        raise FetchError(
+            "the CA bundle cannot be read",
+            code="fetch-ca-bundle-unreadable",
+            where=str(path),
+            why=error.strerror or str(error),
+            fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
+        ) from error
+    return str(path)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise NotFoundError(f"{path} does not exist or is no file")
+        file = path.open("rb")
+    except OSError as error:
+        raise FetchError(
+            f"{path} cannot be read", code="fetch-file-unreadable", why=os.strerror(error.errno or 0)
+        ) from error
+    with file:
+        yield file
+
+
+# A download in progress, under its expected sha256.
+#
+# It is in the store's `tmp/` as `part-<sha256>`, so that a later run resumes where a killed one stopped, and it gets
+# its blob's name only when its bytes have that sha256. The file is locked while it is written: if two processes need
+# the same download, one fetches it, and the other waits and finds the blob.
 
 _CHUNK = 1 << 20
 

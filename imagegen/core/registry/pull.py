@@ -14,7 +14,7 @@ from urllib.parse import quote
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
-from imagegen.core.net.send import Reply, Sender
+from imagegen.core.net.client import Reply, Sender
 from imagegen.core.progress import Meter
 from imagegen.core.registry.image import (
     ACCEPT,
@@ -29,10 +29,9 @@ from imagegen.core.registry.image import (
     read_config,
     read_document,
 )
-from imagegen.core.registry.pages import pages
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, variable
 from imagegen.core.registry.referrers import INDEX_TYPE, Content, Referrer, fallback_tag, listed
-from imagegen.core.registry.session import Session
+from imagegen.core.registry.session import Session, pages
 from imagegen.core.store import Store, digest_of
 
 # Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for people.

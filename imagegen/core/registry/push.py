@@ -22,16 +22,14 @@ from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import TryAgainError, redirected
-from imagegen.core.net.send import Reply, Sender, small
+from imagegen.core.net.client import Reply, Sender, small
 from imagegen.core.progress import Meter, Quiet, human
-from imagegen.core.registry.artifact import EMPTY, NOTHING
 from imagegen.core.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
-from imagegen.core.registry.mounts import Mounts
 from imagegen.core.registry.pull import Repository
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
-from imagegen.core.registry.referrers import INDEX_TYPE, extended, fallback_tag, referring
+from imagegen.core.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, extended, fallback_tag, referring
 from imagegen.core.registry.session import Session
-from imagegen.core.registry.upload import Upload
+from imagegen.core.registry.upload import Mounts, Upload
 from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.core.text import counted, cut, redact

@@ -1,7 +1,8 @@
-"""One blob on its way into a registry: begun, sent in pieces, asked for where it broke off, ended with its digest.
+"""Repositories of the same registry that may have a blob already, so that it is mounted and not uploaded.
 
-Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
-Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.
+Source: OCI distribution-spec v1.1, "Mounting a blob from another repository". A registry that lacks the blob answers a
+mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
+that the registry does not support mounts, and no further mount is tried.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import BinaryIO
@@ -19,12 +21,53 @@ from imagegen.core.errors import FetchError, PublishError, StoreError
 from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import TryAgainError, redirected, size_of
+from imagegen.core.net.client import Reply, Sender
 from imagegen.core.net.exchange import CHUNK, Body
-from imagegen.core.net.send import Reply, Sender
 from imagegen.core.progress import Meter
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import is_loopback
 from imagegen.core.store import Store
+
+
+class Mounts:
+    """Thread-safe. `repositories` as the registry calls them, in the order in which they are asked."""
+
+    def __init__(self, repositories: Sequence[str]) -> None:
+        self._repositories = list(dict.fromkeys(repositories))
+        self._lock = threading.Lock()
+
+    def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
+        """Return the first repository that `has` the blob, or may have it (None), and whether that is certain.
+
+        The repository that had the last blob is checked first.
+        """
+        with self._lock:
+            asked = tuple(self._repositories)
+        answers = ((each, has(each)) for each in asked)
+        return next(((each, answer is True) for each, answer in answers if answer is not False), None)
+
+    def worked(self, repository: str) -> None:
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+                self._repositories.insert(0, repository)
+
+    def drop(self, repository: str) -> None:
+        """Remove a repository that may not be read."""
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+
+    def give_up(self) -> None:
+        """Remove all repositories: the registry does not support mounts."""
+        with self._lock:
+            self._repositories.clear()
+
+
+# One blob on its way into a registry: begun, sent in pieces, asked for where it broke off, ended with its digest.
+#
+# Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
+# Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.
 
 _PIECE = 64 << 20  # bytes of one request: what is lost, at worst, where a registry keeps only what it acknowledged
 _RESTARTS = 4  # from the first byte on

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from imagegen.core.errors import StoreError
-from imagegen.core.store import disk, unfinished
+from imagegen.core.store import disk
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
@@ -72,7 +72,7 @@ class Store:
                 with self.lock("index"):
                     if not (root / "index.json").exists():  # else another build made it, and has names in it by now
                         self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
-            unfinished.sweep(root / "tmp")
+            disk.sweep(root / "tmp")
 
     @property
     def scratch(self) -> Path:
@@ -176,7 +176,7 @@ class Store:
     def writer(self) -> Iterator[BlobWriter]:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
         with self.explained():
-            handle, path = unfinished.new_file(self.root / "tmp", "blob-")
+            handle, path = disk.new_file(self.root / "tmp", "blob-")
             writer = BlobWriter(self._place, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
@@ -188,7 +188,7 @@ class Store:
         """Yield an empty temporary directory on the store's disk; it is removed at the end, or after the build was
         killed.
         """
-        with self.explained(), unfinished.new_directory(self.root / "tmp", f"{name}-") as path:
+        with self.explained(), disk.new_directory(self.root / "tmp", f"{name}-") as path:
             yield path
 
     def recall(self, kind: str, key: str) -> dict[str, Any] | None:
@@ -248,7 +248,7 @@ class Store:
         Without `sync` a power failure may leave less of it: enough for what carries a seal.
         """
         with self.explained():
-            handle, fresh = unfinished.new_file(self.root / "tmp", "new-")
+            handle, fresh = disk.new_file(self.root / "tmp", "new-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
@@ -287,7 +287,7 @@ class Store:
     def _drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
         with suppress(OSError), self.gate(fcntl.LOCK_EX):
-            if unfinished.names(path, handle):
+            if disk.names(path, handle):
                 path.unlink()
             return True
         return False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.core.errors import StoreError
-from imagegen.core.store import disk, unfinished
+from imagegen.core.store import disk
 from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store, is_digest
 
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -96,8 +96,8 @@ def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
     with disk.explained(directory, _OUTPUT, _REMEDY, needed):
         directory.parent.mkdir(parents=True, exist_ok=True)
         for left in directory.parent.glob(f"{_UNFINISHED}*"):
-            unfinished.remove(left)  # by a killed build
-        with unfinished.new_directory(directory.parent, _UNFINISHED) as fresh:
+            disk.remove(left)  # by a killed build
+        with disk.new_directory(directory.parent, _UNFINISHED) as fresh:
             yield fresh
             fresh.chmod(0o755)
             if directory.exists():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import Progress
-from imagegen.core.store import refs, unfinished
+from imagegen.core.store import disk, refs
 from imagegen.core.store.layout import DamagedError, Store, is_digest
 
 # Whatever was used within this many seconds stays: a build that runs now may need it.
@@ -84,9 +84,9 @@ def collect(store: Store, wanted: Iterable[str], now: float | None = None) -> in
     for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:
         if f"sha256:{path.name}" not in keep:
             freed += _remove(store, path, now)
-    for path in (store.root / "tmp").glob(f"{unfinished.PART}*"):
+    for path in (store.root / "tmp").glob(f"{disk.PART}*"):
         size = _size(path)
-        if _unused(path, now) and unfinished.remove(path):
+        if _unused(path, now) and disk.remove(path):
             freed += size
     return freed
 

@@ -23,8 +23,7 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.registry import Layer
 from imagegen.core.store import Store, digest_of
 from imagegen.image.base import fetch
-from imagegen.image.base.build import BaseLayer
-from imagegen.image.base.installer import Job
+from imagegen.image.base.build import BaseLayer, Job
 from imagegen.plan.lock.base import LockedPackages
 
 FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
@@ -119,7 +118,7 @@ def _run(job: Job, store: Store, settings: Settings) -> dict[str, str]:
     """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
     enter = () if os.geteuid() == 0 else _NAMESPACE
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.installer"],
+        ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.build"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

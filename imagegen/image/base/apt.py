@@ -20,7 +20,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net.address import file_path, is_file, netrc_auth, parse
 from imagegen.core.text import redact
-from imagegen.image.base.mirrors import host_env
+from imagegen.image.base.fetch import host_env
 from imagegen.plan.distributions import Release
 
 _OF_HOST = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::http", "Acquire::https")

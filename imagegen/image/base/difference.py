@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError
+from imagegen.core.types import EPOCH
 from imagegen.image.base.normalise import EMPTIED, is_state
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container

@@ -1,24 +1,112 @@
-"""Locked packages, into the store: from the mirror, else from the snapshots that the archive keeps of its past."""
+"""Mirrors of Debian's archives: from the settings, else from the host's own apt.
+
+A lock names archives by their official addresses, or by a name that stands for these; never this machine's mirrors.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from imagegen.core.config import Settings, archive_variable
-from imagegen.core.errors import FetchError, PackagesGoneError
+from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirror_name
+from imagegen.core.errors import BaseError, FetchError, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store, digest_of
 from imagegen.core.text import redact
-from imagegen.image.base.mirrors import roots, variable
 from imagegen.plan.distributions import archives
 from imagegen.plan.lock.base import Deb, LockedBase, LockedPackages
+
+_LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+_FORMAT = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
+
+
+def mirrors(names: Sequence[str], settings: Settings) -> dict[str, str]:
+    """Return each archive's root (the directory that holds dists/ and pool/), without a slash at its end.
+
+    `names` are names of archives; Ubuntu's official address serves where no mirror is named, Debian's are taken from
+    the host's apt. Raises BaseError, naming the variables to set, when an archive's address is not known here.
+    """
+    found = {name: root for name in names if (root := _named(name, settings))}
+    if unknown := [name for name in names if name not in found]:
+        found |= {name: root for name, root in _of_host(settings).items() if name in unknown}
+        unknown = [name for name in names if name not in found]
+    if unknown:
+        variables = " and ".join(map(archive_variable, unknown))
+        raise BaseError(
+            f"no mirror is known here for {' and '.join(unknown)}",
+            code="base-mirror-unknown",
+            why=f"{variables} not set, and the host's apt has no lists of such an archive (apt-get indextargets)",
+            fix=f"set {variables} to the address of a mirror, the directory that holds dists/; "
+            "on a Debian host, `apt-get update` is enough",
+        )
+    return {name: found[name].rstrip("/") for name in names}
+
+
+def _named(name: str, settings: Settings) -> str | None:
+    """The address that the settings name for an archive; of Ubuntu's also the official one."""
+    if name in settings.archive_mirrors:
+        return settings.archive_mirrors[name]
+    address = archives()[name].address
+    return served(address, settings) if address else None
+
+
+def variable(uri: str) -> str:
+    """Return the variable that names a mirror of an address's host: IMAGEGEN_APT_MIRROR_ARCHIVE_UBUNTU_COM."""
+    return APT_VARIABLE + mirror_name(urlsplit(uri).netloc)
+
+
+def served(uri: str, settings: Settings) -> str:
+    """Return the address of an unnamed archive on this machine: its own, or the path below its host's mirror."""
+    mirror = settings.apt_mirrors.get(mirror_name(urlsplit(uri).netloc))
+    return f"{mirror.rstrip('/')}{urlsplit(uri).path}" if mirror else uri
+
+
+def roots(uris: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Return where each archive of `uris` (name -> official address) is served here. Raises BaseError as `mirrors`."""
+    known = [name for name in uris if name in archives()]
+    others = {name: served(uri, settings).rstrip("/") for name, uri in uris.items() if name not in known}
+    return {**mirrors(known, settings), **others}
+
+
+def _of_host(settings: Settings) -> dict[str, str]:
+    try:
+        command = ["apt-get", "indextargets", "--format", _FORMAT]
+        done = subprocess.run(command, capture_output=True, text=True, env=host_env(settings), check=False)
+    except FileNotFoundError:  # a host without apt
+        return {}
+    return parse_targets(done.stdout)
+
+
+def parse_targets(text: str) -> dict[str, str]:
+    """Return archive -> address, from lines of origin, label and address separated by tabs; the first of each wins.
+
+    Only addresses that can be fetched from count: not cdrom: or mirror+... ones.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        origin, label, address = [*line.split("\t"), "", ""][:3]
+        if origin == "Debian" and label in _LABELS and address.startswith(("http://", "https://", "file:/")):
+            found.setdefault(_LABELS[label], address)
+    return found
+
+
+def host_env(settings: Settings) -> Mapping[str, str]:
+    """Return the few variables that programs of the host get: where programs are, and the way to the network."""
+    kept = {name: settings.env[name] for name in ("PATH", "TMPDIR") if name in settings.env}
+    # apt reads only the small ones; other readers take both.
+    proxies = {name: settings.env.get(name) or settings.env.get(name.upper()) for name in _PROXIES}
+    return {"LC_ALL": "C.UTF-8", **kept, **{name: value for name, value in proxies.items() if value}}
+
+
+# Locked packages, into the store: from the mirror, else from the snapshots that the archive keeps of its past.
 
 Locked = LockedBase | LockedPackages
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import BinaryIO
 
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BaseError
+from imagegen.core.types import EPOCH
 
 # Documentation stays out of the image, copyright files excepted; what apt installs later is kept as lean. The last
 # rule that matches wins, as dpkg(1) says of --path-exclude and --path-include.

@@ -15,7 +15,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
 from imagegen.image.base.apt import Apt, Source, System
 from imagegen.image.base.build import STATUS
-from imagegen.image.base.mirrors import roots
+from imagegen.image.base.fetch import roots
 from imagegen.image.base.resolve import ARCHITECTURE, check_names, parse_uris
 from imagegen.image.base.sources import Entry, keys_of, read_preferences, read_sources, trusted_keys
 from imagegen.image.base.unpack import inside

@@ -13,7 +13,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
 from imagegen.image.base import image
 from imagegen.image.base.apt import Apt, Source, keyring
-from imagegen.image.base.mirrors import mirrors
+from imagegen.image.base.fetch import mirrors
 from imagegen.plan.distributions import Release, release
 from imagegen.plan.lock.base import Deb, LockedBase
 from imagegen.plan.matrix.model import Base

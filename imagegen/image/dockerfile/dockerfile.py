@@ -1,8 +1,4 @@
-"""Lock -> Dockerfile: the recipe that stands alone.
-
-Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
-line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
-"""
+"""The stages of source builds: the wheels that they compile against, and the inputs of each build."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
@@ -18,14 +15,67 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
-from imagegen.image.base.installer import COMMAND, ENVIRONMENT
-from imagegen.image.dockerfile.stages import cache_of, toolchain
+from imagegen.core.types import EPOCH
+from imagegen.image.base.build import COMMAND, ENVIRONMENT
 from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.image.layers.install import PREFIX
 from imagegen.image.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
+from imagegen.plan.matrix.recipe import Recipe
+
+_SPEC_FORMAT = 2  # of what incontainer/worker/build.py reads
+_HEX = 12  # digits of the key in the cache's name
+
+
+def toolchain(lock: Lock) -> Lock:
+    """Return the lock of the stage that every build starts from: the wheels that builds of this lock
+    compile against.
+    """
+    names = {name for build in lock.builds for name in build.against}
+    file_conflicts = [
+        replace(each, over=over)
+        for each in lock.file_conflicts
+        if each.distribution in names and (over := tuple(name for name in each.over if name in names))
+    ]
+    return replace(
+        lock,
+        wheels=tuple(wheel for wheel in lock.wheels if wheel.name in names),
+        file_conflicts=tuple(file_conflicts),
+        builds=(),
+        record=None,
+    )
+
+
+def cache_of(build: LockedBuild) -> str:
+    """The id of the cache mount that keeps a build's objects until it has succeeded."""
+    return f"imagegen-{build.key.removeprefix('sha256:')[:_HEX]}"
+
+
+def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
+    """Return the worker's input: everything that decides the wheel, and how to pass the number of
+    jobs, which does not.
+    """
+    return {
+        "format": _SPEC_FORMAT,
+        "name": build.name,
+        "version": build.version,
+        "source": build.source.filename,
+        "build_requires": [wheel.file.filename for wheel in build.build_requires],
+        "env": dict(sorted(build.env.items())),
+        "jobs": recipe.jobs,
+        "threads": recipe.threads,
+        "modules": list(build.modules),
+        "units": recipe.cost.units if recipe.cost else None,
+        "epoch": EPOCH,
+    }
+
+
+# Lock -> Dockerfile: the recipe that stands alone.
+#
+# Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
+# line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")

@@ -16,7 +16,7 @@ from imagegen.core.store import Store, digest_of
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import interpreters
-from imagegen.plan.lock.interpreter import LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.plan.lock.interpreters import LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import Foundation
 from imagegen.plan.lock.sdist import SdistBuilder
 

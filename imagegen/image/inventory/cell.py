@@ -1,13 +1,13 @@
-"""A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
+"""Export and import of scans: a store's scans of a cell's wheels and base as bytes, by the keys under which another
+store keeps them.
 
-What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched and
-read, and no layer is made.
+With them, neither an audit nor the check for file conflicts needs the wheels.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,13 +19,50 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store, kept
 from imagegen.core.text import counted
 from imagegen.image import inputs, layers
-from imagegen.image.inventory import dpkg, system
+from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.layers import ownership, watch
 from imagegen.image.layers.install import absolute, relative, site_packages
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.plan.matrix.model import Cell
+
+_AT_ONCE = 8
+
+
+def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
+    """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
+    machine.
+    """
+    found = {key: kept.recall(store, kind, key) for kind, key in _keys(locked)}
+    return {key: data for key, data in sorted(found.items()) if data is not None}
+
+
+def import_scans(locked: Lock, store: Store, named: Container[str], bring: Callable[[str], bytes | None]) -> None:
+    """Import the scans of the lock's wheels and base that are in `named` and that the store lacks.
+
+    `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
+    scans imported before stay.
+    """
+    lacking = [(kind, key) for kind, key in _keys(locked) if key in named and kept.blob(store, kind, key) is None]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
+        found = pool.map(bring, [key for _, key in lacking])
+        for (kind, key), data in zip(lacking, found, strict=True):
+            if data is not None:
+                kept.keep(store, kind, key, data)
+
+
+def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
+    """Yield kind and key of every record that an audit of the cell reads."""
+    for wheel in locked.wheels:
+        yield watch.FACTS, watch.key(wheel, locked.python)
+    yield SYSTEM, system_key(locked)
+
+
+# A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
+#
+# What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched
+# and read, and no layer is made.
 
 SYSTEM = "system"  # records of the store: what is known of a base
 
@@ -108,7 +145,7 @@ def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) 
     root = inputs.tree(locked.foundation, store, settings, progress)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
     tree = Disk(root)
-    found = replace(found, debs=dpkg.installed(tree), release=dpkg.release(tree))
+    found = replace(found, debs=system.installed(tree), release=system.release(tree))
     kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
     return found
 

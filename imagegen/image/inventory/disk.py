@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from imagegen.audit.model import File
-from imagegen.image.inventory.reading import FLAGS, examined
+from imagegen.image.inventory.layers import FLAGS, examined
 from imagegen.image.inventory.tree import Directory, Link, Node, Regular
 
 # Files of these kinds are not opened: most of an environment's files are, and none of them is loaded or run by name.

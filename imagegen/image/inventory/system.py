@@ -1,20 +1,99 @@
-"""The base under the packages: a root's libraries, by the names under which the dynamic loader finds them.
+"""The system of a tree, its Debian packages, and the licences that their copyright files name.
 
-Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
-glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
-holds what these directories held when ldconfig last ran.
+Sources: os-release(5); dpkg(1) and deb-control(5) for /var/lib/dpkg/status; Debian Policy 4.9, 12.5, for copyright
+files, and its "Machine-readable debian/copyright file" 1.0 (DEP-5) for those that programs can read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from imagegen.audit.model import Elf, File, System
+from imagegen.audit.model import Deb, Elf, File, Release, System
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.tree import Directory, Regular, Tree, join, parent, place
+
+_OS_RELEASE = "/etc/os-release"
+_MAX_OS_RELEASE = 1 << 16
+_STATUS = "/var/lib/dpkg/status"
+_MAX_STATUS = 64 << 20  # bytes; a desktop's has some 5 MB
+_MAX_COPYRIGHT = 4 << 20
+_MAX_NAME = 200  # characters of a licence's name, or of a system's
+_SOURCE = re.compile(r"(\S+)(?:\s+\(([^)\s]+)\))?")
+_FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright-format/1\.0/?")
+
+
+def release(tree: Tree) -> Release | None:
+    """Parse os-release; None where there is none, or it does not name the system."""
+    fields = {}
+    for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
+        name, _, value = line.partition("=")
+        fields[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
+    found = Release(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
+    return found if found.id else None
+
+
+def installed(tree: Tree) -> dict[str, Deb]:
+    """Name -> package, of all that are unpacked. Empty where there is no dpkg."""
+    found = {}
+    for fields in _paragraphs(_text(tree, _STATUS, _MAX_STATUS) or ""):
+        name, version, architecture = (fields.get(key, "") for key in ("package", "version", "architecture"))
+        if not (name and version) or fields.get("status", "").split()[-1:] in ([], ["config-files"], ["not-installed"]):
+            continue
+        source = _SOURCE.fullmatch(fields.get("source", ""))
+        own = (source[1], source[2] or version) if source else (name, version)
+        found[name] = Deb(version, architecture, *own, _licences(tree, name))
+    return found
+
+
+def licences(copyright_file: str) -> tuple[str, ...]:
+    """The short names that a machine-readable copyright file gives to files and to the whole; else nothing.
+
+    What stands of a licence alone, in a paragraph without files, is its text.
+    """
+    found = set()
+    for number, fields in enumerate(_paragraphs(copyright_file)):
+        if number == 0 and not _FORMAT.fullmatch(fields.get("format", "")):
+            return ()
+        if number == 0 or "files" in fields:
+            found.add(" ".join(fields.get("license", "").split())[:_MAX_NAME])
+    return tuple(sorted(found - {""}))
+
+
+def _licences(tree: Tree, package: str) -> tuple[str, ...] | None:
+    text = _text(tree, f"/usr/share/doc/{package}/copyright", _MAX_COPYRIGHT)
+    return None if text is None else licences(text)
+
+
+def _text(tree: Tree, path: str, limit: int) -> str | None:
+    real = place(tree, path)
+    content = tree.read(real, limit) if real else None
+    return None if content is None else content.decode(errors="replace")
+
+
+def _paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Yield each paragraph's fields: name in lower case -> the first line."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            if fields:
+                yield fields
+            fields = {}
+        elif not line[0].isspace() and not line.startswith("#"):
+            name, _, value = line.partition(":")
+            fields[name.lower()] = value.strip()
+    if fields:
+        yield fields
+
+
+# The base under the packages: a root's libraries, by the names under which the dynamic loader finds them.
+#
+# Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
+# glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
+# holds what these directories held when ldconfig last ran.
 
 _BUILT_IN = (
     *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),

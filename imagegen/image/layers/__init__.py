@@ -11,8 +11,15 @@ from imagegen.image.layers.assemble import (
 )
 from imagegen.image.layers.image import Image, environment, image
 from imagegen.image.layers.layer import Layer
-from imagegen.image.layers.recorded import keep_record, record_contradictions, recorded_image
-from imagegen.image.layers.sizes import Size, layer_sizes, package_sizes, shared
+from imagegen.image.layers.recorded import (
+    Size,
+    keep_record,
+    layer_sizes,
+    package_sizes,
+    record_contradictions,
+    recorded_image,
+    shared,
+)
 from imagegen.image.layers.sources import LayerStack, Origin, RemoteLayers, resolve_layers
 
 __all__ = [

@@ -17,7 +17,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs import complete, fetch_each, tree
-from imagegen.image.layers import base_layers, ownership
+from imagegen.image.layers import ownership
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Image, base_image, image, keep
@@ -28,6 +28,8 @@ from imagegen.image.layers.sources import (
     LayerStack,
     Origin,
     RemoteLayers,
+    build_base,
+    plan_base,
     prebuilt_base,
     previously_built_layers,
     required_bytes,
@@ -64,7 +66,7 @@ def ensure_layers(
     Raises FetchError, WheelError, BaseError, SandboxError, StoreError; the store keeps every finished layer.
     """
     base.require_published(lock.base, lock.platform, store, settings, progress)
-    below = {part.key for part in base_layers.plan_base(lock)}
+    below = {part.key for part in plan_base(lock)}
     present = {source.plan.key for source in sources if source.origin is not Origin.BUILD}
     missing = [source.plan for source in sources if source.plan.key not in present | below]
     prebuilt = prebuilt_base(lock, remote)
@@ -72,7 +74,7 @@ def ensure_layers(
     if missing:
         yield from _convert(missing, lock, store, settings, progress, present, prebuilt)
     elif not below <= present:
-        yield from base_layers.build_base(lock, store, settings, progress, prebuilt, present)
+        yield from build_base(lock, store, settings, progress, prebuilt, present)
     ownership.check(store, lock)  # layers of other images, which are reused, may own a file of these
 
 
@@ -91,7 +93,7 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
 def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
     """Build the layers under the venv and write them as an image."""
     base.require_published(lock.base, lock.platform, store, settings, progress)
-    return keep(store, base_image(lock, list(base_layers.build_base(lock, store, settings, progress))))
+    return keep(store, base_image(lock, list(build_base(lock, store, settings, progress))))
 
 
 def record_of(built: Image) -> Record:
@@ -188,12 +190,12 @@ def _convert(
     finished: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
 
-    def build_base() -> None:
-        for layer in base_layers.build_base(lock, store, settings, progress, prebuilt, present):
+    def queue_base() -> None:
+        for layer in build_base(lock, store, settings, progress, prebuilt, present):
             finished.put(layer)
 
-    if not {part.key for part in base_layers.plan_base(lock)} <= present:
-        work.append(side.submit(build_base))
+    if not {part.key for part in plan_base(lock)} <= present:
+        work.append(side.submit(queue_base))
     with Compiler(rootfs, lock.interpreter.path, cores) as compiler:
 
         def convert() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from imagegen.audit.ownership import parents
+from imagegen.audit.contents import parents
 from imagegen.core.errors import WheelError
 from imagegen.image.layers.archive import MAX_PART
 from imagegen.image.layers.wheel import Member, Wheel

@@ -13,7 +13,7 @@ from imagegen.core.store.layout import BlobWriter
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import ownership, support
 from imagegen.image.layers.bytecode import ByteCode, Compiler
-from imagegen.image.layers.codec import CODEC, MEDIA_TYPE, LayerSink
+from imagegen.image.layers.codec import CODEC, MEDIA_TYPE, LayerSink, TarWriter
 from imagegen.image.layers.install import (
     MAX_SOURCE,
     Installed,
@@ -25,11 +25,10 @@ from imagegen.image.layers.install import (
 )
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.image.layers.support import WORKDIR
-from imagegen.image.layers.tar import TarWriter
 from imagegen.image.layers.watch import WheelScanner
 from imagegen.image.layers.watch import blob as facts_blob
 from imagegen.image.layers.wheel import Wheel, open_locked
-from imagegen.plan.lock.interpreter import directory
+from imagegen.plan.lock.interpreters import directory
 from imagegen.plan.lock.model import Lock
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from imagegen.audit.contents import clashes
 from imagegen.audit.model import File
-from imagegen.audit.ownership import clashes
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.image.layers import watch

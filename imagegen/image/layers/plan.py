@@ -18,7 +18,7 @@ from imagegen.core.store import digest_of
 from imagegen.image import base
 from imagegen.image.layers import support
 from imagegen.image.layers.install import PREFIX
-from imagegen.plan.lock.interpreter import interpreter_key
+from imagegen.plan.lock.interpreters import interpreter_key
 from imagegen.plan.lock.model import Lock, LockedWheel
 
 # Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 
 from imagegen.core import registry
+from imagegen.core.config import Settings
+from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.layers import base_layers, ownership
-from imagegen.image.layers.layer import Layer, known, recorded
-from imagegen.image.layers.plan import INTERPRETER, LayerPlan, plan
+from imagegen.image.inputs.foundation import bottom_key, packages_layer, tree
+from imagegen.image.layers import ownership
+from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers.layer import Layer, interpreter_layer, known, recorded, tar_layer
+from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
 from imagegen.plan.lock.model import File, Lock, LockedWheel
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
@@ -44,7 +51,7 @@ class LayerSource:
 
 def plan_layers(lock: Lock) -> tuple[LayerPlan, ...]:
     """Return the plan of every layer of the lock's image, from the bottom up."""
-    return (*base_layers.plan_base(lock), *plan(lock))
+    return (*plan_base(lock), *plan(lock))
 
 
 def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None) -> tuple[LayerSource, ...]:
@@ -53,7 +60,7 @@ def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None)
     A remote layer of wheels is used only where the scans of its wheels are known, since files that two packages own
     are found with them.
     """
-    cached = {layer.key: layer for layer in base_layers.cached_base(lock, store)}
+    cached = {layer.key: layer for layer in cached_base(lock, store)}
     trusted = _trusted(lock, remote.layers) if remote else {}
     sources = []
     for part in plan_layers(lock):
@@ -73,7 +80,7 @@ def _trusted(lock: Lock, layers: Mapping[str, Layer]) -> dict[str, Layer]:
 
     The key of such a layer names what it unpacks to, not the blob.
     """
-    own = {layer.key: layer for layer in base_layers.from_image(lock)}
+    own = {layer.key: layer for layer in from_image(lock)}
     found = {
         part.key: replace(layers[part.key], name=part.name, key=part.key)
         for part in plan_layers(lock)
@@ -89,7 +96,7 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     if remote is None or remote.repository is None:
         return None
     trusted = _trusted(lock, remote.layers)
-    parts = [part for part in base_layers.plan_base(lock) if part.name != INTERPRETER]
+    parts = [part for part in plan_base(lock) if part.name != INTERPRETER]
     if not all(part.key in trusted for part in parts):
         return None
     stored = [remote.gzip.get(part.key, trusted[part.key]) for part in parts]
@@ -103,7 +110,7 @@ def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
 
     For a registry's image: the layers that were verified to unpack to their diff_ids.
     """
-    own, content = base_layers.from_image(lock), lock.base.content
+    own, content = from_image(lock), lock.base.content
     keys = {layer.key for layer in own}
     built = (recorded(store, part.name, part.key) for part in plan_layers(lock) if part.key not in keys)
     found = {layer.key: layer for layer in built if layer}
@@ -165,3 +172,107 @@ def _files(wheel: LockedWheel) -> list[File]:
     if wheel.sdist is None:
         return [wheel.file]
     return [wheel.file, wheel.sdist.file, *(each.file for each in wheel.sdist.build_requires)]
+
+
+# The layers under the venv, from the bottom up; every other module takes their order from here.
+#
+# 1. The base: Debian's packages as one layer, or the layers of a registry's image as they are.
+# 2. Debian packages that are added above the base, as at most one layer.
+# 3. A standalone interpreter, as one layer.
+
+
+def plan_base(lock: Lock) -> tuple[LayerPlan, ...]:
+    """Return the plan of every layer under the venv, from the bottom up."""
+    below = [LayerPlan(layer.name, (), layer.key) for layer in from_image(lock)]
+    return (*(below or [LayerPlan("base", (), base.key(lock.base))]), *plan_above_base(lock))
+
+
+def plan_above_base(lock: Lock) -> tuple[LayerPlan, ...]:
+    """Return the plan of the layers between base and venv, from the bottom up; imagegen builds each of them."""
+    packages = [LayerPlan(PACKAGES, (), bottom_key(lock.foundation))] if lock.foundation.added else []
+    interpreter = [LayerPlan(INTERPRETER, (), interpreter_layer_key(lock))] if lock.interpreter.file else []
+    return (*packages, *interpreter)
+
+
+def cached_base(lock: Lock, store: Store) -> list[Layer]:
+    """Return the base's layers from the store, all or none, since `build_base` fetches them together."""
+    if own := from_image(lock):
+        return [] if base.missing(lock.base, store) else own
+    layer = known(store, "base", base.key(lock.base))
+    return [layer] if layer else []
+
+
+def build_base(
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    prebuilt: base.PrebuiltBase | None = None,
+    present: Collection[str] = (),
+) -> Iterator[Layer]:
+    """Yield the layers whose keys are not in `present`, from the bottom up, each when the store has it.
+
+    `prebuilt` is the base from a trusted source, if any. Raises BaseError, FetchError, SandboxError.
+    """
+    above = plan_above_base(lock)
+    if not {part.key for part in plan_base(lock)} - {part.key for part in above} <= set(present):
+        yield from _base_layers(lock, store, settings, progress)
+    for part in above:
+        if part.key in present:
+            continue
+        if layer := known(store, part.name, part.key):
+            yield layer
+        elif part.name == PACKAGES:
+            tar = packages_layer(lock.foundation, store, settings, progress)
+            yield tar_layer(store, PACKAGES, part.key, tar.diff_id)
+        else:
+            yield _interpreter(part.key, lock, store, settings, progress, prebuilt)
+
+
+def _interpreter(
+    key: str,
+    lock: Lock,
+    store: Store,
+    settings: Settings,
+    progress: Progress,
+    prebuilt: base.PrebuiltBase | None,
+) -> Layer:
+    below = tree(lock.foundation, store, settings, progress, prebuilt)
+    rootfs: Future[Path] = Future()
+    rootfs.set_result(below)
+    cores = len(os.sched_getaffinity(0))
+    with (
+        timed(progress, f"compiling the library of interpreter {lock.interpreter.name}"),
+        Compiler(rootfs, lock.interpreter.path, cores) as compiler,
+    ):
+        return interpreter_layer(store, key, lock, below, compiler)
+
+
+def _base_layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Sequence[Layer]:
+    if own := from_image(lock):
+        base.fetch_layers(lock.base, store, settings, progress)
+        return own
+    if layers := cached_base(lock, store):
+        return layers
+    built = base.build(lock.base, store, settings, progress)
+    return [tar_layer(store, "base", base.key(lock.base), built.diff_id)]
+
+
+def from_image(lock: Lock) -> list[Layer]:
+    """Return the layers of the registry image that is the base; none for another base.
+
+    The number is part of the key: a layer that occurs twice in the image has two keys.
+    """
+    found = enumerate(lock.base.content.layers if lock.base.content else (), 1)
+    return [
+        Layer(
+            f"base-{number}",
+            digest_of_json(["registry", number, layer.diff_id]),
+            layer.diff_id,
+            layer.digest,
+            layer.size,
+            None,
+            layer.oci_type,
+        )
+        for number, layer in found
+    ]

@@ -21,7 +21,7 @@ from installer.records import InvalidRecordEntry, parse_record_file
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.audit.stated import stated
+from imagegen.audit.contents import stated
 from imagegen.core.errors import WheelError
 from imagegen.core.store import Store
 from imagegen.image.layers.archive import Archive, ArchiveError

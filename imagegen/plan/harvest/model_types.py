@@ -19,8 +19,8 @@ from imagegen.core.net import Client
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, Link
+from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.metadata import Package
-from imagegen.plan.matrix.models import Models
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",

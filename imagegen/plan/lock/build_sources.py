@@ -10,13 +10,13 @@ from pathlib import Path
 
 from imagegen.core import data, git
 from imagegen.core.config import Settings
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import BuildError, FetchError, LockError, ReproducibilityError
 from imagegen.core.git import command
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
+from imagegen.core.types import EPOCH
 from imagegen.incontainer.worker import source
 from imagegen.incontainer.worker.errors import Refused
 from imagegen.plan.lock import indexes

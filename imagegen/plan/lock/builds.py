@@ -1,8 +1,4 @@
-"""The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
-
-The key names a wheel in every wheelhouse, so that one input is compiled once. It covers what can change the wheel's
-bytes and nothing else: not the reason for the build, the dependent packages, or the number of parallel jobs.
-"""
+"""A wheel that was built from source, as the wheelhouse keeps it."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -20,9 +17,32 @@ from imagegen.core.errors import BuildError
 from imagegen.core.store import digest_of
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.base import Deb, LockedBase
-from imagegen.plan.lock.built_wheel import BuiltWheel
-from imagegen.plan.lock.interpreter import interpreter_key
+from imagegen.plan.lock.interpreters import interpreter_key
 from imagegen.plan.lock.model import BUILT, File, Lock, LockedBuild, LockedWheel
+
+
+@dataclass(frozen=True)
+class BuiltWheel:
+    """A wheel of the wheelhouse. `record` describes its build (sources, flags, toolchain, peak memory, duration)."""
+
+    key: str  # "sha256:...": of everything that decides it
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int  # bytes
+    record: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
+
+# The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
+#
+# The key names a wheel in every wheelhouse, so that one input is compiled once. It covers what can change the wheel's
+# bytes and nothing else: not the reason for the build, the dependent packages, or the number of parallel jobs.
 
 BUILDER = "builder"  # name of the input: what runs a build, for locks that have some
 # NVIDIA's wheels that make a toolkit. Those of CUDA 12 hold no nvcc: there the base is the toolkit.

@@ -13,7 +13,7 @@ from imagegen.core.errors import BuildError, LockError
 from imagegen.plan.lock.build_sources import commit_of, patches_of
 from imagegen.plan.lock.builds import BUILDER, builder
 from imagegen.plan.lock.indexes import DEFAULT
-from imagegen.plan.lock.interpreter import lock_interpreter
+from imagegen.plan.lock.interpreters import lock_interpreter
 from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, file_conflicts_among
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
 from imagegen.plan.lock.target import Target

@@ -31,10 +31,9 @@ from imagegen.plan.lock.distribution import (
     LockedWheel,
     archive_name,
 )
-from imagegen.plan.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.tables import Table
-from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.matrix.rule import FileConflictRule
+from imagegen.plan.matrix.model import EnvVar, FileConflictRule
 
 __all__ = [
     "BUILT",
@@ -222,3 +221,30 @@ def file_conflicts_among(
         if over and (won := versions.get(rule.owner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
             found.append(FileConflict(rule.id, rule.owner, over, rule.paths, rule.because))
     return tuple(sorted(found, key=lambda each: each.rule))
+
+
+# The main software of a lock: the versions by which an image is chosen, searched and tagged.
+
+# By these people choose an image, most telling first; versions of the rest stand in the lock and in the SBOM.
+MAIN = (
+    *("torch", "vllm", "sglang", "verl", "trl", "stable-baselines3", "sb3-contrib", "prime-rl"),
+    *("transformers", "megatron-core", "mbridge", "flash-attn", "transformer-engine", "apex"),
+)
+_SERVING = ("vllm", "sglang")
+
+
+def main_versions(lock: Lock) -> dict[str, str]:
+    """Name -> version of the main components that the lock holds, in the order of MAIN."""
+    versions = {package.name: package.version for package in lock.packages}
+    return {name: versions[name] for name in MAIN if name in versions}
+
+
+def title(lock: Lock) -> str:
+    """Return a title such as torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, hence without local versions.
+
+    CUDA's part is the cell's value of the axis; of the components, torch and the one that serves, where there is one.
+    """
+    versions = {name: version.partition("+")[0] for name, version in main_versions(lock).items()}
+    torch = [f"torch{versions['torch']}"] if "torch" in versions else []
+    serving = [f"{name}{versions[name]}" for name in _SERVING if name in versions]
+    return "-".join([*torch, lock.axes["cuda"], *serving, f"py{lock.python.replace('.', '')}"])

@@ -15,12 +15,12 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.core.epoch import EPOCH
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
 from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store, digest_of
+from imagegen.core.types import EPOCH
 from imagegen.plan.lock.model import File, LockedSdist
 
 _FORMAT = 1  # of this way of building; a new number builds everything anew

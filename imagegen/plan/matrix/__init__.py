@@ -2,7 +2,6 @@
 
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.load import load
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Cell, Rule
 
 __all__ = ["Cell", "Matrix", "Rule", "load"]

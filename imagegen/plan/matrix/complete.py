@@ -12,23 +12,25 @@ from packaging.version import Version
 
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.cells import Matrix, cell_id
-from imagegen.plan.matrix.compose import applies, compose
-from imagegen.plan.matrix.conditions import NO_CUDA, SURROUNDINGS
+from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose
 from imagegen.plan.matrix.hashes import inputs
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import Package
 from imagegen.plan.matrix.model import (
+    NO_CUDA,
+    SURROUNDINGS,
     Base,
     Cell,
     Component,
     EnvVar,
+    FileConflictRule,
     GitSource,
     Index,
     Override,
     Requirement,
+    Rule,
     Sdist,
     System,
     cuda_version,
@@ -37,7 +39,6 @@ from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipes import recipe
 from imagegen.plan.matrix.references import Entries, Found, check_references
 from imagegen.plan.matrix.route import AmbiguousBuildError, is_pypi_build
-from imagegen.plan.matrix.rule import FileConflictRule, Rule
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have

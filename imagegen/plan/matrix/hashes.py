@@ -11,9 +11,8 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from imagegen import incontainer as preflight
-from imagegen.plan.matrix.model import Cell, Component, Requirement
+from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
-from imagegen.plan.matrix.rule import Rule
 
 
 def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:

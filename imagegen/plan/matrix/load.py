@@ -15,7 +15,7 @@ from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.complete import complete
-from imagegen.plan.matrix.faults import explain
+from imagegen.plan.matrix.document import explain
 from imagegen.plan.matrix.references import Entries, Found
 from imagegen.plan.matrix.schema import SECTIONS, MatrixFile
 

@@ -11,23 +11,21 @@ from packaging.utils import canonicalize_name, parse_sdist_filename
 
 from imagegen.core import data
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import Component, EnvVar
 from imagegen.plan.matrix.recipe import (
     Commit,
+    CommitEntry,
     Cost,
+    CostEntry,
     LocalSource,
     Patch,
-    Recipe,
-    ReleaseOverride,
-    SdistFile,
-)
-from imagegen.plan.matrix.recipe_schema import (
-    CommitEntry,
-    CostEntry,
     PatchEntry,
+    Recipe,
     RecipeEntry,
     ReleaseEntry,
+    ReleaseOverride,
+    SdistFile,
 )
 from imagegen.plan.matrix.references import Found
 

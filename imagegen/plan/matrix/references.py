@@ -9,8 +9,8 @@ from typing import Any
 
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.text import counted, did_you_mean
-from imagegen.plan.matrix.conditions import ENV, SURROUNDINGS, condition_error
 from imagegen.plan.matrix.document import Document
+from imagegen.plan.matrix.model import ENV, SURROUNDINGS, condition_error
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from pydantic import Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.types import Strict
-from imagegen.plan.matrix.conditions import ENV, SURROUNDINGS
-from imagegen.plan.matrix.model import InterpreterFile
-from imagegen.plan.matrix.recipe_schema import Entry, EnvEntry, RecipeEntry
+from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile
+from imagegen.plan.matrix.recipe import Entry, EnvEntry, RecipeEntry
 
 
 class IndexEntry(Entry):

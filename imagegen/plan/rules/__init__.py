@@ -1,16 +1,13 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
-from imagegen.plan.rules.check import check
+from imagegen.plan.rules.check import Conflict, Verdict, check
 from imagegen.plan.rules.constraints import constraints
-from imagegen.plan.rules.evaluate import judge, judge_on
+from imagegen.plan.rules.evaluate import floor, judge, judge_on
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
-from imagegen.plan.rules.floor import floor
 from imagegen.plan.rules.grid import Row, Standing, standings, survey
-from imagegen.plan.rules.nearby import Near, Surroundings, nearby
-from imagegen.plan.rules.nearest import nearest
+from imagegen.plan.rules.nearby import Near, Surroundings, nearby, nearest
 from imagegen.plan.rules.question import Question, ask
 from imagegen.plan.rules.statements import Library
-from imagegen.plan.rules.verdict import Conflict, Verdict
 from imagegen.plan.rules.vocabulary import Vocabulary
 from imagegen.plan.rules.why import Explanation, explain
 

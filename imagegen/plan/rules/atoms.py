@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
-from imagegen.plan.rules.clauses import Literal
 from imagegen.plan.rules.facts import versions_in
+from imagegen.plan.rules.solve import Literal
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules.evaluate import forced
 from imagegen.plan.rules.facts import facts_of_cell
 

@@ -12,7 +12,7 @@ from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import Cell, Requirement, cuda_version
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from imagegen.plan.matrix.conditions import NO_CUDA, is_surrounding
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, is_surrounding
+from imagegen.plan.rules.check import WORST_FIRST, Answer
 from imagegen.plan.rules.evaluate import assumed, told
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each
 from imagegen.plan.rules.problem import Problem, Scope
 from imagegen.plan.rules.solve import Clause, State, smallest
 from imagegen.plan.rules.statements import Library
-from imagegen.plan.rules.verdict import WORST_FIRST, Answer
 
 ENGINES = ("vllm", "sglang")  # what generates; a cell has one of them, or none
 MAIN = ("torch", *ENGINES, "megatron-core", "transformer-engine", "flash-attn")

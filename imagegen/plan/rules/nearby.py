@@ -1,4 +1,4 @@
-"""For a question that is answered with no: the nearest combinations that work, fewest and smallest changes first."""
+"""For a combination that rules refuse: the nearest one in the matrix that they do not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,28 @@ from itertools import combinations
 from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.conditions import NO_CUDA
-from imagegen.plan.matrix.model import System, cuda_version
-from imagegen.plan.matrix.rule import Rule
-from imagegen.plan.rules.facts import Fact, Facts, on_each
+from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, System, cuda_version
+from imagegen.plan.rules.evaluate import judge_on
+from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, on_each
 from imagegen.plan.rules.problem import Problem, Scope
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State, search
 from imagegen.plan.rules.statements import Library
+
+
+def nearest(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
+    """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
+    rules = tuple(rules)
+    others = (other for other in cells if other.image == cell.image and other.id != cell.id)
+    allowed = (other for other in others if judge_on(other.gpus, rules, facts_of_cell(other)).answer != "incompatible")
+    return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
+
+
+def _distance(one: Cell, other: Cell) -> int:
+    return sum(value != other.axes[axis] for axis, value in one.axes.items())
+
+
+# For a question that is answered with no: the nearest combinations that work, fewest and smallest changes first.
 
 _AT_MOST = 3  # combinations that are offered
 _FURTHEST = 4  # what a combination may cost; beyond it, it is another question

@@ -11,13 +11,11 @@ from functools import cached_property
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
-from imagegen.plan.matrix.conditions import ENV, NAMED, NO_CUDA, VERSIONED
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
-from imagegen.plan.rules.clauses import Literal, clauses, literals
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
-from imagegen.plan.rules.solve import Clause
+from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
 from imagegen.plan.rules.statements import Library, Releases, Statement, holding
 
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python

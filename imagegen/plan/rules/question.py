@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from imagegen.core.errors import UsageError
-from imagegen.core.gpu import Gpu
-from imagegen.core.types import parse_specifier
+from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.conditions import ENV, NO_CUDA, is_surrounding
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import ENV, NO_CUDA, Cell, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.vocabulary import MODEL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import Package, Release, holds
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.facts import Fact
 
 _INDEXES = {"pypi": "PyPI"}  # as people call them

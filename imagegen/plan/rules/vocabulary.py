@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from imagegen.core.errors import UsageError
-from imagegen.core.gpu import Gpu
 from imagegen.core.text import nearest
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.conditions import NO_CUDA, SURROUNDINGS
-from imagegen.plan.matrix.model import System, cuda_version
+from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, System, cuda_version
 
 T = TypeVar("T")
 

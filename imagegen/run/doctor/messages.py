@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from imagegen.incontainer.preflight.model import Finding
-from imagegen.plan.matrix.models import Models
-from imagegen.plan.rules import models
+from imagegen.plan.matrix.interpreters import Models
+from imagegen.plan.rules import why
 
 
 @dataclass(frozen=True)
@@ -280,6 +280,6 @@ def explain(log: str, known_models: Models) -> list[Finding]:
         if match:
             first = next((group for group in match.groups() if group), "")[:80]
             text = known.text.replace("{0}", first)
-            fix = f"{models.summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
+            fix = f"{why.summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
             found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
     return found

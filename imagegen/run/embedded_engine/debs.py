@@ -16,7 +16,7 @@ from imagegen.core.progress import Progress, timed
 from imagegen.image.base.apt import Apt
 from imagegen.image.base.resolve import official
 from imagegen.plan.distributions import release
-from imagegen.run.engine.floor import SUITE
+from imagegen.run.engine.connection import SUITE
 
 
 def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings, progress: Progress) -> None:

@@ -25,11 +25,10 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import unfinished
+from imagegen.core.store import disk
 from imagegen.run.embedded_engine import debs, processes
 from imagegen.run.embedded_engine.network import Network, forwards
-from imagegen.run.engine.connection import open_client
-from imagegen.run.engine.floor import PACKAGES, SUITE
+from imagegen.run.engine.connection import PACKAGES, SUITE, open_client
 
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _PATIENCE = 60  # seconds for the engine to answer
@@ -194,7 +193,7 @@ def _lock(progress: Progress) -> Iterator[None]:
         except BlockingIOError:
             progress.say("waiting for another process that takes a private engine up or down")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if unfinished.names(_LOCK, handle):
+        if disk.names(_LOCK, handle):
             break
         os.close(handle)  # its holder removed it meanwhile
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress
-from imagegen.run.engine.floor import BUILDX_FLOOR, buildx_version
+from imagegen.run.engine.connection import BUILDX_FLOOR, buildx_version
 
 _TAIL = 30  # lines of output in an error
 _LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several

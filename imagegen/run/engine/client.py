@@ -1,18 +1,22 @@
-"""Find the engine, check that it will do, and give the rest of imagegen its few operations."""
+"""Export an engine's image as an archive, for read-only use: any engine that answers is supported.
+
+Source: Docker Engine API v1.44 (/images/{name}/json and /images/{name}/get).
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import docker
 from docker.context import ContextAPI
-from docker.errors import DockerException
+from docker.errors import DockerException, ImageNotFound
 from docker.utils import kwargs_from_env
 
 from imagegen.core.config import Settings
@@ -21,13 +25,38 @@ from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine.buildx import Buildx, run_buildx
-from imagegen.run.engine.connection import open_client
-from imagegen.run.engine.containers import Container, explained, running
-from imagegen.run.engine.floor import ENGINE_FLOOR, shortcomings
-from imagegen.run.engine.load import image_digest, load, tag_image
-from imagegen.run.engine.loading import Loading
-from imagegen.run.engine.pull import pull
-from imagegen.run.engine.visits import ContainerInfo, exec_in, visit
+from imagegen.run.engine.connection import ENGINE_FLOOR, open_client, shortcomings
+from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, running, visit
+from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
+
+
+@dataclass(frozen=True)
+class Export:
+    """The output of `docker save` in `pieces`; `architecture` is the image's, as Docker names it."""
+
+    pieces: Iterable[bytes]
+    architecture: str
+
+
+@contextmanager
+def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
+    """The image from the engine that the environment names, else from the user's or from imagegen's own.
+
+    None where no engine has it. Raises EngineError when one fails, or the one that is named does not answer.
+    """
+    with closing(clients(settings)) as found:
+        for client in found:
+            with explained(f"reading {reference}"):
+                try:
+                    image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+                except ImageNotFound:
+                    continue
+                yield Export(client.api.get_image(reference), str(image["Architecture"]))
+                return
+    yield None
+
+
+# Find the engine, check that it will do, and give the rest of imagegen its few operations.
 
 _PATIENCE = 20  # seconds for an engine to say who it is
 _SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word

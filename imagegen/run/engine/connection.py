@@ -1,9 +1,12 @@
-"""Open a connection to an engine with Docker's SDK."""
+"""The minimum versions of engines, and why another engine will not do: one module names them and where to get an
+engine.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from queue import Empty, SimpleQueue
@@ -11,9 +14,53 @@ from threading import Thread
 from typing import Any
 
 import docker
+from packaging.version import Version
 from requests import exceptions
 
 from imagegen.core.errors import EngineError
+
+# The private engine's packages. Debian 13's Docker 26.1.5 and buildx 0.13.1 do all that is needed, measured; their
+# limit is a stage of more than about 30 layers as the source of a RUN mount, which takes BuildKit 0.14.
+SUITE = "trixie"
+PACKAGES = ("containerd", "docker-buildx", "docker-cli", "docker.io", "tini")
+# Docker 26.1 embeds BuildKit 0.13: named contexts from an OCI layout, OCI exports, rewrite-timestamp. Measured.
+ENGINE_FLOOR = Version("26.1")
+BUILDX_FLOOR = Version("0.13")
+
+
+def shortcomings(info: Any) -> tuple[str, ...]:
+    """Why an engine cannot be used, as sentences; empty when it can. `info` is what the API's /info gives."""
+    if not isinstance(info, dict) or "ServerVersion" not in info:
+        return ("it does not say what it is, as a Docker engine would",)
+    found = []
+    text = str(info["ServerVersion"])
+    if not _at_least(text, ENGINE_FLOOR):
+        found.append(f"it is version {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed")
+    if info.get("OSType") != "linux":
+        found.append(f"it runs {info.get('OSType')} containers; images are for linux")
+    status = info.get("DriverStatus")
+    if not isinstance(status, list) or ["driver-type", "io.containerd.snapshotter.v1"] not in status:
+        found.append(
+            f"it keeps images in the classic store ({info.get('Driver')}), which can neither export OCI images nor "
+            "keep a manifest's digest"
+        )
+    return tuple(found)
+
+
+def buildx_version(output: str) -> Version | None:
+    """The version in what `docker buildx version` prints ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
+    found = re.search(r"\bv?(\d+\.\d+\.\d+)", output)
+    return Version(found[1]) if found else None
+
+
+def _at_least(text: str, floor: Version) -> bool:
+    try:
+        return Version(text.split("-", maxsplit=1)[0]) >= floor
+    except ValueError:
+        return False
+
+
+# Open a connection to an engine with Docker's SDK.
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _NONE = "no container engine"

@@ -1,7 +1,4 @@
-"""Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
-
-Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
-"""
+"""Load an image from the bottom while its top is still being made: an engine keeps what it has unpacked."""
 
 from __future__ import annotations
 
@@ -12,22 +9,108 @@ import socket
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import docker
 from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE
+from imagegen.image.layers import Image
+from imagegen.image.layers.image import CONFIG_TYPE
 from imagegen.run.engine.connection import while_alive
 from imagegen.run.engine.containers import explained
 from imagegen.run.engine.registry import Descriptor, serving
+
+
+class Loading:
+    """Loads an image in parts: each offer becomes an image in the engine, without a tag; the whole then costs the rest.
+
+    Engines share unpacked layers along a common prefix. A context manager: its end removes the names of the parts and
+    leaves their layers to the images that hold them. A failed part is no error, since `finish` sends all that the
+    engine lacks; after the engine failed to connect for a part, it gets no more of them.
+    """
+
+    def __init__(self, client: docker.DockerClient, store: Store) -> None:
+        self._client, self._store = client, store
+        self._newest: Image | None = None
+        self._part = ExitStack()  # holds what the engine has so far
+        self._changed = threading.Condition()
+        self._over = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stop.set()
+        self._settle()
+        self._part.close()
+
+    def offer(self, bottom: Image) -> None:
+        """An image of the layers that are there by now; an earlier one that was not begun yet is dropped."""
+        with self._changed:
+            self._newest = bottom
+            self._changed.notify()
+
+    def finish(self, digest: str, tag: str, progress: Progress) -> None:
+        """See `Engine.load`."""
+        with timed(progress, f"loading {tag}"):
+            self._settle()
+            load(self._client, self._store, digest, tag, progress)
+
+    def _settle(self) -> None:
+        """Wait for the part that is on its way."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with suppress(EngineError):
+            sweep(self._client)
+        while (bottom := self._next()) is not None:
+            part = ExitStack()
+            try:
+                image = _in_memory(self._store, bottom)
+                name = part.enter_context(pulled(self._client, image, lambda _: None, self._stop))
+            except (EngineError, StoreError):
+                return
+            self._part.close()  # the new part holds all that the one before it held
+            self._part = part
+            if name is None:
+                return
+
+    def _next(self) -> Image | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._newest is not None)
+            bottom, self._newest = self._newest, None
+            return None if self._over else bottom
+
+
+def _in_memory(store: Store, image: Image) -> Loadable:
+    """An image whose layers the store has, but not its manifest and config."""
+    config = Descriptor(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
+    manifest = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
+    layers = {layer.digest: Descriptor(layer.media_type, layer.digest, layer.size) for layer in image.layers}
+    return Loadable(store, manifest, (config, *layers.values()))
+
+
+# Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
+#
+# Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
 
 _SHORT = 12  # hex digits of a digest in the engine's progress events
 _LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image while it is loaded; see `serving`
@@ -273,3 +356,38 @@ def forget(client: docker.DockerClient, ref: str) -> None:
             client.api.remove_image(ref, noprune=True)
         except NotFound:
             return
+
+
+# Let an engine fetch an image from a registry itself: for images whose layers are not in this machine's store.
+#
+# Source: Docker Engine API v1.44 (/images/create, X-Registry-Auth).
+
+
+def pull(
+    client: docker.DockerClient,
+    name: str,
+    digest: str,
+    tag: str,
+    credentials: tuple[str, str] | None,
+    progress: Progress,
+) -> None:
+    """See `Engine.pull`."""
+    if image_digest(client, digest) is None:
+        # Without any, the SDK would read the configuration of the user.
+        auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
+        events = partial(client.api.pull, name, digest, stream=True, decode=True, auth_config=auth)
+        with timed(progress, f"the engine pulls {name}@{digest}"), explained(f"pulling {name}@{digest}"):
+            follow(while_alive(client, events), f"{name}@{digest}", _ignored)
+        after = image_digest(client, f"{name}@{digest}")
+        if after != digest:
+            raise EngineError(
+                f"the engine holds another image as {name}@{digest}", code="engine-tag-mismatch", why=f"it is {after}"
+            )
+        tag_image(client, digest, tag)
+        forget(client, f"{name}@{digest}")
+    else:
+        tag_image(client, digest, tag)
+
+
+def _ignored(event: dict[str, Any]) -> None:
+    """The engine's own progress is not ours to show: it counts each layer twice."""

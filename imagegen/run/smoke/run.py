@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
 
-from imagegen.audit import shipped
+from imagegen.audit import catalogue
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Progress
 from imagegen.image.layers.install import PREFIX
@@ -116,7 +116,7 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
         "imports": {name: list(modules) for name, modules in declared.imports.items()},
         "omits": dict(declared.omits),
         "overrides": dict(declared.overrides),
-        "modules": dict(shipped.data("modules")),
+        "modules": dict(catalogue.data("modules")),
         "gpus": _architectures(lock),
     }
 

@@ -12,10 +12,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.types import parse_requirement
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
-from imagegen.plan.lock.title import MAIN
+from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
-from imagegen.supply.compare.side import DiffOperand, Part
+from imagegen.supply.compare.sides import DiffOperand, Part
 from imagegen.supply.trust import debversion
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 

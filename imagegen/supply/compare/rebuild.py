@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any
 
 from imagegen.core.config import Settings
-from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
+from imagegen.core.types import Gpu
 from imagegen.image import layers
 from imagegen.image.inventory.layers import Stream
 from imagegen.image.inventory.stream import Plain
@@ -23,9 +23,8 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.causes import Clue, likely
-from imagegen.supply.compare.contents import Found
-from imagegen.supply.compare.trees import Entry, Pair, entries, first_difference
+from imagegen.supply.compare.contents import Entry, Found, Pair, entries, first_difference
+from imagegen.supply.compare.words import Clue, likely
 from imagegen.wheels import builds
 
 Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by digest and size in bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from imagegen.core.git import worktree
+from imagegen.core.git import local
 from imagegen.core.git.command import FailedError
 
 
@@ -50,7 +50,7 @@ def _parsed(project: Path, name: str, env: Mapping[str, str]) -> str | None:
 
 def _run(project: Path, arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
     """Return what git prints. None without a repository, or where it has no such thing or lacks its objects."""
-    tree = worktree.find(project, env)
+    tree = local.find(project, env)
     try:
         return tree.run(project, arguments) if tree else None
     except FailedError:

@@ -15,8 +15,9 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.image.inventory import carried
-from imagegen.image.layers import Layer, Origin, RemoteLayers, describe, resolve_layers
+from imagegen.image.inventory import cell
+from imagegen.image.layers import Layer, Origin, RemoteLayers, resolve_layers
+from imagegen.image.layers.image import Described, read_description
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.journal import RemoteRepository
@@ -108,12 +109,12 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
         yield from ((repository, digest) for digest in found)
 
 
-def _attested(documents: Sequence[Attached]) -> Iterator[describe.Described]:
+def _attested(documents: Sequence[Attached]) -> Iterator[Described]:
     """Yield the descriptions of layers that trusted signers attest."""
     for each in documents:
         if each.document.kind is LAYERS and each.signer is not None:
             with suppress(TrustError):  # of a newer imagegen: its layers are built here
-                yield describe.read(each.document.content)
+                yield read_description(each.document.content)
 
 
 def _import_scans(
@@ -128,7 +129,7 @@ def _import_scans(
         return None
 
     try:
-        carried.take(lock, store, scans, fetch)
+        cell.import_scans(lock, store, scans, fetch)
     except FetchError as error:
         progress.say(f"note: the wheels are scanned here: {error}")
 

@@ -13,8 +13,7 @@ from typing import Literal
 
 from imagegen.core.errors import PublishError
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.lock.title import title
+from imagegen.plan.lock.model import Lock, title
 from imagegen.plan.matrix.model import Cell
 
 Channel = Literal["latest", "nightly"]

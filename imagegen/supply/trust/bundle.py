@@ -19,7 +19,7 @@ from typing import Any
 
 from imagegen.core.errors import TrustError
 from imagegen.supply.trust.documents import BUNDLE
-from imagegen.supply.trust.strict import UnreadableError, parse
+from imagegen.supply.trust.statement import UnreadableError, parse
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MATERIAL = frozenset({"publicKey", "certificate", "tlogEntries", "timestampVerificationData"})

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
-from imagegen.core.net.reason import reason_of
+from imagegen.core.net.answer import reason_of
 from imagegen.supply.trust.bundle import PAYLOAD_TYPE
 from imagegen.supply.trust.project import FILE, Identity
 

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import requests
 
 from imagegen.core.errors import FetchError, TrustError
-from imagegen.core.net.answer import DeniedError
+from imagegen.core.net.answer import DeniedError, reason_of
 from imagegen.core.net.client import Client
-from imagegen.core.net.reason import reason_of
 from imagegen.supply.trust.identity import library, read, trust_config, verified
 from imagegen.supply.trust.project import FILE, Identity, Project
 

@@ -24,7 +24,7 @@ from imagegen.core.errors import ImagegenError, TrustError, TrustErrors
 from imagegen.core.progress import Progress
 from imagegen.supply.trust import bundle
 from imagegen.supply.trust.project import Key
-from imagegen.supply.trust.strict import UnreadableError, parse
+from imagegen.supply.trust.statement import UnreadableError, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey

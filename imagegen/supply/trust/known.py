@@ -10,8 +10,8 @@ import email.parser
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from imagegen.audit.contents import stated
 from imagegen.audit.model import Licence
-from imagegen.audit.stated import stated
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client

@@ -16,7 +16,7 @@ from imagegen.core import data
 from imagegen.core.errors import MatrixError, MatrixErrors
 from imagegen.core.types import Strict
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.faults import explain
+from imagegen.plan.matrix.document import explain
 
 FILE = "publish.yaml"
 _MISSPELT = "publish.yml"

@@ -18,8 +18,8 @@ from imagegen.core.store import digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedWheel
-from imagegen.supply.trust import purl
-from imagegen.supply.trust.origin import Source
+from imagegen.supply.trust import sbom
+from imagegen.supply.trust.documents import Source
 
 BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # an image from a lock: what `externalParameters` then holds
 _LOCAL = f"{REPOSITORY}/attestations/builder/local"
@@ -83,12 +83,12 @@ def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]
         }
     base = lock.base
     if base.content and base.image:
-        uri = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        uri = sbom.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
         yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
     if archive := lock.interpreter.file:
         yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
     for deb in lock.debs:
-        yield {"uri": purl.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
+        yield {"uri": sbom.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
     for found in (*_of_wheels(lock.wheels), *(each for build in lock.builds for each in _of_build(build))):
         if (key := json.dumps(found, sort_keys=True)) not in seen:
@@ -127,7 +127,7 @@ def _of_build(build: LockedBuild) -> Iterator[dict[str, Any]]:
 
 
 def _file(name: str, version: str, file: File) -> dict[str, Any]:
-    found: dict[str, Any] = {"uri": purl.pypi(name, version, file), "digest": {"sha256": file.sha256}}
+    found: dict[str, Any] = {"uri": sbom.pypi(name, version, file), "digest": {"sha256": file.sha256}}
     if file.url:
         found["downloadLocation"] = redact(file.url)
     return found

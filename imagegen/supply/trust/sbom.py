@@ -1,8 +1,4 @@
-"""The bill of materials: every wheel, Debian package and source of an image, with hashes and licences, as CycloneDX.
-
-A pure function of the lock, the image's digest, and the known licences of its packages: no clock, nothing random, and
-no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
-"""
+"""Package URLs: one name for a package of whatever kind. Source: ECMA-427, Package-URL, and its registered types."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from imagegen.audit.model import Deb as InstalledDeb
 from imagegen.audit.model import Licence, Release
@@ -19,10 +16,60 @@ from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.base import Deb
-from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedWheel
-from imagegen.plan.lock.title import title
-from imagegen.supply.trust import purl, spdx
+from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedWheel, title
+from imagegen.supply.trust import spdx
 from imagegen.supply.trust.shipped import data
+
+_PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
+
+
+def pypi(name: str, version: str, file: File | None) -> str:
+    """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
+    return _purl("pypi", name, version, {"file_name": file.filename if file else None})
+
+
+def deb(package: Deb, suite: str | None) -> str:
+    """Return the purl of a .deb of Debian's archive, or of Ubuntu's; other archives are for one of the two."""
+    vendor = "ubuntu" if package.archive == "ubuntu" else "debian"
+    return _purl(f"deb/{vendor}", package.name, package.version, {"arch": package.architecture, "distro": suite})
+
+
+def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:
+    """Return the purl of a package that dpkg lists; the system's release names the distribution."""
+    vendor, codename = (release.id, release.codename) if release else ("debian", "")
+    return _purl(
+        f"deb/{quote(vendor, _PLAIN)}", name, package.version, {"arch": package.architecture, "distro": codename}
+    )
+
+
+def oci(repository: str, digest: str, platform: str) -> str:
+    """Return the purl of an image by its digest; `repository` is its name with registry and path, or its last part
+    alone.
+    """
+    place, _, name = repository.rpartition("/")
+    architecture = platform.rpartition("/")[2]
+    return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if place else None})
+
+
+def git(name: str, version: str, url: str, commit: str) -> str:
+    """Return the purl of a commit's tree."""
+    return _purl("generic", name, version, {"vcs_url": f"git+{url}@{commit}"})
+
+
+def generic(name: str, version: str, url: str, sha256: str) -> str:
+    """Return the package URL of a file that is downloaded from an address."""
+    return _purl("generic", name, version, {"download_url": url, "checksum": f"sha256:{sha256}"})
+
+
+def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str | None]) -> str:
+    said = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
+    return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{said}" if said else "")
+
+
+# The bill of materials: every wheel, Debian package and source of an image, with hashes and licences, as CycloneDX.
+#
+# A pure function of the lock, the image's digest, and the known licences of its packages: no clock, nothing random, and
+# no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
 
 _NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # of these documents alone
 _OWN = "imagegen:"  # properties that are ours; CycloneDX leaves their names to who writes them
@@ -75,7 +122,7 @@ def _image(lock: Lock, digest: str) -> Component:
         "container",
         lock.image,
         digest,
-        purl.oci(lock.image, digest, lock.platform),
+        oci(lock.image, digest, lock.platform),
         sha256=digest.removeprefix("sha256:"),
         description=title(lock),
         properties={
@@ -90,7 +137,7 @@ def _base(lock: Lock, release: Release | None) -> Component:
     """The operating system, or the image that brings it."""
     base = lock.base
     if base.content and base.image:
-        ref = purl.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        ref = oci(registry.parse(base.image).name, base.content.digest, lock.platform)
         sha256 = base.content.digest.removeprefix("sha256:")
         return _component(
             "container",
@@ -111,7 +158,7 @@ def _interpreter(lock: Lock) -> list[Component]:
     archive = lock.interpreter.file
     if archive is None:
         return []
-    ref = purl.generic("cpython", lock.interpreter.version, archive.url, archive.sha256)
+    ref = generic("cpython", lock.interpreter.version, archive.url, archive.sha256)
     properties = {"release": f"python-build-standalone {lock.interpreter.release}", "file": archive.filename}
     licences = "its archive states none; CPython's own is PSF-2.0, and it contains other libraries"
     return [
@@ -146,7 +193,7 @@ def _debs(lock: Lock, known: Known) -> list[Component]:
             "library",
             name,
             each.version,
-            purl.deb_of(known.release, name, each),
+            deb_of(known.release, name, each),
             licences=_deb_terms(each),
             properties={"source-package": f"{each.source} {each.source_version}"},
         )
@@ -161,7 +208,7 @@ def _locked_deb(package: Deb, suite: str | None, installed: InstalledDeb | None)
         "library",
         package.name,
         package.version,
-        purl.deb(package, suite),
+        deb(package, suite),
         sha256=package.sha256,
         licences=_deb_terms(there),
         properties={
@@ -194,7 +241,7 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Co
         "library",
         package.name,
         package.version,
-        purl.pypi(package.name, package.version, file),
+        pypi(package.name, package.version, file),
         sha256=file.sha256 if file else None,
         licences=named,
         properties={
@@ -231,7 +278,7 @@ def _pedigree(
     if git:
         own = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
     else:
-        own = _component("library", package.name, package.version, purl.pypi(package.name, package.version, source))
+        own = _component("library", package.name, package.version, pypi(package.name, package.version, source))
         own["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
         own["bom-ref"] = f"source:{_ref(own)}"
     modules = [_commit(each.path, each.commit, each.url, each.commit, each.tree, None) for each in submodules]
@@ -248,7 +295,7 @@ def _pedigree(
 
 def _commit(name: str, version: str, url: str, commit: str, tree: str, sha256: str | None) -> Component:
     """A commit's tree; `sha256` is of the archive that is packed of it."""
-    ref = purl.git(name.replace("/", "-"), version, redact(url), commit)
+    ref = git(name.replace("/", "-"), version, redact(url), commit)
     found = _component(
         "library", name, version, ref, sha256=sha256, properties={"git-commit": commit, "git-tree": tree}
     )

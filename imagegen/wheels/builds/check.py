@@ -1,10 +1,12 @@
-"""Check a compiled wheel before it enters the wheelhouse."""
+"""Check that a build's sources match its recipe, before its toolchain is fetched."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -13,13 +15,60 @@ from packaging.version import Version
 from imagegen.audit.capability import arch, runs
 from imagegen.audit.check import audit
 from imagegen.audit.model import Package, Severity, Target
+from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, WheelError
-from imagegen.core.gpu import Gpu
-from imagegen.core.types import parse_requirement
-from imagegen.image.inventory import loose
+from imagegen.core.store import Store
+from imagegen.core.types import Gpu, parse_requirement
+from imagegen.image.inventory import site
+from imagegen.plan.lock.build_sources import patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.lock.target import MACHINES
 from imagegen.plan.matrix import metadata
+
+_FIX_RECIPE = "correct its recipe under wheels/ and lock again"
+
+
+def require_sources(build: LockedBuild, store: Store, settings: Settings) -> None:
+    """Raise BuildError where the sources cannot be unpacked, a patch does not apply, or they are another release.
+
+    Reads the store only, with the worker's own code.
+    """
+    with patched_sources(build, store, settings) as (sources, _):
+        _require_release(build, sources / "pyproject.toml")
+
+
+def _require_release(build: LockedBuild, pyproject: Path) -> None:
+    """Raise BuildError where pyproject.toml states another version (PEP 621: no backend may change it)."""
+    stated = _stated(pyproject)
+    if stated is None:
+        return
+    name, version = stated
+    if (canonicalize_name(name), Version(version.public)) != (build.name, Version(Version(build.version).public)):
+        raise BuildError(
+            f"the sources of {_release(build)} are another release",
+            code="source-build-wrong-release",
+            where="pyproject.toml",
+            why=f"they call themselves {name} {version}",
+            fix=f"name the release as its sources do: {_FIX_RECIPE}",
+        )
+
+
+def _stated(pyproject: Path) -> tuple[str, Version] | None:
+    """Return name and version; None where the build decides, or where only the build's backend can report the fault."""
+    if pyproject.is_symlink() or not pyproject.is_file():
+        return None
+    try:
+        project: Any = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        return str(project["name"]), Version(project["version"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _release(build: LockedBuild) -> str:
+    return f"{build.name} {build.version}"
+
+
+# Check a compiled wheel before it enters the wheelhouse.
 
 _SHOWN = 5  # errors of an audit in one message
 _RECIPE = "correct its recipe under wheels/ and lock again"
@@ -63,7 +112,7 @@ def check(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known
     """
     torch = next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None)
     try:
-        subject = replace(loose.subject([path], tuple(gpus), torch), python=lock.python)
+        subject = replace(site.wheels_subject([path], tuple(gpus), torch), python=lock.python)
     except WheelError as error:
         raise BuildError(
             f"{_name(build)} gave a wheel that cannot be used",

@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from imagegen.core.errors import BuildError
-from imagegen.core.gpu import Gpu
+from imagegen.core.types import Gpu
 from imagegen.image import layers
 from imagegen.plan.lock.build_sources import fetch_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import throttle, wheelhouse
-from imagegen.wheels.builds import check, costs, probe, record, reserve
+from imagegen.wheels.builds import check, planning, probe, record
 from imagegen.wheels.builds.bench import BuildEnvironment
+from imagegen.wheels.builds.check import require_sources
 from imagegen.wheels.builds.run import Stage, run
-from imagegen.wheels.builds.sources import require_sources
 from imagegen.wheels.builds.toolchain import stage
 from imagegen.wheels.throttle import BuildJob, Machine, Plan
 
@@ -47,7 +47,7 @@ def compile_all(
             require_sources(build, bench.store, bench.settings)
         base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
         look = partial(probe.probe, lock, base, bench)
-        works = {name: costs.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
+        works = {name: planning.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
         scheduler = _BuildScheduler(bench, works, look, look())
         scheduler.announce()  # before anything large is fetched
         # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
@@ -91,7 +91,7 @@ class _Job:
                 progress.say(f"note: {build.name} {build.version} is {remark}")
             wheel = record.kept(path, out, build, lock, plan, done, store, time.time())
         wheelhouse.keep(store, wheel)
-        costs.learn(build, wheel.record, store)
+        planning.learn(build, wheel.record, store)
         progress.say(record.sentence(wheel, plan))
 
 
@@ -117,7 +117,7 @@ class _BuildScheduler:
 
     def announce(self) -> None:
         """Log the plan."""
-        plans = self._plans(self.works, reserve.taken(self.bench.store, self.bench.place))
+        plans = self._plans(self.works, planning.reserved_resources(self.bench.store, self.bench.place))
         for name, plan in plans.items():
             self._log_plan(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
@@ -164,8 +164,8 @@ class _BuildScheduler:
 
     def _wait_for_others(self) -> None:
         """Wait until another imagegen process takes or releases memory or cores."""
-        before = reserve.taken(self.bench.store, self.bench.place)
-        while before.memory and reserve.taken(self.bench.store, self.bench.place) == before:
+        before = planning.reserved_resources(self.bench.store, self.bench.place)
+        while before.memory and planning.reserved_resources(self.bench.store, self.bench.place) == before:
             time.sleep(_POLL)
         self.machine = self.look()
 
@@ -175,21 +175,21 @@ class _BuildScheduler:
         """
         store, place = self.bench.store, self.bench.place
         with store.lock(_PLANNING):
-            taken = reserve.taken(store, place)
+            taken = planning.reserved_resources(store, place)
             if not waiting or (self.running and taken.cores >= self.machine.cores):
                 return {}
             found = {}
             for name, plan in self._plans({name: self.works[name] for name in waiting}, taken).items():
                 found[name] = plan, ExitStack()
-                found[name][1].enter_context(reserve.reserved(store, place, plan.memory, plan.jobs * plan.threads))
+                found[name][1].enter_context(planning.reserved(store, place, plan.memory, plan.jobs * plan.threads))
         return found
 
-    def _plans(self, works: Mapping[str, BuildJob], taken: reserve.Taken) -> dict[str, Plan]:
+    def _plans(self, works: Mapping[str, BuildJob], taken: planning.Taken) -> dict[str, Plan]:
         """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
         plans = throttle.share(works, self._left(taken), taken.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
 
-    def _left(self, taken: reserve.Taken) -> Machine:
+    def _left(self, taken: planning.Taken) -> Machine:
         """The machine without the cores that are used, and with what is available now that ours have begun."""
         own = sum(plan.memory for _, plan, _ in self.running.values())
         cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)

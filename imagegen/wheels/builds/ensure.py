@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError
-from imagegen.core.gpu import Gpu
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
+from imagegen.core.types import Gpu
 from imagegen.plan.lock import builds
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine

@@ -11,7 +11,7 @@ from typing import Any
 from imagegen.core.errors import BuildError
 from imagegen.core.progress import human
 from imagegen.core.store import Store
-from imagegen.plan.lock.built_wheel import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels.throttle import Plan, duration
 

@@ -1,22 +1,150 @@
-"""One build: its stage of the Dockerfile on a builder, as much at once as planned, less where that was too much."""
+"""Parse buildx plain progress: worker events, log lines, and every known form of an out-of-memory failure.
+
+Source of the format: plain progress of buildx 0.13 and 0.29: `#12 34.5 text` is a line of step 12 after 34.5 seconds,
+and `#12 ERROR: ...` its end. BuildKit repeats the log's end behind `------`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import human
-from imagegen.core.text import counted
+from imagegen.core.text import counted, cut, redact
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import Image
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.wheels.builds.bench import BuildEnvironment
-from imagegen.wheels.builds.hearing import Event, LogParser
 from imagegen.wheels.throttle import Plan, halved
+
+_EVENT = re.compile(r"#[0-9]+ [0-9.]+ @imagegen (\{.*\})")
+_LINE = re.compile(r"#[0-9]+ (?:[0-9.]+ (?P<text>.*)|(?P<end>ERROR: .*))")
+_KEPT = 50_000  # lines of a log
+_END = 400  # lines in which a disguise is looked for
+_WIDTH = 300  # characters of a line in an error
+_MOST = 1 << 60  # of whatever is counted: JSON has larger numbers, and infinite ones
+
+# Each disguise with its name for people. Sources: flash-attention#2079, roboflow/inference#2068, and the messages of
+# BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
+_DISGUISES = (
+    (re.compile(r"exit code: 137\b"), "exit code 137 (SIGKILL)"),
+    (re.compile(r"exit code: 143\b"), "exit code 143 (SIGTERM)"),
+    (re.compile(r"Killed \(program (\w+)\)|Killed signal terminated program (\w+)"), "a compiler was killed"),
+    (re.compile(r"died due to signal 9"), "a program of nvcc's was killed"),
+    (re.compile(r"(^|[\s:])Killed\b(?! \(| signal)"), "a process was killed"),
+    (
+        re.compile(
+            r"keepalive ping failed|closing transport due to: connection error|error reading from server: EOF"
+            r"|rpc error: code = Unavailable"
+        ),
+        "BuildKit no longer answered: the compilers took all that the machine has",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event line of the worker. Sizes are bytes; a missing value is 0 or None."""
+
+    kind: str  # "start", "progress", "done" or "failed"
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    memory: int = 0  # of all processes of the build, now
+    peak: int = 0  # the most that it was
+    largest: int = 0  # of one process, so far
+    cause: str | None = None  # of a failure: "memory" or another word
+    what: str | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Event:
+        def number(name: str) -> float:
+            value = said.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST:
+                return value
+            return 0
+
+        def text(name: str) -> str | None:
+            value = said.get(name)
+            return value if isinstance(value, str) else None
+
+        return cls(
+            kind=text("event") or "",
+            done=int(number("done")),
+            total=int(number("total")),
+            seconds=float(number("seconds")),
+            memory=int(number("memory")),
+            peak=int(max(number("peak"), number("memory"))),
+            largest=int(number("largest")),
+            cause=text("cause"),
+            what=text("what"),
+        )
+
+
+@dataclass
+class LogParser:
+    """Parses the plain progress of one build, line by line, and reports each event to a callback."""
+
+    told: Callable[[Event], None]
+    failure: Event | None = None
+    _log: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def hear(self, line: str) -> None:
+        if event := _event(line):
+            if event.kind == "failed":
+                self.failure = event
+            self.told(event)
+        elif found := _LINE.fullmatch(line):
+            self._log.append(found["text"] if found["end"] is None else found["end"])
+        elif line.startswith(("ERROR", "error")):
+            self._log.append(line)
+
+    @property
+    def log(self) -> str:
+        """The output of the build's programs."""
+        return "".join(f"{line}\n" for line in self._log)
+
+    def starved(self) -> str | None:
+        """The evidence that a failed build ran out of memory; None where it failed for another reason."""
+        if self.failure and self.failure.cause:
+            return (self.failure.what or "out of memory") if self.failure.cause == "memory" else None
+        return disguise(list(self._log)[-_END:])
+
+    def ending(self, lines: int) -> str:
+        """Return the last lines of the log, without BuildKit's lines about the step as a whole."""
+        said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
+        return "\n".join(said[-lines:])
+
+
+def disguise(lines: Iterable[str]) -> str | None:
+    """Return the first of these lines that shows an out-of-memory failure; None without one."""
+    every = list(lines)
+    if any("context canceled" in line for line in every):  # a stopped build has its programs killed too
+        return None
+    for pattern, name in _DISGUISES:
+        if any(pattern.search(line) for line in every):
+            return name
+    return None
+
+
+def _event(line: str) -> Event | None:
+    """Parse an event line; None for other lines, even similar ones: a compiler may print anything."""
+    found = _EVENT.fullmatch(line)
+    try:
+        said = json.loads(found[1]) if found else None
+    except (ValueError, RecursionError):
+        return None
+    return Event.of(said) if isinstance(said, dict) and said.get("event") else None
+
+
+# One build: its stage of the Dockerfile on a builder, as much at once as planned, less where that was too much.
 
 _ENDING = 30  # lines of the log in an error
 _RECIPE = "correct its recipe under wheels/ and lock again"

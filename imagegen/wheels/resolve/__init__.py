@@ -1,7 +1,6 @@
 """Resolve a cell to a lock: uv's resolution, the choice of wheels, source builds."""
 
-from imagegen.wheels.resolve.candidates import uncatalogued
-from imagegen.wheels.resolve.choosing import LocalWheelSelector, WheelSelector
+from imagegen.wheels.resolve.candidates import LocalWheelSelector, WheelSelector, uncatalogued
 from imagegen.wheels.resolve.make import gpus_of, make, moment
 
 __all__ = ["LocalWheelSelector", "WheelSelector", "gpus_of", "make", "moment", "uncatalogued"]

@@ -17,10 +17,9 @@ from imagegen.plan.lock.builds import BUILDER, builder, keyed
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.lock.recipes import Compiled
 from imagegen.plan.lock.target import Target
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.matrix.rule import Rule
+from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve.choosing import COMPILED, WheelSelector, wheel_of
+from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 
 _ASKED = "the cell asks for one that is compiled for it"
 

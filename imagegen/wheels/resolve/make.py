@@ -24,7 +24,7 @@ from imagegen.plan import rules as compat
 from imagegen.plan.lock import indexes, sdist
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.freshness import BASE
-from imagegen.plan.lock.interpreter import lock_interpreter
+from imagegen.plan.lock.interpreters import lock_interpreter
 from imagegen.plan.lock.model import (
     BUILT,
     GIT,
@@ -49,9 +49,8 @@ from imagegen.plan.lock.resolve import Pinned, Question, Remote, resolve
 from imagegen.plan.lock.sources import Finder, Wanted, in_parallel
 from imagegen.plan.lock.target import Target
 from imagegen.plan.lock.uv_project import Contents, UvProject
-from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
-from imagegen.plan.matrix.rule import Rule
-from imagegen.wheels.resolve.choosing import WheelSelector
+from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
+from imagegen.wheels.resolve.candidates import WheelSelector
 from imagegen.wheels.resolve.drafts import Drafter
 
 _UV = importlib.metadata.version("uv")

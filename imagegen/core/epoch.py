@@ -1,5 +1,0 @@
-"""The one modification time of every file in an image, which builds get as SOURCE_DATE_EPOCH."""
-
-# 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
-# of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
-EPOCH = 315532800
